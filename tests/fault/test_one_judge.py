@@ -4,6 +4,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,12 @@ from tests.support.broker_rig import DIR, BrokerRig, is_examined
 from tests.support.damage import BYTES_KINDS, FILE_KINDS, MANY_KINDS, PAGE, TS_NS, DamagedLog
 from tests.support.frames import encode_frame
 from tests.support.log_rig import LogRig
-from tests.support.logs import PATH, disk_with, some_frames
+from tests.support.logs import PATH, some_frames
+from tests.support.scan_work import work_for_each_byte
 from tests.support.shares import seeds
 from tests.support.sim_disk import SimDisk
 from toymq_py.records import IdRange
-from toymq_py.storage import offsets, salvage, segment_heads
+from toymq_py.storage import offsets, segment_heads
 from toymq_py.storage.commit.batch import Appended
 from toymq_py.storage.fs import RealFileSystem, write_all
 from toymq_py.storage.offline.backup import back_up
@@ -25,7 +27,7 @@ from toymq_py.storage.offline.repair import repair
 from toymq_py.storage.offline.verify import verify_topic
 from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.reader import DirectoryReader, walk_columns
-from toymq_py.storage.record import HEADER, Frame, scanning
+from toymq_py.storage.record import HEADER, Frame
 from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.scanner import scan_segment
 from toymq_py.storage.segment import segment_name
@@ -364,9 +366,9 @@ def test_halves_that_changed_places_give_no_id_twice_whatever_the_payloads_hold(
 KINDS = [
     "clean", "bits", "pages", "noise", "every record", "swapped", "lengths", "zeros behind", "every checksum, frames within",
     "lengths within", "overlapping claims", "frames before long claims", "attributes without end", "false headers",
-    "long false headers",
+    "long false headers", "put in", "one log many times",
 ]  # fmt: skip
-HOSTILE = KINDS[-5:]
+HOSTILE = KINDS[-7:]
 
 
 def hurt(kind: str, size: int) -> tuple[bytes, int]:
@@ -403,6 +405,15 @@ def hurt(kind: str, size: int) -> tuple[bytes, int]:
     elif kind == "attributes without end":
         claim = (2 * size).to_bytes(4, "little") + (7).to_bytes(8, "little") + bytes(14) + b"\1" + bytes(4)
         data[100:] = claim * (len(data) // 31)
+    elif kind == "put in":  # a byte, 900 bytes that stand there twice, a bit, in turn
+        whole = bytearray()
+        for row, (at, end) in enumerate(pairwise([0, *starts[20:-1:70], len(data)])):
+            whole += data[at:end] + (b"Q", data[max(end - 900, 0) : end], b"")[row % 3]
+            whole[-1] ^= row % 3 == 2
+        data = whole
+    elif kind == "one log many times":
+        log_bytes = b"".join(encode_frame(n, TS_NS, b"", b"q" * (n % 40)) for n in range(1, 200))
+        data[100:] = b"".join(log_bytes[-(97 * n % len(log_bytes)) :] + b"junk" for n in range(2 * len(data) // len(log_bytes)))
     elif kind.endswith("false headers"):
         claimed = size // 2 if kind.startswith("long") else 4000
         false = HEADER.pack(claimed - 4, 100, 1, 0) + (claimed - 30).to_bytes(4, "little")
@@ -417,27 +428,7 @@ def test_a_scan_looks_at_no_more_bytes_the_larger_the_segment_is(kind: str, monk
     work = []
     for size in (1 << 16, 1 << 18) if kind in HOSTILE else (1 << 18, 1 << 20):
         data, base_id = hurt(kind, size)
-        disk = disk_with({base_id: data})
-        done = 0
-        file = type(disk.open(f"{PATH}/{segment_name(base_id)}"))
-        pread, crc32 = file.pread, salvage.crc32
-
-        def read(self: object, length: int, offset: int, pread=pread) -> bytes:  # type: ignore[no-untyped-def]
-            nonlocal done
-            done += length
-            return bytes(pread(self, length, offset))
-
-        def checked(data: bytes, *crc: int, crc32=crc32) -> int:  # type: ignore[no-untyped-def]
-            nonlocal done
-            done += len(data)
-            return int(crc32(data, *crc))
-
-        with monkeypatch.context() as patch:
-            patch.setattr(file, "pread", read)
-            patch.setattr(salvage, "crc32", checked)
-            patch.setattr(scanning, "crc32", checked)
-            scan_segment(disk, f"{PATH}/{segment_name(base_id)}", base_id)
-        work.append(done / len(data))
+        work.append(work_for_each_byte(data, base_id, monkeypatch))
     assert work[1] < 1.3 * work[0] + 0.5, work
     assert work[1] < (40 if kind in HOSTILE else 12), work
 

@@ -2,15 +2,17 @@
 
 Pure: positions and ids in, chains out. A reading is a selection of chains in which the ids ascend, at least one id is missing
 before each chain, and the bytes before it have room for the missing ids at 30 bytes each, since bytes of a log always belong to
-some record. What is not selected is payload. Of two readings the one with more records counts: real records miss only what was
-damaged, and no payload can name more ids between two real records than stood there. Bytes say nothing: frames in a payload may
-be as large as they like.
+some record. Where bytes were put in, or stand there twice, no id is missing: a chain follows with the id that is due when both
+hold several records, or when no payload can begin between them (ADR 0238). What is not selected is payload. Of two readings the
+one with more records counts: real records miss only what was damaged, and no payload can name more ids between two real records
+than stood there. Bytes say nothing: frames in a payload may be as large as they like.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 from typing import Protocol
 
 from toymq_py.storage.record import FRAME_OVERHEAD
@@ -48,6 +50,11 @@ Passed = tuple[int, int]
 if the header of that tells its end."""
 
 
+Keys = tuple[tuple[bool, int], ...]
+"""What joins two chains without a missing id, when both have it: a stretch of whole frames, or (True) a frame that is there
+twice, or several records (-1). As of ``shifted_chains.joints``."""
+
+
 class Judge(Protocol):
     """What the bytes behind a chain say."""
 
@@ -68,7 +75,9 @@ def fits(end: int, next_id: int, chain: Chain) -> bool:
     return 1 <= chain.first_id - next_id <= (chain.start - end) // FRAME_OVERHEAD
 
 
-def best_reading(chains: Sequence[Chain], judge: Judge, *, displaced: bool = False) -> tuple[list[Chain], Ending]:
+def best_reading(
+    chains: Sequence[Chain], judge: Judge, *, displaced: bool = False, joints: Sequence[tuple[Keys, Keys]] = ()
+) -> tuple[list[Chain], Ending]:
     """Choose the reading with most records, of those that end as the log does.
 
     The first chain that is known to end the log decides against all chains before it, however many records those have. Chains
@@ -77,24 +86,33 @@ def best_reading(chains: Sequence[Chain], judge: Judge, *, displaced: bool = Fal
     Args:
         chains: by position; each with room behind the break, unless ``displaced``.
         displaced: no chain stands where it was written, so none is known to end the log.
+        joints: keys of the chains, before and behind, that join those without a missing id between them; none when it is empty.
 
     Returns: also what says where the log ends, as far as chains contradict each other.
     """
-    passed = [judge.passed(chain) for chain in chains]
-    agree = all(map(_follows, chains, passed, chains[1:]))
+    nexts = _Nexts(chains, joints)
+    on = nexts.on
+    passed = [(chain.next_id, chain.end) if more else judge.passed(chain) for chain, more in zip(chains, on, strict=True)]
+    agree = all(
+        more or _follows(chain, back, later, nexts.joins(row))
+        for row, (chain, back, later, more) in enumerate(zip(chains, passed, chains[1:], on, strict=False))
+    )
     if agree and not displaced:
         return list(chains), Ending.BYTES
-    factors = _factors(chains, judge)
-    kept, before = _readings(chains, passed, factors)
+    factors = _factors(chains, judge, nexts)
+    kept, before = _readings(chains, passed, factors, nexts)
     first, ending = 0, Ending.NOTHING
     if not displaced:
         endings = [
-            judge.ending(chain, back) if factor > HIDDEN_FACTOR else Ending.NOTHING
-            for chain, back, factor in zip(chains, passed, factors, strict=True)
+            judge.ending(chain, back) if factor > HIDDEN_FACTOR and not more else Ending.NOTHING
+            for chain, back, factor, more in zip(chains, passed, factors, on, strict=True)
         ]
+        for row, twin in nexts.twins():
+            if not on[row]:
+                endings[row] = max(endings[row], endings[twin])
         ending = max(endings)
         first = endings.index(ending)
-    row = max(range(first, len(chains)), key=kept.__getitem__, default=-1)
+    row = max((row for row in range(first, len(chains)) if not on[row]), key=kept.__getitem__, default=-1)
     best = []
     while row >= 0:
         best.append(chains[row])
@@ -103,27 +121,47 @@ def best_reading(chains: Sequence[Chain], judge: Judge, *, displaced: bool = Fal
     return best, ending
 
 
-def _follows(chain: Chain, passed: Passed, later: Chain) -> bool:
+def goes_on(chains: Sequence[Chain]) -> list[bool]:
+    """Whether the next chain begins where each one ends, with the id behind it. A reading leaves no chain before its end: who
+    walks the records goes on as long as they are valid."""
+    on = [(one.end, one.next_id) == (other.start, other.first_id) for one, other in pairwise(chains)]
+    return [*on, False] if chains else on
+
+
+def _follows(chain: Chain, passed: Passed, later: Chain, joins: bool) -> bool:
     msg_id, end = passed
+    if chain.next_id == later.first_id:
+        return joins
     return chain.next_id < later.first_id and FRAME_OVERHEAD * (later.first_id - msg_id) <= later.start - end
 
 
-def _factors(chains: Sequence[Chain], judge: Judge) -> list[int]:
+def _factors(chains: Sequence[Chain], judge: Judge, nexts: "_Nexts") -> list[int]:
     factors = []
     hidden_until = 0
-    for chain in chains:
+    for chain, more in zip(chains, nexts.on, strict=True):
+        if more:
+            factors.append(HIDDEN_FACTOR)  # that of the chain that it goes on with, below
+            continue
         hidden = chain.end <= hidden_until  # what a record's end does not enclose is not in its payload
         hidden_until = max(hidden_until, judge.claimed_until(chain))
         factors.append(HIDDEN_FACTOR if hidden else RECOGNIZED_FACTOR if judge.is_broken_off(chain) else PLAIN_FACTOR)
+    for row in range(len(chains) - 2, -1, -1):
+        if nexts.on[row]:
+            factors[row] = factors[row + 1]
+    for row, twin in nexts.twins():
+        factors[row] = max(factors[row], factors[twin])
     return factors
 
 
-def _readings(chains: Sequence[Chain], passed: Sequence[Passed], factors: Sequence[int]) -> tuple[list[int], list[int]]:
+def _readings(
+    chains: Sequence[Chain], passed: Sequence[Passed], factors: Sequence[int], nexts: "_Nexts"
+) -> tuple[list[int], list[int]]:
     """For each chain the worth of the best reading that ends with it, and the row of the chain before it there, -1 for none.
 
     Behind a chain that goes up to ``next_id`` and is passed at ``(id, end)``, another one may follow if its first id is
     higher than ``next_id``, and its ``start`` leaves the missing ids room: ``30 * id - end`` is no less than
-    ``30 * first_id - start``. So one goes through the ids once, the best readings so far in a Fenwick tree.
+    ``30 * first_id - start``. So one goes through the ids once, the best readings so far in a Fenwick tree. What goes on with
+    ``next_id`` itself is looked up (``_Nexts``).
     """
     room = [FRAME_OVERHEAD * msg_id - end for msg_id, end in passed]
     slacks = sorted(set(room))
@@ -143,12 +181,72 @@ def _readings(chains: Sequence[Chain], passed: Sequence[Passed], factors: Sequen
                 if other >= 0 and (before[row] < 0 or kept[other] > kept[before[row]]):
                     before[row] = other
                 at &= at - 1
+            for other in nexts.before(row, kept):
+                if before[row] < 0 or kept[other] > kept[before[row]]:
+                    before[row] = other
             worth = factors[row] * (chain.end - chain.start + RECORD_WEIGHT * (chain.next_id - chain.first_id))
             kept[row] = worth + (kept[before[row]] if before[row] >= 0 else 0)
-        else:
+        elif not nexts.on[row]:
             at = len(slacks) - bisect_left(slacks, room[row])
             while at < len(tree):
                 if tree[at] < 0 or kept[row] > kept[tree[at]]:
                     tree[at] = row
                 at += at & -at
     return kept, before
+
+
+class _Nexts:
+    """Finds the best reading that goes on with a chain without a missing id."""
+
+    def __init__(self, chains: Sequence[Chain], joints: Sequence[tuple[Keys, Keys]]) -> None:
+        self.on = goes_on(chains)
+        self._chains = chains
+        none: tuple[Keys, Keys] = (), ()
+        self._before: list[Keys] = []
+        self._behind: list[Keys] = []
+        self._rows: dict[tuple[int, tuple[bool, int]], list[int]] = {}
+        """Rows by position, by the id behind and a key."""
+        self._best: dict[tuple[int, tuple[bool, int]], list[int]] = {}
+        """The rows of the best readings that end with these or the ones before."""
+        for row, chain in enumerate(chains):
+            before, behind = joints[row] if joints else none
+            self._before.append(before)
+            self._behind.append(behind)
+            for key in () if self.on[row] else self._behind[row]:
+                self._rows.setdefault((chain.next_id, key), []).append(row)
+
+    def twins(self) -> Iterator[tuple[int, int]]:
+        """Rows that end with a frame that is there twice, each with the row that goes on behind the last copy, or ends with
+        it."""
+        last: dict[tuple[bool, int], int] = {}
+        for row in range(len(self._chains) - 1, -1, -1):
+            for key in self._behind[row]:
+                if key[0] and key[1] >= 0:
+                    twin = last.setdefault(key, row + self.on[row])
+                    if twin != row:
+                        yield row, twin
+
+    def joins(self, row: int) -> bool:
+        """Whether the next row may follow without a missing id."""
+        return any(key in self._behind[row] for key in self._before[row + 1])
+
+    def before(self, row: int, kept: Sequence[int]) -> list[int]:
+        """Rows to go on from with this one, the best of each kind.
+
+        Args:
+            kept: what the readings are worth that end with chains of lower ids.
+        """
+        found = [row - 1] if row and self.on[row - 1] else []
+        for each in self._before[row]:
+            key = self._chains[row].first_id, each
+            rows = self._rows.get(key)
+            if rows is None:
+                continue
+            if key not in self._best:
+                best = self._best[key] = rows[:1]
+                for other in rows[1:]:
+                    best.append(other if kept[other] > kept[best[-1]] else best[-1])
+            count = bisect_left(rows, row)
+            if count:
+                found.append(self._best[key][count - 1])
+        return found

@@ -6,11 +6,12 @@ A break is a position where the frame of the next id should begin and none does.
   1. Chains that an earlier break of this segment found (4) are gone on with: they were judged with everything in sight.
   2. A whole frame of another id stands there: it belongs to another place, and its length says nothing about this one. Go to 4.
   3. The header at the break still tells where its record ends (``trusted_end``; that of another record does not): go on
-     there. What lies between is payload, however much it looks like frames. Only a frame of the next id that begins there
-     and ends behind it says that bytes were removed (ADR 0223): go to 4.
+     there. What lies between is payload, however much it looks like frames. Only a frame of one of the next ids that begins
+     there, and goes on behind it with those that follow it, says that bytes were removed (ADR 0223, 0238): go to 4.
   4. Otherwise collect the chains behind the break: valid frames of consecutive ids, each chain as long as it gets. A chain
-     counts only as a whole, and if at least one id is missing before it, with room for the missing ones at 30 bytes each
-     (bytes of a log always belong to some record). What ends it does not matter: junk, a torn record or a damaged one.
+     counts if at least one id is missing before it, with room for the missing ones at 30 bytes each (bytes of a log always
+     belong to some record), or if it goes on with the id that is due behind bytes that were put in (``_behind``). What ends it
+     does not matter: junk, a torn record or a damaged one. Nor does it count in part, but behind a copy of what it begins with.
   5. Of chains that contradict each other the better reading counts (``readings``), and only there what ends a chain is asked.
   6. When no chain has such room, records stand where they were never written (pages changed places): the reading that keeps
      most, wherever it begins, of chains that end like a log that was broken off. What the others hold is lost, and not torn.
@@ -24,9 +25,10 @@ bytes for each byte and no more (``WORK_PER_BYTE``).
 import re
 import struct
 from array import array
+from collections.abc import Callable
 from dataclasses import replace
 
-from toymq_py.storage.readings import Chain, Ending, Passed, best_reading, fits
+from toymq_py.storage.readings import Chain, Ending, Keys, Passed, best_reading, fits
 from toymq_py.storage.record import (
     ATTRIBUTE_DELIVER_AT,
     ATTRIBUTE_EXPIRES_AT,
@@ -46,6 +48,7 @@ from toymq_py.storage.record import (
     possible_ends,
     scan,
 )
+from toymq_py.storage.shifted_chains import AT_BREAK, SEVERAL, joined, shifted
 
 KEY_LEN_PLAUSIBLE = 1024
 """Longer keys than any that a broker writes: 512 bytes from clients, somewhat more of its own."""
@@ -58,6 +61,8 @@ WORK_AT_ONCE, WORK_PER_BYTE, WORK_DEFERRED = 2, 16, 4
 """Bytes that checksums may be computed of in vain, for each byte of the data: anywhere, in addition as the search passes bytes,
 and in addition, twice, of what was too dear where it stood. Real records need one for each byte, once or twice: what goes
 beyond is made of headers that overlap."""
+IDS_CROSSED_MAX = 8
+"""Of so many ids behind a damaged record a frame is looked for that goes on behind its end."""
 IDS_REMOVED_MAX = 1 << 22
 """So many ids may be missing where bytes were removed from a segment: more than it has."""
 WINDOW_BYTES_MIN, WINDOW_BYTES = 512, 1 << 20
@@ -75,8 +80,9 @@ class Salvage:
     """Finds the valid frames behind damage, in the rest of a segment from its first break on."""
 
     def __init__(
-        self, data: bytes, next_id: int | None = None, *, committed_id: int | None = None, origin: int = 0, after_ns: int = 0
-    ) -> None:
+        self, data: bytes, next_id: int | None = None, *, committed_id: int | None = None, origin: int = 0, after_ns: int = 0,
+        last_frame: Callable[[], bytes] = bytes,
+    ) -> None:  # fmt: skip
         """
         Args:
             data: ends where the segment ends, preallocated zeros included.
@@ -84,6 +90,7 @@ class Salvage:
             committed_id: otherwise, an id that it seems to reach.
             origin: where in the file the data begins.
             after_ns: the time of the record before it.
+            last_frame: gives the last record before the break that is asked about.
         """
         self.data = data
         self.written = len(data.rstrip(b"\0"))
@@ -94,6 +101,7 @@ class Salvage:
         self._committed_id = committed_id
         self._origin = origin
         self._after_ns = after_ns
+        self._last_frame = last_frame
         self._view = memoryview(data)
         self._spent = 0
         """Bytes that checksums were computed of, or are about to be."""
@@ -101,6 +109,8 @@ class Salvage:
         """How far the search has come."""
         self._first_ids: dict[int, int] = {}
         """First ids of the chains that were found, by position."""
+        self._told = -1
+        """Where the last record ends whose header tells it."""
         self._chains: list[Chain] | None = None
         self._chain = 0
 
@@ -110,6 +120,7 @@ class Salvage:
             self._at = pos
             end = None if self._is_foreign(pos, msg_id) else self.trusted_end(pos, msg_id)
             if end is not None:
+                self._told = end
                 return self._chain_at(end, msg_id + 1) if end < self.written else None
             self._chains = self.find_chains(pos, msg_id - 1)
         while self._chain < len(self._chains) and self._chains[self._chain].start < pos:
@@ -172,17 +183,20 @@ class Salvage:
         return next((end for end in ends if self._is_written_end(end)), None) if told else None
 
     def _is_crossed(self, pos: int, end: int, msg_id: int) -> bool:
-        """Whether the frame of this id begins before the claimed end of a record, and ends behind it: bytes were removed from
-        that record. No payload holds a frame that goes on behind it."""
+        """Whether frames of this id or a near one, and those that follow, begin before the claimed end of a record and go on
+        behind it: bytes were removed from that record. No payload holds frames that go on behind it."""
         if self._is_head(end, msg_id) or self._is_written_end(end):
             return False
-        wanted = msg_id.to_bytes(8, "little")
-        at = self.data.find(wanted, pos + 12, end + 12)
-        while 0 <= at < end + 4:
-            claim = claimed_extent(self.data, at - 4)
-            if claim is not None and at - 4 + claim[1] > end and self.valid_frame(at - 4, msg_id) is not None:
-                return True
-            at = self.data.find(wanted, at + 1, end + 12)
+        for first_id in range(msg_id, msg_id + IDS_CROSSED_MAX):
+            wanted = first_id.to_bytes(8, "little")
+            at = self.data.find(wanted, pos + 12, end + 12)
+            while 0 <= at < end + 4:
+                behind, next_id = at - 4, first_id
+                while behind < end and (found := self.valid_frame(behind, next_id)) is not None:
+                    behind, next_id = behind + found[1], next_id + 1
+                if behind > end:
+                    return True
+                at = self.data.find(wanted, at + 1, end + 12)
         return False
 
     def _is_head(self, pos: int, msg_id: int) -> bool:
@@ -239,22 +253,50 @@ class Salvage:
         chains = self._collect(start, last_id, room)
         if not chains:
             chains = [chain for chain in self._collect(start, last_id, IDS_REMOVED_MAX) if self._is_later(chain)]
+        chains, keys = shifted(self.data, chains, start, self.valid_frame)
         self._first_ids = {chain.start: chain.first_id for chain in chains}
-        behind = [chain for chain in chains if fits(start, last_id + 1, chain)]
+        rows = self._behind(start, last_id + 1, chains, keys)
+        behind = [chains[row] for row in rows]
         broken_off: list[Chain] = []
         if len(behind) < len(chains):
             broken_off = [chain for chain in chains if self.is_broken_off(chain)]
             longest = max(broken_off, key=lambda chain: chain.end - chain.start, default=None)
-            if longest is not None and not fits(start, last_id + 1, longest):  # what was never moved fits
+            if longest is not None and longest not in behind:  # what was never moved fits
                 self.reached = max(chain.next_id for chain in broken_off)
         if not behind:
-            return best_reading(broken_off, self, displaced=True)[0]
-        best, ending = best_reading(behind, self)
+            return joined(best_reading(broken_off, self, displaced=True)[0])
+        best, ending = best_reading(behind, self, joints=[keys[row] for row in rows])
         if ending is Ending.NOTHING:  # what is not kept may be the log's: no id of it is used again
             known = best[-1].next_id
             self.reached = max(self.reached, *(chain.next_id for chain in behind if chain.first_id <= known), 0)
             self.reached = self.reached if self.reached > known else 0
-        return best
+        return joined(best)
+
+    def _behind(self, start: int, due: int, chains: list[Chain], keys: list[tuple[Keys, Keys]]) -> list[int]:
+        """Rows of the chains that may follow a break: with ids missing, and room for them; or of the id that is due, behind
+        bytes put in (ADR 0238). A frame in the payload of the record that is due looks the same: more has to speak for it."""
+        last, highest = self._last_frame(), 0
+        rows: list[int] = []
+        for row, chain in reversed(list(enumerate(chains))):
+            if fits(start, due, chain) or (
+                chain.first_id == due
+                and (self._next_id is None or chain.next_id <= self._next_id)
+                and (
+                    AT_BREAK in keys[row][0]
+                    or start == self._told
+                    or (last and self.data.endswith(last, start, chain.start))
+                    or (SEVERAL in keys[row][0] and (chain.next_id <= highest or self.is_broken_off(chain)))
+                    or self._leads_on(chain)
+                )
+            ):
+                rows.append(row)
+            highest = max(highest, chain.first_id)
+        return rows[::-1]
+
+    def _leads_on(self, chain: Chain) -> bool:
+        """Whether the header of the damaged record behind a chain leads to another one."""
+        msg_id, end = self.passed(chain)
+        return self._first_ids.get(end) == msg_id
 
     def passed(self, chain: Chain) -> Passed:
         """As ``Judge.passed``."""
@@ -334,14 +376,11 @@ class Salvage:
                 first_ids[at] = claim[0]
                 chains.append(Chain(at, end, claim[0], claim[0] + 1))
         chains.sort(key=lambda chain: chain.start)
-        joined: list[Chain] = []
+        apart: list[Chain] = []
         for chain in chains:
-            last = joined[-1] if joined else None
-            if last is not None and (last.end, last.next_id) == (chain.start, chain.first_id):
-                joined[-1] = Chain(last.start, chain.end, last.first_id, chain.next_id)
-            elif last is None or last.end <= chain.start:
-                joined.append(chain)
-        return joined
+            if not apart or apart[-1].end <= chain.start:
+                apart.append(chain)
+        return joined(apart)
 
     def _chain_at(self, start: int, first_id: int) -> Chain:
         """The chain of valid frames that begins here. Bytes checked in vain are at most as many as valid ones, or a few

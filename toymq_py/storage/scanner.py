@@ -261,6 +261,8 @@ class _SegmentScan:
         """Where the zeros begin that end the file, when there was a break."""
         self.reached = 0
         """``Salvage.reached``."""
+        self._last = 0, 0
+        """Where the last valid frame begins and ends."""
 
     def run(self) -> None:
         pos = self._by_windows()
@@ -298,7 +300,7 @@ class _SegmentScan:
         result, segment = self._result, self._segment
         data = self._pread(result.size - base, base)
         salvage = Salvage(data, self._next_id, committed_id=self._committed_id, origin=base,
-                          after_ns=segment.newest_ts_ns)  # fmt: skip
+                          after_ns=segment.newest_ts_ns, last_frame=self._last_frame)  # fmt: skip
         pos, msg_id = 0, segment.next_id
         while pos < salvage.written and (chain := salvage.resume(pos, msg_id)) is not None:
             self._lose(base + pos, base + chain.start, msg_id, chain.first_id - 1)
@@ -317,11 +319,17 @@ class _SegmentScan:
         why it stopped."""
         columns = Columns()
         end, next_id, stop = scan(data, 0, msg_id, columns)
+        if columns.positions:
+            self._last = base + columns.positions[-1], base + end
         _account(self._segment, columns, base, msg_id)
         self._visit(base, msg_id, columns)
         self._progress(end)
         self._segment.end, self._segment.next_id = base + end, next_id
         return end, next_id, stop
+
+    def _last_frame(self) -> bytes:
+        start, end = self._last
+        return self._pread(end - start, start)
 
     def _lose(self, position: int, resume: int, first_id: int, last_id: int) -> None:
         unreadable = any(start < resume and stop > position for start, stop in self._result.unreadable)

@@ -101,7 +101,8 @@ def test_a_header_that_agrees_by_chance_hides_no_records() -> None:
 
 def test_what_may_be_the_logs_gives_no_id_twice() -> None:
     """Two chains contradict each other and nothing tells which ends the log: the ids of both are used."""
-    long, other = (b"".join(encode_frame(n, 5, b"", b"z" * 40) for n in ids) for ids in (range(1, 20), range(15, 25)))
+    long = b"".join(encode_frame(n, 5, b"", b"z" * 40) for n in range(1, 20))
+    other = b"".join(encode_frame(n, 5, b"", b"y" * 40) for n in range(15, 25))
     salvage = Salvage(b"\x55" * 60 + long + b"\x66" * 70 + other + b"\x77" * 70)
     (kept,) = salvage.find_chains(0, -1)
     assert (kept.first_id, kept.next_id, salvage.reached) == (1, 20, 25)
