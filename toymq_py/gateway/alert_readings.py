@@ -53,7 +53,7 @@ def _of_consumers(when: Condition, topic: Topic) -> Iterator[Reading]:
         elif when == "lag":
             yield Reading(counts.backlog + given_back, name, given_back)
         elif when == "age":
-            since_ns = oldest_due_ns(topic.log, consumer, given_back=True) if counts.backlog + given_back else None
+            since_ns = oldest_due_ns(channel, given_back=True) if counts.backlog + given_back else None
             yield Reading(0 if since_ns is None else max(channel.context.clock.wall_ns() - since_ns, 0) // 1_000_000, name)
         elif not is_attached(channel, counts):
             yield Reading(counts.backlog, name)

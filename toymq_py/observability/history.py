@@ -195,7 +195,7 @@ class History:
         if known is not None and known.channel is not channel:
             known = None  # another consumer of this name
         same = known is not None and known.due == due
-        oldest_ns = known.oldest_ns if known is not None and same else oldest_due_ns(topic.log, channel.consumer)
+        oldest_ns = known.oldest_ns if known is not None and same else oldest_due_ns(channel)
         age_s = 0.0 if oldest_ns is None else max(now_ns - oldest_ns, 0) / 1e9
         slow_since_ms = None
         if age_s > SLOW_S:

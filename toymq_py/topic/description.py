@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from toymq_py.consumer import Consumer, IdSet, MessageCounts
+from toymq_py.consumer import IdSet, MessageCounts
 from toymq_py.storage.log import READ_BYTES, Log
 from toymq_py.storage.record import ATTRIBUTE_DELIVER_AT, iter_frames
 from toymq_py.topic.channel import Channel
@@ -41,7 +41,7 @@ def describe_channel(channel: Channel) -> dict[str, Any]:
     consumer, log, sessions = channel.consumer, channel.context.log, channel.sessions
     counts = consumer.counts(log.committed_id)
     attempts, attempted_id = consumer.most_attempted()
-    oldest_ns, now_ns = oldest_due_ns(log, consumer), channel.context.clock.wall_ns()
+    oldest_ns, now_ns = oldest_due_ns(channel), channel.context.clock.wall_ns()
     has_acked = consumer.has_acked and consumer.floor > 0  # 1 acked and 0 open: there is no last acked id to show
     return {
         "consumer": consumer.name,
@@ -69,10 +69,11 @@ def is_attached(channel: Channel, counts: MessageCounts) -> bool:
     return channel.takers > 0 or counts.inflight > 0
 
 
-def oldest_due_ns(log: Log, consumer: Consumer, *, given_back: bool = False) -> int | None:
-    """Since when the oldest message is due, of those that are due, not acked and readable, in unix nanoseconds; None when there
-    is none. Only the first of each kind is read: a later one is no older, unless its delay was shorter. With ``given_back``
-    also of those that were due and wait for a time to be delivered again."""
+def oldest_due_ns(channel: Channel, *, given_back: bool = False) -> int | None:
+    """Since when the oldest message of a consumer is due, of those that are due, not acked and readable, in unix nanoseconds;
+    None when there is none. Only the first of each kind is read: a later one is no older, unless its delay was shorter. With
+    ``given_back`` also of those that were due and wait for a time to be delivered again."""
+    consumer, log = channel.consumer, channel.context.log
     for _ in range(PASSES_MAX):
         due = consumer.first_due(log.committed_id, given_back=given_back)
         found = [since_ns for msg_id in due if (since_ns := _due_since_ns(log, msg_id)) is not None]

@@ -160,7 +160,7 @@ async def test_what_stands_still_is_read_once(monkeypatch: pytest.MonkeyPatch) -
     rig.subscribe("t")
     reads: list[str] = []
     oldest = module.oldest_due_ns
-    monkeypatch.setattr(module, "oldest_due_ns", lambda log, consumer: reads.append(consumer.name) or oldest(log, consumer))
+    monkeypatch.setattr(module, "oldest_due_ns", lambda channel: reads.append(channel.consumer.name) or oldest(channel))
     await step(rig, history, 5)
     assert reads == ["c"]
     rig.take(rig.subscribe("t"))
