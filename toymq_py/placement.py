@@ -12,6 +12,10 @@ from toymq_py.errors import BadArgument, Moved, RequestError
 from toymq_py.names import DEAD_LETTERS, is_pattern
 from toymq_py.partitions import Partitioned
 
+REACH_S = 20.0
+"""How long a worker may take to answer: longer than one needs that is replaced after a back-off of 5 s, and less than the 30 s
+after which a call of a client gives up."""
+
 T = TypeVar("T")
 Place = int | str
 """The number of a worker, or the name of a group."""

@@ -281,11 +281,19 @@ def _is_abandoned(consumer: dict[str, Any]) -> bool:
     return bool(consumer["backlog"] and not consumer["sessions"] and consumer["oldest_unacked_age_s"] > STALE_S)
 
 
+def _working(topics: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Consumers of messages, and not of dead letters, each with what it is called."""
+    for topic in topics:
+        if not topic["topic"].endswith(DEAD_LETTERS):
+            for consumer in topic["consumers"]:
+                yield f"{consumer['consumer']} of {topic['topic']}", consumer
+
+
 def _lag(topics: list[dict[str, Any]]) -> Finding:
     """What is leased is worked on, however long; an abandoned consumer has a line of its own."""
     behind = [
-        (consumer["oldest_unacked_age_s"], f"{consumer['consumer']} of {topic['topic']}", consumer)
-        for topic in topics if not topic["topic"].endswith(DEAD_LETTERS) for consumer in topic["consumers"]
+        (consumer["oldest_unacked_age_s"], name, consumer)
+        for name, consumer in _working(topics)
         if consumer["ready"] and consumer["oldest_unacked_age_s"] > SLOW_S and not _is_abandoned(consumer)
     ]  # fmt: skip
     if not behind:
@@ -303,8 +311,8 @@ def _lag(topics: list[dict[str, Any]]) -> Finding:
 def _retries(topics: list[dict[str, Any]]) -> Finding:
     """What was given back with a delay is no backlog until it is due: a consumer that fails at everything has no lag."""
     failing = [
-        (consumer["retrying"], f"{consumer['consumer']} of {topic['topic']}", consumer["attempts_max"])
-        for topic in topics if not topic["topic"].endswith(DEAD_LETTERS) for consumer in topic["consumers"]
+        (consumer["retrying"], name, consumer["attempts_max"])
+        for name, consumer in _working(topics)
         if consumer.get("retrying") and consumer["attempts_max"] >= ATTEMPTS_NOTED  # an older broker does not say it
     ]  # fmt: skip
     if not failing:

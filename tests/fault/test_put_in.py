@@ -135,7 +135,7 @@ def test_frames_of_its_own_id_in_the_payload_of_a_record_do_not_become_records(c
 
 def check(seed: int, changes_max: int) -> set[int]:
     """Change a random log, and damage it. Returns: the intact records that are lost. No frame becomes a record that is none,
-    and all who look agree."""
+    and every reader says the same."""
     rng = random.Random(seed)
     world = World.of(rng)
     hit: set[int] = set()

@@ -81,7 +81,7 @@ def check(url: str, directory: str, repair: bool, delete: tuple[str, ...], as_js
     fs = RealFileSystem()
     check_data_directory(fs, directory)
     directory = directory.rstrip("/") or "/"
-    if repair or delete:  # the directory says who writes into the bucket, which may be one of this machine
+    if repair or delete:  # the bucket may be a directory of this machine, and has the owner of this one
         check_owner(fs, directory, "toymq tier check")
     bucket = open_bucket(url, fs, read_only=True)  # --repair writes to it, and makes no directory for a URL that is misspelt
     Marker(fs, bucket, url, directory).check()

@@ -31,12 +31,11 @@ from toymq_py.gateway.request_context import Gateway
 from toymq_py.names import is_pattern
 from toymq_py.net.bounded_reads import BoundedProtocol, ReadBuffer
 from toymq_py.partitions import half_made
+from toymq_py.placement import REACH_S
 
 TURN = "toymq.turn"
 """Key in the ASGI scope's ``state``: the worker whose turn a lease is; it is looked at twice."""
 PIECE_BYTES = 64 * 1024
-REACH_S = 20.0
-"""How long a worker may take to answer at all, as over TCP (``session.upstream``)."""
 FRESH_S = 1.0
 """One that has answered a moment ago is up. Any other is asked before a request is sent to it: of one that does not answer, it
 is known then that it has done nothing (ADR 0225)."""

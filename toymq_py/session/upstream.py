@@ -10,12 +10,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from toymq_py.errors import ProtocolViolation
+from toymq_py.placement import REACH_S
 from toymq_py.protocol import Ping, ReplyFrames, encode_command, encode_pong
 
 READ_BYTES = 256 * 1024
-REACH_S = 20.0
-"""How long a worker may take to answer: longer than one needs that is replaced after a back-off of 5 s, and less than the 30 s
-after which a call of a client gives up."""
 PING, PONG = encode_command(Ping()), encode_pong()
 
 

@@ -122,8 +122,8 @@ def best_reading(
 
 
 def goes_on(chains: Sequence[Chain]) -> list[bool]:
-    """Whether the next chain begins where each one ends, with the id behind it. A reading leaves no chain before its end: who
-    walks the records goes on as long as they are valid."""
+    """Whether the next chain begins where each one ends, with the id behind it. A reading leaves no chain before its end: a
+    reader of records goes on as long as they are valid."""
     on = [(one.end, one.next_id) == (other.start, other.first_id) for one, other in pairwise(chains)]
     return [*on, False] if chains else on
 

@@ -206,12 +206,14 @@ async def test_a_worker_that_does_not_answer_is_not_waited_for_for_ever(
     )
     forward = Forwarding(cast("Gateway", gateway))
     received: list[bytes] = []
-    ended = asyncio.Event()
+    ended, asked_again = asyncio.Event(), asyncio.Event()
 
     async def only_healthy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         received.append((await reader.readuntil(b"\r\n\r\n")).partition(b" HTTP")[0])
         if received[-1] == b"GET /healthz":
             writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            if len(received) > 2:
+                asked_again.set()
         else:
             await reader.read()
             ended.set()
@@ -229,8 +231,7 @@ async def test_a_worker_that_does_not_answer_is_not_waited_for_for_ever(
     os.unlink(paths[1])  # noqa: PTH108 (one system call)
     async with await asyncio.start_unix_server(only_healthy, paths[1]) as server:
         asked = asyncio.ensure_future(post(forward))
-        while received.count(b"GET /healthz") < 2:  # noqa: ASYNC110 (one before, and while it waits)
-            await asyncio.sleep(0.01)
+        await asked_again.wait()
         assert not asked.done(), "one that is up may take its time"
         server.close()
         os.unlink(paths[1])  # noqa: PTH108 (one system call)
