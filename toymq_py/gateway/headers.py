@@ -54,6 +54,23 @@ def headers_of(raw: Iterable[tuple[bytes, bytes]]) -> bytes:
     return header_block(pairs) if pairs else b""
 
 
+_OF_ONE = {b"x-delay-ms": "delay_ms", b"x-ttl-ms": "ttl_ms", b"idempotency-key": "key", b"x-route": "route"}
+"""Headers of a publish of one message, and the member of a JSON line that says the same."""
+
+
+def refuse_headers_of_one(raw: Iterable[tuple[bytes, bytes]]) -> None:
+    """Refuse a batch's request with headers that are for one message; ignored, a delayed batch would be delivered at once.
+
+    Raises: BadArgument.
+    """
+    for name, _ in raw:
+        member = "headers" if name.startswith(b"x-header-") else _OF_ONE.get(name)
+        if member is not None:
+            shown = name[:50].decode("latin-1")
+            raise BadArgument(f"{shown!a} is for one message: in a batch write {member!r} in a line, or the header in a part")
+        _refuse_misspelled(name)
+
+
 def _refuse_misspelled(name: bytes) -> None:
     """Raises: BadArgument."""
     for start, meant in _MEANT.items():

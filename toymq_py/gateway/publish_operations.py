@@ -37,7 +37,7 @@ from toymq_py.gateway.bodies import (
     read_pieces,
     too_large,
 )
-from toymq_py.gateway.headers import header_block, headers_of, parse_block
+from toymq_py.gateway.headers import header_block, headers_of, parse_block, refuse_headers_of_one
 from toymq_py.gateway.multipart import parse_multipart
 from toymq_py.gateway.operations import (
     DELAY_MS,
@@ -150,6 +150,7 @@ def line_bytes_max(payload_bytes_max: int) -> int:
 async def publish_batch(gateway: Gateway, request: Request) -> Response:
     """``POST …/messages:batch``."""
     name = TOPIC.need(request)
+    refuse_headers_of_one(request.headers.raw)
     kind = media_type(request)
     if kind not in BATCH_MEDIA:
         raise BadFraming(f"invalid Content-Type {kind[:100]!a}: a batch is {' or '.join(BATCH_MEDIA)}")

@@ -234,6 +234,20 @@ async def test_a_batch_of_json_lines(rig: HttpRig) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("X-Delay-Ms", "60000", "'delay_ms' in a line"), ("X-Ttl-Ms", "9", "'ttl_ms'"), ("Idempotency-Key", "k", "'key'"),
+        ("X-Route", "Ann", "'route'"), ("X-Header-Color", "red", "'headers'"), ("X-Delay", "5", "use X-Delay-Ms"),
+    ],
+)  # fmt: skip
+async def test_a_batch_with_a_header_of_one_message_is_refused(rig: HttpRig, name: str, value: str, remedy: str) -> None:
+    answer = await rig.ask("POST", BATCH, content=lines({"payload": "a"}), headers=JSON_LINES | {name: value})
+    assert answer.status_code == 422
+    assert remedy in answer.json()["detail"]
+    assert (await rig.ask("GET", "/v1/topics")).json()["topics"] == []
+
+
+@pytest.mark.parametrize(
     "bad",
     [
         "", "no json", "[]", "7", '{"payload": 7}', '{"payload": "a", "payload_base64": "YQ=="}', "{}",
