@@ -51,6 +51,9 @@ class OffsetsState:
     generation: int | None = field(default=None, compare=False)
     """Number of this write, which rises with each: a file that is older than ``offsets.json.prev`` is known by it (ADR 0240).
     None in a file of an older toymq, and where only one is ever written: backups, the bucket."""
+    modes: dict[str, str] = field(default_factory=dict)
+    """How sessions share a consumer, or did last, by its name (ADR 0248); exclusive where it is not here. Written only when
+    there are some."""
 
     def has_removed(self, msg_id: int) -> bool:
         """Whether retention or PURGE took an id, so that its absence is no loss."""
@@ -123,6 +126,7 @@ def encode(state: OffsetsState, topic: str | None = None) -> bytes:
         "consumers": state.consumers,
     }
     fields |= {"removed": state.removed} if state.removed else {}
+    fields |= {"modes": state.modes} if state.modes else {}
     return checked_json.encode_pieces("state", checked_json.pieces_of(fields))
 
 
@@ -148,7 +152,10 @@ def decode(data: bytes, topic: str | None = None) -> OffsetsState:
     generation = found.get("generation")
     if generation is not None and (type(generation) is not int or generation < 0):
         raise DamagedData("generation of the offsets must be a whole number from 0 on")
-    return OffsetsState(first_id, next_id, consumers, removed, checked_json.incarnation_of(found), generation)
+    modes = found.get("modes", {})
+    if not isinstance(modes, dict) or not all(isinstance(mode, str) for mode in modes.values()):
+        raise DamagedData("modes of the offsets must be an object of strings")
+    return OffsetsState(first_id, next_id, consumers, removed, checked_json.incarnation_of(found), generation, modes)
 
 
 def read(fs: FileSystem, path: str) -> OffsetsState | None:

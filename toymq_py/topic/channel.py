@@ -195,7 +195,7 @@ class Channel:
         self.context = context
         self.consumer = consumer
         self.mode: Mode = "exclusive"
-        """Of the sessions; without, of the last one or of the last PULL with a mode. A consumer that PULL made is shared."""
+        """Of the sessions; without, of the last one or of the last PULL with a mode. A consumer that PULL made is shared. Stored."""
         self.sessions: dict[Subscription, None] = {}
         self.polls: dict[Subscription, None] = {}
         self.idle: OrderedDict[Subscription, None] = OrderedDict()
@@ -229,7 +229,9 @@ class Channel:
             if self.sessions and self.mode != wanted:
                 remedy = f"subscribe with mode={self.mode}, or as another consumer"
                 raise ModeConflict(f"{self.consumer.name} on {self.context.topic} is consumed with mode={self.mode}: {remedy}")
-            self._set_mode(wanted)
+            if wanted != self.mode:
+                self.context.changed()
+            self.set_mode(wanted)
         subscription = Subscription(
             self, mode=mode, window=window, visibility_s=visibility_s, wake=wake, ended=ended, lessee=lessee
         )
@@ -240,7 +242,7 @@ class Channel:
             self._begin(self.single.settle(self.consumer.inflight_to))
         return subscription
 
-    def _set_mode(self, mode: Mode) -> None:
+    def set_mode(self, mode: Mode) -> None:
         if mode == "exclusive":
             self.end_sessions("TAKEN_OVER")
         if mode != self.mode:

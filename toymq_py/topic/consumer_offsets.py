@@ -112,6 +112,7 @@ class ConsumerOffsets:
             tuple(self._log.removed),
             self._incarnation,
             self.generation,
+            {name: channel.mode for name, channel in self._channels.items() if channel.mode != "exclusive"},
         )
 
     def offsets_flushed(self, state: OffsetsState) -> None:

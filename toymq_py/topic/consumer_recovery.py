@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from toymq_py.consumer import Consumer, ConsumerSnapshot, IdSet
+from toymq_py.consumer_options import MODES, Mode
 from toymq_py.errors import DamagedData
 from toymq_py.storage.log import Log
 from toymq_py.storage.offsets import LoadedOffsets, OffsetsSource, OffsetsState
@@ -13,6 +14,8 @@ class RestoredConsumers:
     """Consumers from the offsets file, cut to what the log holds."""
 
     consumers: list[Consumer] = field(default_factory=list)
+    modes: dict[str, Mode] = field(default_factory=dict)
+    """By the consumer's name; exclusive without."""
     problem: str | None = None
     """What was wrong with the offsets."""
     lacks_consumers: bool = False
@@ -24,6 +27,8 @@ class RestoredConsumers:
 def restore(loaded: LoadedOffsets, log: Log, scheduled: IdSet) -> RestoredConsumers:
     """Make the consumers that the offsets name. ``scheduled`` are the ids that are not due."""
     restored = RestoredConsumers(problem=loaded.problem, lacks_consumers=loaded.problem is not None)
+    known = {str(mode): mode for mode in MODES}  # a newer toymq may know more
+    restored.modes = {name: known[mode] for name, mode in loaded.state.modes.items() if mode in known}
     for name, raw in loaded.state.consumers.items():
         try:
             snapshot = ConsumerSnapshot.from_json(raw)

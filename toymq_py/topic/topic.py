@@ -136,7 +136,7 @@ class Topic:
             if consumer.name == REDRIVER:
                 self.redrive_consumer.consumers = [consumer]
             else:
-                self._add_channel(consumer)
+                self._add_channel(consumer).set_mode(restored.modes.get(consumer.name, "exclusive"))
 
     def opened(self) -> None:
         """Start limits and retention. Assumes that all topics are recovered and moves between them settled; nothing may block

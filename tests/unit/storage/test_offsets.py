@@ -44,6 +44,12 @@ def test_what_retention_removed_is_there_only_when_there_is_some() -> None:
     assert offsets.decode(offsets.encode(removed)) == removed
 
 
+def test_modes_are_there_only_when_there_are_some() -> None:
+    assert b"modes" not in offsets.encode(state(5))
+    keyed = replace(state(5), modes={"c": "keyed"})
+    assert offsets.decode(offsets.encode(keyed)) == keyed
+
+
 def test_the_present_generation_and_the_one_before() -> None:
     disk = disk_with({})
     assert offsets.load(disk, PATH).source is OffsetsSource.NEW
@@ -140,6 +146,8 @@ def test_one_flipped_bit_is_seen() -> None:
         {"generation": -1},
         {"generation": "3"},
         {"generation": True},
+        {"modes": ["keyed"]},
+        {"modes": {"c": 1}},
     ],
     ids=str,
 )

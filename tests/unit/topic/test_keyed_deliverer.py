@@ -114,6 +114,23 @@ def test_after_a_kill_each_key_goes_on_where_it_was() -> None:
     assert ids(rig, keyed(rig)) == [2]
 
 
+@pytest.mark.parametrize("by_poll", [False, True])
+def test_after_a_restart_a_poll_that_names_no_mode_keeps_the_order(by_poll: bool) -> None:
+    rig = BrokerRig()
+    publish(rig, "K", "K", "L")
+    taker = rig.poll("t", mode="shared") if by_poll else keyed(rig)
+    taker.close()
+    rig.flush("t")
+    if by_poll:
+        rig.poll("t", mode="keyed").close()
+        rig.loop.advance(1)  # the offsets are written by the debouncer, as the mode is another one
+    rig.reopen()
+    assert rig.broker.topics["t"].describe()["consumers"][0]["mode"] == "keyed"
+    leased = [lease for delivery in rig.poll("t").take(10, 1 << 20) for lease in delivery.ranges()]
+    assert leased == [(0, 0), (2, 2)]
+    assert rig.poll("t").take(10, 1 << 20) == []
+
+
 def test_a_delayed_message_takes_its_place_when_it_is_due() -> None:
     """Until then it does not hold its key, or one far in the future would hold it for years."""
     rig = BrokerRig()
