@@ -195,7 +195,7 @@ class Channel:
         self.context = context
         self.consumer = consumer
         self.mode: Mode = "exclusive"
-        """Of the sessions; without, of the last one or of the last PULL with a mode. A consumer that PULL made is shared. Stored."""
+        """Of the sessions; without, of the last one or of the last PULL with a mode. Stored. PULL makes a shared consumer."""
         self.sessions: dict[Subscription, None] = {}
         self.polls: dict[Subscription, None] = {}
         self.idle: OrderedDict[Subscription, None] = OrderedDict()
