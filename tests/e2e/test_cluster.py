@@ -129,6 +129,7 @@ async def test_a_node_that_follows_says_where_the_leader_is(cluster: ClusterRig)
     assert (status, json.loads(body)["role"]) == (200, "follower")
     status, _, body = await ask(get, leader, "healthz")
     assert (status, json.loads(body)["role"]) == (200, "leader")
+    assert json.loads(body)["epoch"] == json.loads((await ask(get, follower, "healthz"))[2])["epoch"] > 0
     assert [(await ask(get, node, "leader"))[0] for node in (leader, follower)] == [200, 503]
     named = json.loads((await ask(get, follower, "leader"))[2])["leader"]
     assert (named["name"], named["http"]) == (leader.name, f"127.0.0.1:{leader.http_port}")

@@ -18,10 +18,10 @@ NAMED_MAX = 10
 
 
 async def healthz(gateway: Gateway, request: Request) -> Response:
-    """``GET /healthz``."""
-    uptime_s = gateway.broker.stats()["uptime_s"]
-    role = {"role": "leader"} if gateway.broker.metrics.cluster is not None else {}
-    return json_response({"status": "ok", "version": __version__, "uptime_seconds": uptime_s, **role})
+    """``GET /healthz``. Of a node that follows: ``cluster.standby``."""
+    stats = gateway.broker.stats()
+    role = {"role": "leader", "epoch": stats["cluster"]["epoch"]} if "cluster" in stats else {}
+    return json_response({"status": "ok", "version": __version__, "uptime_seconds": stats["uptime_s"], **role})
 
 
 async def leader(gateway: Gateway, request: Request) -> Response:
