@@ -6,18 +6,22 @@ They are asked with all rights; the caller shows what its client may see. They a
 import asyncio
 import json
 import socket
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
 
 from starlette.responses import Response
 
-from toymq_py.errors import ShuttingDown
+from toymq_py.errors import PlacementUnknown, ShuttingDown
 from toymq_py.gateway.http_heads import EVERY_TOKEN, FORWARDED
 from toymq_py.merging import merged_topics
-from toymq_py.placement import Placement
+from toymq_py.placement import REACH_S, Placement
 
 WITHIN_S = 5.0
 """A worker that is being replaced is there again by then."""
+FRESH_S = 1.0
+"""One that has answered a moment ago is up. Any other is asked before a request is sent to it: of one that does not answer, it
+is known then that it has done nothing (ADR 0225)."""
+T = TypeVar("T")
 
 
 class Neighbours:
@@ -26,6 +30,7 @@ class Neighbours:
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
         self._last: dict[int, list[dict[str, Any]]] = {}
+        self._answered: dict[int, float] = {}  # when, by worker
 
     async def ask(self, path: str) -> list[bytes]:
         """The answers of all others to ``GET path``, in their order. Raises: ShuttingDown: one does not answer."""
@@ -84,10 +89,29 @@ class Neighbours:
             raise ShuttingDown(f"worker {worker} answers {status} to {method} {path}: try again")
         return answer
 
-    async def knock(self, worker: int, within_s: float) -> None:
-        """Wait until one answers at all. The system takes the connection of one that is not up, and keeps what is sent for the
-        next. Raises: ShuttingDown."""
-        await self._exchange(worker, "/healthz", "GET", b"", within_s=within_s)
+    async def reach(self, worker: int) -> None:
+        """Wait until one answers at all, unless it has a moment ago. The system takes the connection of one that is not up, and
+        keeps what is sent for the next. Raises: PlacementUnknown."""
+        now = asyncio.get_running_loop().time
+        if now() - self._answered.get(worker, -FRESH_S) < FRESH_S:
+            return
+        try:
+            await self._exchange(worker, "/healthz", "GET", b"", within_s=REACH_S)
+        except ShuttingDown as error:
+            raise PlacementUnknown(str(error)) from error
+        self._answered[worker] = now()
+
+    async def answer(self, worker: int, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for an answer of one, which may take as long as it is alive. Raises: PlacementUnknown, and as ``work``."""
+        waits = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait({waits}, timeout=REACH_S))[0]:
+                await self.reach(worker)
+        finally:
+            waits.cancel()
+        if answer := waits.result():  # b"": it has ended
+            self._answered[worker] = asyncio.get_running_loop().time()
+        return answer
 
     async def _exchange(
         self, worker: int, path: str, method: str, body: bytes, media: str = "application/json", within_s: float = WITHIN_S
