@@ -9,7 +9,6 @@ for. What is passed on ends with its login, which only this worker knows. A WebS
 """
 
 import asyncio
-import socket
 from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, Literal, Protocol, cast
@@ -24,8 +23,10 @@ from toymq_py.gateway.access import login_of
 from toymq_py.gateway.answers import encode_last
 from toymq_py.gateway.http_heads import FORWARDED, INTERNAL
 from toymq_py.gateway.logins import Login
-from toymq_py.gateway.partition_paths import PATH, ROUTED
+from toymq_py.gateway.neighbours import ended_within
+from toymq_py.gateway.partition_paths import ROUTED
 from toymq_py.gateway.problems import problem
+from toymq_py.gateway.publish_operations import BATCH, PATH
 from toymq_py.gateway.read_ahead import CROWDED
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.names import is_pattern
@@ -68,8 +69,12 @@ class Forwarding:
         topic = topic_in(path)
         if not topic or is_pattern(topic):
             return None
-        if topic in self._gateway.broker.partitioned.by_name and scope.get("method") == "GET" and path.endswith("/messages"):
-            return self._in_turn(scope)
+        if topic in self._gateway.broker.partitioned.by_name:
+            method = scope.get("method")
+            if method == "GET" and path.endswith("/messages"):
+                return self._in_turn(scope)
+            if method == "POST" and path.endswith(BATCH):
+                return None  # divided here: where a plain topic would be is one more worker whose death leaves all unknown
         worker = self._placement.worker_of(topic)
         return None if worker == self._placement.worker else worker
 
@@ -105,24 +110,12 @@ class Forwarding:
         lines = [b"%b: %b\r\n" % pair for pair in (*headers, *extra, (FORWARDED, said))]
         return b"%b %b HTTP/1.1\r\n%b\r\n" % (scope.get("method", "GET").encode(), target, b"".join(lines))
 
-    async def connect(self, worker: int) -> socket.socket:
-        """A connection to a worker that answers. Raises: PlacementUnknown."""
-        await self.neighbours.reach(worker)
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connection.setblocking(False)
-            connection.connect(self._placement.http_sockets[worker])
-        except OSError as error:
-            connection.close()
-            raise PlacementUnknown(f"worker {worker} cannot be reached ({error.strerror or error}): try again") from error
-        return connection
-
     async def forward(self, worker: int, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on (ASGI)."""
         lacks = (404, 421) if scope["state"].get(ROUTED) else (421,)
         answer = _Answer(scope["method"] == "HEAD", lacks)
         try:
-            reader, writer = await asyncio.open_unix_connection(sock=await self.connect(worker), limit=PIECE_BYTES)
+            reader, writer = await asyncio.open_unix_connection(sock=await self.neighbours.connect(worker), limit=PIECE_BYTES)
         except PlacementUnknown as error:
             await problem(error)(scope, receive, send)
             return
@@ -158,8 +151,7 @@ class Forwarding:
         elif answer.lacks_it:
             await problem(half_made(topic_in(scope["path"])))(scope, receive, send)
         elif not answer.started:
-            text = f"worker {worker} ended before it answered: the outcome is unknown"
-            await problem(ShuttingDown(text))(scope, receive, send)
+            await problem(ended_within(worker))(scope, receive, send)
 
 
 async def _send_body(receive: Receive, writer: asyncio.StreamWriter, *, chunked: bool) -> None:
@@ -325,7 +317,7 @@ class Pipe(_Half):
 
     async def _connect(self) -> None:
         try:
-            connection = await self._forwarding.connect(self._worker)
+            connection = await self._forwarding.neighbours.connect(self._worker)
             await self._room.loop.create_unix_connection(lambda: self._far, sock=connection)
             await self._forwarding.neighbours.answer(self._worker, self._answered.wait())
         except PlacementUnknown as error:

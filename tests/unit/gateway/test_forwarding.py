@@ -26,6 +26,7 @@ from toymq_py.gateway.logins import Login
 from toymq_py.gateway.neighbours import Neighbours
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.net.bounded_reads import ReadBuffer
+from toymq_py.partitions import Partitioned
 from toymq_py.placement import Placement
 
 HERE, THERE = topic_of(0, 2), topic_of(1, 2)
@@ -241,7 +242,8 @@ async def test_a_worker_that_does_not_answer_is_not_waited_for_for_ever(
 
 def forwarding_to(*paths: str) -> Forwarding:
     placement = Placement(0, ("a", "b"), (), paths)
-    gateway = SimpleNamespace(broker=SimpleNamespace(placement=placement), logins=None, neighbours=Neighbours(placement))
+    broker = SimpleNamespace(placement=placement, partitioned=SimpleNamespace(by_name={}))
+    gateway = SimpleNamespace(broker=broker, logins=None, neighbours=Neighbours(placement))
     return Forwarding(cast("Gateway", gateway))
 
 
@@ -260,6 +262,17 @@ async def post(forward: Forwarding) -> tuple[int, str]:
 
     await forward.forward(1, scope, received.get, send)
     return sent[0]["status"], json.loads(sent[1]["body"])["code"]
+
+
+def test_a_batch_for_a_partitioned_topic_is_divided_by_the_worker_that_is_asked(tmp_path: Path) -> None:
+    """The worker that would have a plain topic of the name divided it, and its death left all of it unknown."""
+    forward = forwarding_to(str(tmp_path / "0"), str(tmp_path / "1"))
+    forward._gateway.broker.partitioned.by_name[THERE] = Partitioned(THERE, 4)
+    scope = {"path": f"/v1/topics/{THERE}/messages:batch", "method": "POST", "state": {}}
+    assert forward.place(scope) is None
+    assert forward.place(scope | {"method": "GET", "path": f"/v1/topics/{THERE}"}) == 1
+    forward._gateway.broker.partitioned.by_name.clear()
+    assert forward.place(scope) == 1
 
 
 class Room:
