@@ -7,7 +7,7 @@ import asyncio
 import json
 import re
 import socket
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 from starlette.responses import Response
@@ -38,15 +38,25 @@ class Neighbours:
         """The answers of all others to ``GET path``, in their order. Raises: PlacementUnknown: one does not answer."""
         return await asyncio.gather(*(self._ask(worker, path) for worker in self._placement.others()))
 
-    async def change(self, method: str, path: str, body: bytes = b"") -> None:
-        """Make the same change at all others; what one does not have counts as deleted there.
+    async def change(self, method: str, path: str, body: bytes = b"", at: Sequence[int] | None = None) -> None:
+        """Make the same change at all others, or some; what one does not have counts as deleted there.
 
         Raises: PlacementUnknown: one is not reached, and none has made it; or one ends meanwhile, or refuses, and others may
         have made it.
         """
         await self.reach_all()
         expected = (200, 201, 204, 404) if method == "DELETE" else (200, 201)
-        await asyncio.gather(*(self._ask(worker, path, method, body, expected) for worker in self._placement.others()))
+        others = self._placement.others() if at is None else at
+        await asyncio.gather(*(self._ask(worker, path, method, body, expected) for worker in others))
+
+    async def delete_where(self, path: str, is_wanted: Callable[[dict[str, Any]], bool]) -> bool:
+        """Delete what is at ``path`` at others, where its JSON is wanted. Returns: whether any had it. Raises: as ``change``.
+        """
+        await self.reach_all()
+        found = zip(self._placement.others(), await self.ask_each("GET", path), strict=True)
+        there = [worker for worker, (status, answer) in found if status == 200 and is_wanted(json.loads(answer))]
+        await self.change("DELETE", path, at=there)
+        return bool(there)
 
     async def ask_each(self, method: str, path: str, body: bytes = b"") -> list[tuple[int, bytes]]:
         """Status and answer of each other; 404 where one has nothing of that, also if it names where a plain topic would be.
