@@ -70,6 +70,8 @@ class PlaceLink(Protocol):
     finishing: bool
     reached: bool
     """The other end has answered. While it has not, nothing that was sent was done there, nor will be."""
+    on_reached: Callable[[], None]
+    """Called when it has; it does nothing until it is set."""
 
     def send(self, pieces: Sequence[bytes]) -> None:
         """Send all of it, now or as soon as the other end reads."""

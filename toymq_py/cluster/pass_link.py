@@ -55,6 +55,7 @@ class PassLink(asyncio.Protocol):
         self._last: list[bytes] = []
         self._paused = self._closed = False
         self.finishing = self.reached = False
+        self.on_reached: Callable[[], None] = lambda: None
         self._task: asyncio.Task[None] | None = loop.create_task(self._open())
 
     # -- as a ``PlaceLink``
@@ -158,6 +159,7 @@ class PassLink(asyncio.Protocol):
         self._out.clear()
         if self._paused:
             self.pause()
+        self.on_reached()
         return True
 
     def _end(self) -> None:

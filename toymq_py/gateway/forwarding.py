@@ -9,8 +9,7 @@ for. What is passed on ends with its login, which only this worker knows. A WebS
 """
 
 import asyncio
-import socket
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, Literal, Protocol, cast
 
@@ -19,26 +18,24 @@ from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
 from toymq_py.auth.quotas import Quotas, Seat
-from toymq_py.errors import AuthFailed, PlacementUnknown, ShuttingDown
+from toymq_py.errors import AuthFailed, PlacementUnknown, RequestError, ShuttingDown
 from toymq_py.gateway.access import login_of
 from toymq_py.gateway.answers import encode_last
 from toymq_py.gateway.http_heads import FORWARDED, INTERNAL
 from toymq_py.gateway.logins import Login
-from toymq_py.gateway.partition_paths import PATH, ROUTED
+from toymq_py.gateway.neighbours import ended_within
+from toymq_py.gateway.partition_paths import ROUTED
 from toymq_py.gateway.problems import problem
+from toymq_py.gateway.publish_operations import BATCH, PATH
 from toymq_py.gateway.read_ahead import CROWDED
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.names import is_pattern
 from toymq_py.net.bounded_reads import BoundedProtocol, ReadBuffer
 from toymq_py.partitions import half_made
-from toymq_py.placement import REACH_S
 
 TURN = "toymq.turn"
 """Key in the ASGI scope's ``state``: the worker whose turn a lease is; it is looked at twice."""
 PIECE_BYTES = 64 * 1024
-FRESH_S = 1.0
-"""One that has answered a moment ago is up. Any other is asked before a request is sent to it: of one that does not answer, it
-is known then that it has done nothing (ADR 0225)."""
 LOOK_S = 60.0
 """How often a login is looked at that has not been ended: its time may be over."""
 PIPE_BYTES_MAX = 256 * 1024
@@ -60,8 +57,9 @@ class Forwarding:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._placement = gateway.broker.placement
+        assert gateway.neighbours is not None, "there are other workers"
+        self.neighbours = gateway.neighbours
         self._turn = self._placement.worker - 1
-        self._answered: dict[int, float] = {}  # when, by worker
 
     def place(self, scope: Scope) -> int | None:
         """The worker that a request is to be passed on to; None: it is for this one."""
@@ -71,8 +69,12 @@ class Forwarding:
         topic = topic_in(path)
         if not topic or is_pattern(topic):
             return None
-        if topic in self._gateway.broker.partitioned.by_name and scope.get("method") == "GET" and path.endswith("/messages"):
-            return self._in_turn(scope)
+        if topic in self._gateway.broker.partitioned.by_name:
+            method = scope.get("method")
+            if method == "GET" and path.endswith("/messages"):
+                return self._in_turn(scope)
+            if method == "POST" and path.endswith(BATCH):
+                return None  # divided here: where a plain topic would be is one more worker whose death leaves all unknown
         worker = self._placement.worker_of(topic)
         return None if worker == self._placement.worker else worker
 
@@ -108,47 +110,13 @@ class Forwarding:
         lines = [b"%b: %b\r\n" % pair for pair in (*headers, *extra, (FORWARDED, said))]
         return b"%b %b HTTP/1.1\r\n%b\r\n" % (scope.get("method", "GET").encode(), target, b"".join(lines))
 
-    def connect(self, worker: int) -> socket.socket:
-        """Raises: ShuttingDown: it cannot be reached."""
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connection.setblocking(False)
-            connection.connect(self._placement.http_sockets[worker])
-        except OSError as error:
-            connection.close()
-            raise ShuttingDown(f"worker {worker} cannot be reached ({error.strerror or error}): try again") from error
-        return connection
-
-    async def _reach(self, worker: int) -> None:
-        """Wait until a worker answers, unless it has a moment ago. Raises: PlacementUnknown."""
-        loop, neighbours = self._gateway.loop, self._gateway.neighbours
-        if neighbours is None or loop.time() - self._answered.get(worker, -FRESH_S) < FRESH_S:
-            return
-        try:
-            await neighbours.knock(worker, REACH_S)
-        except ShuttingDown as error:
-            raise PlacementUnknown(str(error)) from error
-        self._answered[worker] = loop.time()
-
-    async def _first_piece(self, reader: asyncio.StreamReader, worker: int) -> bytes:
-        """Of an answer, which may take as long as its worker is alive. Raises: OSError, PlacementUnknown."""
-        reading = asyncio.ensure_future(reader.read(PIECE_BYTES))
-        try:
-            while not (await asyncio.wait({reading}, timeout=REACH_S))[0]:
-                await self._reach(worker)
-        finally:
-            reading.cancel()
-        self._answered[worker] = self._gateway.loop.time()
-        return reading.result()
-
     async def forward(self, worker: int, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on (ASGI)."""
         lacks = (404, 421) if scope["state"].get(ROUTED) else (421,)
         answer = _Answer(scope["method"] == "HEAD", lacks)
         try:
-            await self._reach(worker)
-            reader, writer = await asyncio.open_unix_connection(sock=self.connect(worker), limit=PIECE_BYTES)
-        except (PlacementUnknown, ShuttingDown) as error:
+            reader, writer = await asyncio.open_unix_connection(sock=await self.neighbours.connect(worker), limit=PIECE_BYTES)
+        except PlacementUnknown as error:
             await problem(error)(scope, receive, send)
             return
         sized = any(name == b"content-length" for name, _ in scope["headers"])
@@ -169,7 +137,7 @@ class Forwarding:
                 if login is not None:
                     asking.append(tasks.create_task(end_with(login)))
                 with suppress(OSError, httptools.HttpParserError, PlacementUnknown):
-                    data = await self._first_piece(reader, worker)
+                    data = await self.neighbours.answer(worker, reader.read(PIECE_BYTES))
                     while not (answer.whole or answer.lacks_it) and (data := data or await reader.read(PIECE_BYTES)):
                         piece, data = data, b""
                         for message in answer.feed(piece):
@@ -179,12 +147,11 @@ class Forwarding:
         finally:
             writer.close()
         if ended and not answer.started:
-            await problem(AuthFailed("this login has ended: log in again"))(scope, receive, send)
+            await problem(ended_login())(scope, receive, send)
         elif answer.lacks_it:
             await problem(half_made(topic_in(scope["path"])))(scope, receive, send)
         elif not answer.started:
-            text = f"worker {worker} ended before it answered: the outcome is unknown"
-            await problem(ShuttingDown(text))(scope, receive, send)
+            await problem(ended_within(worker))(scope, receive, send)
 
 
 async def _send_body(receive: Receive, writer: asyncio.StreamWriter, *, chunked: bool) -> None:
@@ -271,6 +238,7 @@ class _Half(BoundedProtocol):
         self.transport = cast("asyncio.Transport", transport)
         self.connected = True
         self.transport.set_write_buffer_limits(PIPE_BYTES_MAX)
+        self.resume_writing()
         for data in self.waiting:
             self.transport.write(data)
         self.waiting = []
@@ -281,6 +249,7 @@ class _Half(BoundedProtocol):
     def write(self, data: bytes) -> None:
         if not self.connected:
             self.waiting.append(data)
+            self.pause_writing()
         elif not self.transport.is_closing():
             self.transport.write(data)
 
@@ -314,7 +283,8 @@ class Room(Protocol):
 
 class Pipe(_Half):
     """The client's side of a WebSocket that another worker serves. A ``Connection`` of its server; takes the place of the
-    protocol that read the handshake, and is given that first."""
+    protocol that read the handshake, and is given that first. Until the worker is reached, the client is read for its end
+    alone: what it sends behind the handshake stops that."""
 
     def __init__(self, forwarding: Forwarding, worker: int, scope: Scope, room: "Room", seat: Seat | None) -> None:
         """``room``: where it is kept while it is open; ``seat``: the connection's share of the limits."""
@@ -324,57 +294,74 @@ class Pipe(_Half):
         self._forwarding, self._worker, self._room = forwarding, worker, room
         self._login = forwarding.login(scope)
         self._head = forwarding.head(scope, self._login, ((b"connection", b"Upgrade"), (b"upgrade", b"websocket")))
-        self._watching: asyncio.Task[None] | None = None
+        self._answered = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
         self.seat = seat
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._room.join(self, "websocket")
-        try:
-            connection = self._forwarding.connect(self._worker)
-        except ShuttingDown as error:
-            refusal = problem(error)
-            self._end(encode_last(refusal.status_code, refusal.raw_headers, bytes(refusal.body)))
-            return
-        self._room.own(self._room.loop.create_task(self._connect(connection)))
+        self._begin(self._connect())
         if self._login is not None:
-            self._watching = self._room.loop.create_task(self._end_with(self._login))
-            self._room.own(self._watching)
+            self._begin(self._end_with(self._login))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it while the client is there."""
+        task = self._room.loop.create_task(work)
+        self._tasks.append(task)
+        self._room.own(task)
 
     async def _end_with(self, login: Login) -> None:
         await self._forwarding.wait_end(login)
-        self._far.end()  # also while the client does not read
-        self.end()
+        self._end(ended_login())  # also while the client does not read
 
-    async def _connect(self, connection: socket.socket) -> None:
+    async def _connect(self) -> None:
         try:
+            connection = await self._forwarding.neighbours.connect(self._worker)
             await self._room.loop.create_unix_connection(lambda: self._far, sock=connection)
+            await self._forwarding.neighbours.answer(self._worker, self._answered.wait())
+        except PlacementUnknown as error:
+            self._end(error)
         except OSError:
-            self._end()
-        if self.transport.is_closing():
-            self._far.end()
+            self.end()
 
     def data_received(self, data: bytes) -> None:
         if self._head:
-            data, self._head = self._head, b""
-        super().data_received(data)
+            self._far.waiting.append(self._head)
+            self._head = b""
+        else:
+            super().data_received(data)
+
+    def write(self, data: bytes) -> None:
+        self._answered.set()
+        super().write(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in self._tasks:
+            task.cancel()
         if self.seat is not None:
             self.seat.leave()
         self._room.leave(self)
 
     def shutdown(self) -> None:
         """See ``serving.Connection``. Its client connects again, to one that stays."""
-        self.end()
+        self._end(ShuttingDown("the broker is shutting down: try again later"))
 
     def cancel(self) -> None:
         self.end()
 
-    def _end(self, last: bytes = b"") -> None:
-        if last:
-            self.transport.write(last)
-        self.end()
+    def end(self) -> None:
+        self._end(PlacementUnknown(f"worker {self._worker} ended before it answered: try again"))
+
+    def _end(self, error: RequestError) -> None:
+        """Close both sides, behind ``error`` where the handshake has no answer."""
+        if not (self._answered.is_set() or self.transport.is_closing()):
+            refusal = problem(error)
+            self.transport.write(encode_last(refusal.status_code, refusal.raw_headers, bytes(refusal.body)))
+        self._far.end()
+        super().end()
+
+
+def ended_login() -> AuthFailed:
+    return AuthFailed("this login has ended: log in again")

@@ -5,19 +5,25 @@ They are asked with all rights; the caller shows what its client may see. They a
 
 import asyncio
 import json
+import re
 import socket
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
 
 from starlette.responses import Response
 
-from toymq_py.errors import ShuttingDown
+from toymq_py.errors import PlacementUnknown, ShuttingDown
 from toymq_py.gateway.http_heads import EVERY_TOKEN, FORWARDED
 from toymq_py.merging import merged_topics
-from toymq_py.placement import Placement
+from toymq_py.placement import REACH_S, Placement
 
 WITHIN_S = 5.0
 """A worker that is being replaced is there again by then."""
+FRESH_S = 1.0
+"""One that has answered a moment ago is up. Any other is asked before a request is sent to it: of one that does not answer, it
+is known then that it has done nothing (ADR 0225)."""
+LENGTH = re.compile(rb"\r\ncontent-length: (\d+)", re.IGNORECASE)
+T = TypeVar("T")
 
 
 class Neighbours:
@@ -26,42 +32,66 @@ class Neighbours:
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
         self._last: dict[int, list[dict[str, Any]]] = {}
+        self._answered: dict[int, float] = {}  # when, by worker
 
     async def ask(self, path: str) -> list[bytes]:
-        """The answers of all others to ``GET path``, in their order. Raises: ShuttingDown: one does not answer."""
+        """The answers of all others to ``GET path``, in their order. Raises: PlacementUnknown: one does not answer."""
         return await asyncio.gather(*(self._ask(worker, path) for worker in self._placement.others()))
 
-    async def change(self, method: str, path: str, body: bytes = b"") -> None:
-        """Make the same change at all others; what one does not have counts as deleted there.
+    async def change(self, method: str, path: str, body: bytes = b"", at: Sequence[int] | None = None) -> None:
+        """Make the same change at all others, or some; what one does not have counts as deleted there.
 
-        Raises: ShuttingDown: one does not answer, or refuses; others may have made it.
+        Raises: PlacementUnknown: one is not reached, and none has made it; or one ends meanwhile, or refuses, and others may
+        have made it.
         """
+        await self.reach_all()
         expected = (200, 201, 204, 404) if method == "DELETE" else (200, 201)
-        await asyncio.gather(*(self._ask(worker, path, method, body, expected) for worker in self._placement.others()))
+        others = self._placement.others() if at is None else at
+        await asyncio.gather(*(self._ask(worker, path, method, body, expected) for worker in others))
+
+    async def delete_where(self, path: str, is_wanted: Callable[[dict[str, Any]], bool]) -> bool:
+        """Delete what is at ``path`` at others, where its JSON is wanted. Returns: whether any had it. Raises: as ``change``.
+        """
+        await self.reach_all()
+        found = zip(self._placement.others(), await self.ask_each("GET", path), strict=True)
+        there = [worker for worker, (status, answer) in found if status == 200 and is_wanted(json.loads(answer))]
+        await self.change("DELETE", path, at=there)
+        return bool(there)
 
     async def ask_each(self, method: str, path: str, body: bytes = b"") -> list[tuple[int, bytes]]:
         """Status and answer of each other; 404 where one has nothing of that, also if it names where a plain topic would be.
-        Raises: ShuttingDown: one does not answer, or refuses; others may have done it."""
+        Raises: PlacementUnknown, as ``change``."""
+        if method != "GET":
+            await self.reach_all()
         expected = (200, 201, 204, 404)
         found = await asyncio.gather(*(self._exchange(other, path, method, body) for other in self._placement.others()))
         found = [(404 if status == 421 else status, answer) for status, answer in found]
         for worker, (status, answer) in zip(self._placement.others(), found, strict=True):
             if status not in expected:
-                raise ShuttingDown(f"worker {worker} answers {status} to {method} {path}, {answer[:200]!a}: try again")
+                raise _failed(worker, method, f"answers {status} to {method} {path}, {answer[:200]!a}")
         return found
 
     async def post(self, worker: int, path: str, lines: bytes) -> Response:
-        """The answer of one to a batch of JSON lines. Raises: ShuttingDown: it does not answer; it may have stored them."""
-        status, answer = await self._exchange(worker, path, "POST", lines, "application/x-ndjson")
+        """The answer of one to a batch of JSON lines.
+
+        Raises: PlacementUnknown: it is not reached, and has done nothing; ShuttingDown: it has ended since, and may have stored
+        them.
+        """
+        connection = await self.connect(worker)
+        work = _exchange(connection, "POST", path, lines, "application/x-ndjson")
+        try:
+            status, answer = await self.answer(worker, work)
+        except (OSError, ValueError, PlacementUnknown) as error:
+            raise ended_within(worker) from error
         return Response(answer, status)
 
     async def topics(self, query: str = "") -> list[dict[str, Any]]:
-        """Topics of all others, in the order of their names. Raises: ShuttingDown."""
+        """Topics of all others, in the order of their names. Raises: PlacementUnknown."""
         answers = await self.ask(f"/v1/topics{query}")
         return list(merged_topics(json.loads(answer)["topics"] for answer in answers))
 
     async def stats(self) -> list[dict[str, Any]]:
-        """Figures of each other. Raises: ShuttingDown."""
+        """Figures of each other. Raises: PlacementUnknown."""
         return [json.loads(answer) for answer in await self.ask("/v1/stats")]
 
     async def known_topics(self) -> list[dict[str, Any]]:
@@ -71,7 +101,7 @@ class Neighbours:
         for worker, answer in zip(others, answers, strict=True):
             if isinstance(answer, bytes):
                 self._last[worker] = json.loads(answer)["topics"]
-            elif not isinstance(answer, ShuttingDown):
+            elif not isinstance(answer, PlacementUnknown):
                 raise answer
         found = merged_topics(self._last.values())
         return [dict(topic, consumers=[dict(one) for one in topic["consumers"]]) for topic in found]  # the caller changes them
@@ -81,35 +111,82 @@ class Neighbours:
     ) -> bytes:
         status, answer = await self._exchange(worker, path, method, body)
         if status not in expected:
-            raise ShuttingDown(f"worker {worker} answers {status} to {method} {path}: try again")
+            raise _failed(worker, method, f"answers {status} to {method} {path}")
         return answer
 
-    async def knock(self, worker: int, within_s: float) -> None:
-        """Wait until one answers at all. The system takes the connection of one that is not up, and keeps what is sent for the
-        next. Raises: ShuttingDown."""
-        await self._exchange(worker, "/healthz", "GET", b"", within_s=within_s)
+    async def reach(self, worker: int) -> None:
+        """Wait until one answers at all, unless it has a moment ago. The system takes the connection of one that is not up, and
+        keeps what is sent for the next. Raises: PlacementUnknown."""
+        now = asyncio.get_running_loop().time
+        if now() - self._answered.get(worker, -FRESH_S) >= FRESH_S:
+            await self._exchange(worker, "/healthz", within_s=REACH_S)
+            self._answered[worker] = now()
+
+    async def reach_all(self) -> None:
+        """Wait until all others answer. Raises: PlacementUnknown."""
+        await asyncio.gather(*map(self.reach, self._placement.others()))
+
+    async def connect(self, worker: int) -> socket.socket:
+        """A connection to one that answers. Raises: PlacementUnknown."""
+        await self.reach(worker)
+        try:
+            return self._connected(worker)
+        except OSError as error:
+            raise _failed(worker, "GET", f"cannot be reached ({error.strerror or error})") from error
+
+    async def answer(self, worker: int, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for an answer of one, which may take as long as it is alive. Raises: PlacementUnknown, and as ``work``."""
+        waits = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait({waits}, timeout=REACH_S))[0]:
+                await self.reach(worker)
+        finally:
+            waits.cancel()
+        if answer := waits.result():  # b"": it has ended
+            self._answered[worker] = asyncio.get_running_loop().time()
+        return answer
 
     async def _exchange(
-        self, worker: int, path: str, method: str, body: bytes, media: str = "application/json", within_s: float = WITHIN_S
+        self, worker: int, path: str, method: str = "GET", body: bytes = b"", within_s: float = WITHIN_S
     ) -> tuple[int, bytes]:
-        """Raises: ShuttingDown."""
+        """A change may take as long as its worker is alive. Raises: PlacementUnknown."""
         try:
+            work = _exchange(self._connected(worker), method, path, body, "application/json")
+            if method != "GET":
+                return await self.answer(worker, work)
             async with asyncio.timeout(within_s):
-                return await _exchange(self._placement.http_sockets[worker], method, path, body, media)
+                return await work
+        except PlacementUnknown as error:
+            raise _failed(worker, method, "no longer answers") from error
         except (OSError, TimeoutError, ValueError) as error:
-            raise ShuttingDown(f"worker {worker} does not answer ({str(error) or 'in time'}): try again") from error
+            raise _failed(worker, method, f"does not answer ({str(error) or 'in time'})") from error
+
+    def _connected(self, worker: int) -> socket.socket:
+        """Raises: OSError."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.setblocking(False)
+            connection.connect(self._placement.http_sockets[worker])
+        except OSError:
+            connection.close()
+            raise
+        return connection
 
 
-async def _exchange(socket_path: str, method: str, path: str, body: bytes, media: str) -> tuple[int, bytes]:
+def _failed(worker: int, method: str, why: str) -> PlacementUnknown:
+    """The error for a question or a change that one has not answered as it should: all of them can be repeated."""
+    what_to_do = "try again" if method == "GET" else "others may have done it, repeat it"
+    return PlacementUnknown(f"worker {worker} {why}: {what_to_do}")
+
+
+def ended_within(worker: int) -> ShuttingDown:
+    """The error for what one was sent that cannot be repeated without harm."""
+    return ShuttingDown(f"worker {worker} ended before it answered: the outcome is unknown")
+
+
+async def _exchange(connection: socket.socket, method: str, path: str, body: bytes, media: str) -> tuple[int, bytes]:
     """Raises: OSError, ValueError."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.setblocking(False)
-        connection.connect(socket_path)
-        reader, writer = await asyncio.open_unix_connection(sock=connection)
-    except OSError:
-        connection.close()
-        raise
+    reader, writer = await asyncio.open_unix_connection(sock=connection)
     try:
         writer.write(
             b"%b %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: %d\r\n"
@@ -119,8 +196,8 @@ async def _exchange(socket_path: str, method: str, path: str, body: bytes, media
         head, _, answer = (await reader.read()).partition(b"\r\n\r\n")
     finally:
         writer.close()
-    status = head.split(b" ", 2)[1:2]
-    if not status:
+    status, length = head.split(b" ", 2)[1:2], LENGTH.search(head)
+    if not status or (length is not None and len(answer) < int(length[1])):
         raise ConnectionResetError("it ended before it answered")
     return int(status[0]), answer
 

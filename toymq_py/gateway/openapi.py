@@ -14,6 +14,7 @@ from toymq_py.errors import (
     Forbidden,
     InternalError,
     LineTooLong,
+    PlacementUnknown,
     RequestError,
     ShuttingDown,
     TooManyConnections,
@@ -24,7 +25,7 @@ from toymq_py.gateway.problems import STATUS, TooSlow, UnknownCoding
 from toymq_py.version import __version__
 
 COMMON_ERRORS: tuple[type[RequestError], ...] = (
-    BadArgument, BadFraming, Forbidden, LineTooLong, TooManyConnections, TooSlow, ShuttingDown, InternalError,
+    BadArgument, BadFraming, Forbidden, LineTooLong, PlacementUnknown, TooManyConnections, TooSlow, ShuttingDown, InternalError,
 )  # fmt: skip
 """Errors of every operation."""
 REFUSALS = {"application/problem+json": {"$ref": "#/components/schemas/Problem"}, "text/plain": {"type": "string"}}

@@ -11,9 +11,9 @@ from starlette.types import Scope
 
 from toymq_py.errors import RequestError
 from toymq_py.gateway.headers import headers_of
+from toymq_py.gateway.publish_operations import PATH
 from toymq_py.gateway.request_context import Gateway
 
-PATH = "/v1/topics/"
 PUBLISH = "/messages"
 ROUTED = "toymq.routed"
 """Key in the ASGI scope's ``state``: the partition was chosen here, and the client did not name it."""

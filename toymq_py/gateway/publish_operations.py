@@ -59,6 +59,7 @@ from toymq_py.topic import Appended, Duplicate, Published, Topic
 from toymq_py.units import DURATION_MS_MAX, check_delay, check_number
 
 PATH = "/v1/topics/"
+BATCH = "/messages:batch"
 BATCH_BYTES_MAX = 16 * 1024 * 1024
 """A batch is in memory as a whole; 20,000 messages of 800 bytes."""
 BATCH_MESSAGES_MAX = 100_000
@@ -218,7 +219,7 @@ async def _publish_part(gateway: Gateway, name: str, messages: Sequence[Message]
     placement, worker = gateway.broker.placement, gateway.broker.placement.worker_of(name)
     try:
         if gateway.neighbours is not None and worker != placement.worker:
-            path = f"{PATH}{quote(name)}/messages:batch"
+            path = f"{PATH}{quote(name)}{BATCH}"
             answer = await gateway.neighbours.post(worker, path, b"\n".join(map(line_of, messages)))
             return problem(half_made(name)) if answer.status_code in (404, 421) else answer
         topic = gateway.broker.topic_to_publish(name)
@@ -425,7 +426,8 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "POST", "/v1/topics/{topic}/messages:batch", "publishBatch",
         "Publish many messages. 201 means that every one of them is on stable storage; when some were refused, the answer is "
-        "the first one's problem with a member `results`, and those with an id are stored.",
+        "the first one's problem with a member `results`, and those with an id are stored. With the code `SHUTTING_DOWN` their "
+        "worker ended meanwhile: the outcome is unknown.",
         publish_batch, "publish", (TOPIC,),
         Body(
             "A JSON object a line, or a part a message with the headers of a single publish.",

@@ -14,7 +14,7 @@ from typing import Any
 from toymq_py.auth.tokens import Grant
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
-from toymq_py.errors import PlacementUnknown, ShuttingDown
+from toymq_py.errors import PlacementUnknown
 from toymq_py.gateway.group_errands import GroupErrands
 from toymq_py.gateway.neighbours import Neighbours
 from toymq_py.gateway.waiters import Waiting
@@ -106,7 +106,7 @@ class Snapshots:
             stats = [self._broker.stats()]
             if self._neighbours is not None:
                 found = merged_topics([found, await self._neighbours.known_topics()])
-                with suppress(ShuttingDown):  # it is being replaced
+                with suppress(PlacementUnknown):  # it is being replaced
                     stats += await self._neighbours.stats()
             elif self.errands is not None:
                 with suppress(PlacementUnknown, TimeoutError):

@@ -78,6 +78,8 @@ async def put_topic(gateway: Gateway, request: Request) -> Response:
     if gateway.errands is not None and (PARTITIONS in changes or whole_topics.is_whole(gateway, name)):
         await gateway.errands.create(name, changes)
         return json_response(await _described(gateway, request, name, changes), 200 if known else 201)
+    if PARTITIONS in changes or whole_topics.is_whole(gateway, name):
+        await whole_topics.reach_others(gateway, request)
     await gateway.stored(lambda done: partition_operations.create(gateway.broker, name, changes, done))
     if (whole := gateway.broker.partitioned.find(name)) is not None:
         await whole_topics.ask_others(gateway, request, json.dumps({**changes, PARTITIONS: whole.count}).encode())
@@ -92,6 +94,8 @@ async def patch_topic(gateway: Gateway, request: Request) -> Response:
     if changes and (errands := whole_topics.errands_for(gateway, name)) is not None:
         await errands.configure(name, changes)
     elif changes:
+        if whole_topics.is_whole(gateway, name):
+            await whole_topics.reach_others(gateway, request)
         await gateway.stored(lambda done: partition_operations.configure(gateway.broker, name, changes, done))
         if whole_topics.is_whole(gateway, name):
             await whole_topics.ask_others(gateway, request, json.dumps(changes).encode())

@@ -11,6 +11,7 @@ from toymq_py.config.webhooks import CONCURRENCY_MAX, NAME_MAX, TIMEOUT_MS_MAX, 
 from toymq_py.errors import BadArgument, BadFraming, BadName, DiskFull, Forbidden, Moved, PayloadTooLarge, StorageFailed
 from toymq_py.gateway.access import check_topic, is_internal
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, parse_object, read_body
+from toymq_py.gateway.neighbours import Neighbours
 from toymq_py.gateway.operations import TESTED, Answer, Body, Operation, Parameter
 from toymq_py.gateway.problems import NoSuchWebhook
 from toymq_py.gateway.request_context import Gateway
@@ -37,13 +38,14 @@ async def put_webhook(gateway: Gateway, request: Request) -> Response:
     gateway.broker.partitioned.refuse_whole(webhook.topic)
     gateway.broker.placement.check(webhook.topic)
     gateway.refuse_late()
-    before = gateway.webhooks.defined.get(name)
+    if is_pattern(webhook.topic):
+        await _reach_others(gateway, request)
+    elif (before := gateway.webhooks.defined.get(name)) is not None and is_pattern(before.topic):
+        await _delete_elsewhere(gateway, request)  # first, so that what fails can be tried again
     new = await gateway.webhooks.put(name, webhook, keep_secret="secret" not in body)
     stored = gateway.webhooks.defined.get(name)  # with the secret that it keeps; None: deleted meanwhile
     if stored is not None and is_pattern(stored.topic):
-        await _change_others(gateway, request, "PUT", json.dumps(asdict(stored)).encode())
-    elif before is not None and is_pattern(before.topic):
-        await _change_others(gateway, request, "DELETE")
+        await _put_elsewhere(gateway, request, stored)
     return json_response(_describe(gateway, name), 201 if new else 200)
 
 
@@ -68,18 +70,39 @@ async def get_webhook(gateway: Gateway, request: Request) -> Response:
 async def delete_webhook(gateway: Gateway, request: Request) -> Response:
     """``DELETE /v1/webhooks/{name}``."""
     name = NAME.need(request)
-    before = gateway.webhooks.defined.get(name)
-    if before is not None and is_pattern(before.topic):  # first, so that what fails can be tried again
-        await _change_others(gateway, request, "DELETE")
-    if not await gateway.webhooks.delete(name):
+    before, elsewhere = gateway.webhooks.defined.get(name), False
+    if before is None or is_pattern(before.topic):  # first, so that what fails can be tried again, at any worker
+        elsewhere = await _delete_elsewhere(gateway, request)
+    if not await gateway.webhooks.delete(name) and not elsewhere:
         raise _absent(name)
     return Response(status_code=204)
 
 
-async def _change_others(gateway: Gateway, request: Request, method: str, body: bytes = b"") -> None:
-    """A webhook on a pattern is at every worker, each of which pushes its own topics. Raises: ShuttingDown."""
-    if gateway.neighbours is not None and not is_internal(request):
-        await gateway.neighbours.change(method, f"/v1/webhooks/{NAME.need(request)}", body)
+# A webhook on a pattern is at every worker, each of which pushes its own topics. These raise PlacementUnknown.
+
+
+def _others(gateway: Gateway, request: Request) -> Neighbours | None:
+    return None if is_internal(request) else gateway.neighbours
+
+
+async def _reach_others(gateway: Gateway, request: Request) -> None:
+    if (others := _others(gateway, request)) is not None:
+        await others.reach_all()
+
+
+async def _put_elsewhere(gateway: Gateway, request: Request, webhook: Webhook) -> None:
+    if (others := _others(gateway, request)) is not None:
+        await others.change("PUT", _path(request), json.dumps(asdict(webhook)).encode())
+
+
+async def _delete_elsewhere(gateway: Gateway, request: Request) -> bool:
+    """Returns: whether it was there. One on a topic of that worker is another webhook."""
+    others = _others(gateway, request)
+    return others is not None and await others.delete_where(_path(request), lambda webhook: is_pattern(webhook["topic"]))
+
+
+def _path(request: Request) -> str:
+    return f"/v1/webhooks/{NAME.need(request)}"
 
 
 async def list_webhooks(gateway: Gateway, request: Request) -> Response:

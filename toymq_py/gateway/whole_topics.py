@@ -38,7 +38,7 @@ def _asks_others(gateway: Gateway, request: Request) -> bool:
 async def ask_others(gateway: Gateway, request: Request, body: bytes = b"") -> list[dict[str, Any] | None]:
     """The answers of the other workers to the same request; None of one that has nothing of it. None at all with one process.
 
-    Raises: ShuttingDown: one does not answer; others may have done it.
+    Raises: PlacementUnknown: one does not answer; others may have done it.
     """
     if gateway.neighbours is None or not _asks_others(gateway, request):
         return []
@@ -48,11 +48,18 @@ async def ask_others(gateway: Gateway, request: Request, body: bytes = b"") -> l
     return [None if status == 404 else json.loads(answer) if answer else {} for status, answer in found]
 
 
+async def reach_others(gateway: Gateway, request: Request) -> None:
+    """Wait until all answer that are asked for the same request, before anything is done. Raises: PlacementUnknown."""
+    if gateway.neighbours is not None and _asks_others(gateway, request):
+        await gateway.neighbours.reach_all()
+
+
 async def here_and_there(
     gateway: Gateway, request: Request, here: Callable[[], Awaitable[dict[str, Any]]], body: bytes = b""
 ) -> list[dict[str, Any]]:
     """What this worker and the others answer; those are left out that have nothing of it. Raises: as ``here``, where none
-    has."""
+    has; PlacementUnknown."""
+    await reach_others(gateway, request)
     missing: RequestError | None = None
     answers: list[dict[str, Any]] = []
     try:

@@ -59,7 +59,7 @@ class Expected:
 class WorkerLink:
     """A session's connection to one worker."""
 
-    __slots__ = ("expected", "later", "link", "subscribed")
+    __slots__ = ("expected", "later", "link", "subscribed", "waiting")
 
     def __init__(self) -> None:
         self.link: PlaceLink
@@ -67,6 +67,8 @@ class WorkerLink:
         self.subscribed: dict[str, Subscribed] = {}
         self.later: list[bytes] | None = None
         """Frames behind the OK of a SUB that is not written yet."""
+        self.waiting: list[SpreadSubscription] = []
+        """They ask when it is reached."""
 
     def subscription_of(self, frame: bytes) -> Subscribed | None:
         """That of a MSG; None: it is of a PULL."""

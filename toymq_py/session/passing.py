@@ -353,6 +353,8 @@ class Passing:
 
     def finish(self) -> None:
         """There are no more commands: what waits for messages is answered."""
+        for one in self.links.spread.values():
+            one.ask_now()
         self.links.finishing = True
         self.end_waits()
         if not self._pulls:  # else one of them still asks

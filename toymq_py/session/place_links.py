@@ -63,6 +63,7 @@ class PlaceLinks:
             return worker
         worker = WorkerLink()
         worker.link = self.connected(place, partial(self._received, worker), partial(self._lost, place, worker))
+        worker.link.on_reached = partial(self._reached, place, worker)
         self.open[place] = worker
         if self.hello is not None:
             worker.expected.append(Expected(None, 1))
@@ -89,6 +90,11 @@ class PlaceLinks:
         self._paused = isinstance(command, Pause)
         for worker in self.open.values():
             self.send(worker, [encode_command(command)], Expected(None, 1))
+
+    def _reached(self, place: Place, worker: WorkerLink) -> None:
+        waiting, worker.waiting = worker.waiting, []
+        for one in waiting:
+            one.reached(place)
 
     def _received(self, worker: WorkerLink, frames: list[bytes]) -> None:
         if worker.later is not None:
@@ -181,6 +187,8 @@ class PlaceLinks:
         for expected in list(worker.expected):
             if expected.spread is not None:
                 expected.spread.lost(place)
+        for waits in worker.waiting:
+            waits.lost(place)
         for held in missing:
             self.lost_reply(held)
         lost = [name for name in worker.subscribed if (one := self.spread.get(name)) is None or not one.left(place)]
@@ -234,6 +242,13 @@ class PlaceLinks:
     def is_place(self, place: Place) -> bool:
         """As ``Session.is_place``."""
         return place in self._placement.places()
+
+    def reach(self, place: Place, subscription: SpreadSubscription) -> bool:
+        """As ``Session.reach``."""
+        worker = self.to(place)
+        if not worker.link.reached:
+            worker.waiting.append(subscription)
+        return worker.link.reached
 
     def subscribe_at(self, place: Place, subscription: SpreadSubscription) -> None:
         """As ``Session.subscribe_at``."""

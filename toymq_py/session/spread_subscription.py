@@ -1,13 +1,15 @@
 """A SUB of a pattern, or of a partitioned topic: each worker or group has some of its topics. ADR 0157, 0224.
 
-    asked ──OK──► joined: what it delivers is passed on, once the client has its own OK
-     ▲ │
-     │ └─ lost, or shuts down, before it has answered ──► away ─┐
-     └──────────── after a time, which grows ───────────────────┘
+    reached ──► asked ──OK──► joined: what it delivers is passed on, once the client has its own OK
+     ▲           │
+     │           └─ lost, or shuts down, before it has answered ──► away ─┐
+     └────────────────────── after a time, which grows ───────────────────┘
 
-The client has its ``OK`` when all have answered, or when some have and ``PATIENCE_S`` is over; what is away joins later. A
-refusal is the reply; behind the ``OK`` it ends the session, so the client subscribes again and gets it as the reply. So does
-the loss of a place behind that: what it had leased is ready there again, and only a connection that ends tells the client so.
+None is asked before all are reached, or ``PATIENCE_S`` is over: what the others delivered while one hangs would wait here, and
+its leases run (ADR 0239). The client has its ``OK`` when all have answered, or when some have and that time is over; what is
+away joins later. A refusal is the reply; behind the ``OK`` it ends the session, so the client subscribes again and gets it as
+the reply. So does the loss of a place behind that: what it had leased is ready there again, and only a connection that ends
+tells the client so.
 """
 
 import asyncio
@@ -41,6 +43,10 @@ class Session(Protocol):
     def is_place(self, place: Place) -> bool:
         """Whether there still is this worker or group."""
 
+    def reach(self, place: Place, subscription: "SpreadSubscription") -> bool:
+        """Whether there is a connection to a place that has answered; ``reached`` or ``lost`` tells when not. Raises:
+        RequestError: it cannot be reached."""
+
     def subscribe_at(self, place: Place, subscription: "SpreadSubscription") -> None:
         """Send the SUB; ``heard`` or ``lost`` tells what comes of it. Raises: RequestError: the place cannot be reached."""
 
@@ -55,6 +61,7 @@ class Session(Protocol):
 
 
 class _Phase(enum.Enum):
+    REACHING = "no place is asked yet"
     ASKING = "the client has no reply yet"
     REPLIED = "its OK is not written yet"
     DELIVERING = "deliveries are passed on"
@@ -77,13 +84,14 @@ class SpreadSubscription:
         self.command = command
         self.joined: list[Place] = []
         self._missing = dict.fromkeys(places, RETRY_MIN_S)  # how long to wait before the next question, by place
+        self._reached: set[Place] = set()
         self._gathering = gathering
         self._session = session
         self._loop = loop
         self._reply = reply
         self._given_up = given_up
         self._refusal = b""
-        self._phase = _Phase.ASKING
+        self._phase = _Phase.REACHING
         self._written: list[Callable[[], None]] = []
         self._timers: dict[Place | None, asyncio.TimerHandle] = {}
 
@@ -98,10 +106,11 @@ class SpreadSubscription:
         return self._missing.keys()
 
     def begin(self) -> None:
-        """Ask all places."""
+        """Ask all places, once they are reached."""
         self._timers[None] = self._loop.call_later(PATIENCE_S, self._wait_no_longer)
         for place in list(self._missing):
-            self._ask(place)
+            if self._phase is _Phase.REACHING:  # else all are asked
+                self._ask(place)
 
     def when_written(self, call: Callable[[], None]) -> None:
         """Call when the reply is written."""
@@ -117,6 +126,12 @@ class SpreadSubscription:
             call()
 
     # -- what places answer
+
+    def reached(self, place: Place) -> None:
+        """A place would answer."""
+        if self._phase is _Phase.REACHING:
+            self._reached.add(place)
+            self._settle()
 
     def heard(self, place: Place, answer: bytes) -> None:
         """A place has answered the SUB."""
@@ -171,7 +186,10 @@ class SpreadSubscription:
             self._drop(place)
             return
         try:
-            self._session.subscribe_at(place, self)
+            if self._phase is not _Phase.REACHING:
+                self._session.subscribe_at(place, self)
+            elif self._session.reach(place, self):
+                self.reached(place)
         except RequestError as error:
             self._refusal = encode_error(error)
             self.lost(place)
@@ -183,11 +201,28 @@ class SpreadSubscription:
     # -- its reply
 
     def _wait_no_longer(self) -> None:
-        self._given_up = list(self._missing)
+        self._given_up = [place for place in self._missing if self._phase is _Phase.ASKING or place not in self._reached]
         self._settle()
 
+    def ask_now(self) -> None:
+        """Ask all places, whether they are reached or not: the client has said all, and waits for no second question."""
+        if self._phase is _Phase.REACHING:
+            self._ask_all()
+
+    def _ask_all(self) -> None:
+        self._phase = _Phase.ASKING
+        self._timers.pop(None).cancel()
+        self._timers[None] = self._loop.call_later(PATIENCE_S, self._wait_no_longer)
+        for place in list(self._missing):
+            if place not in self._timers:  # else it is asked later
+                self._ask(place)
+
     def _settle(self) -> None:
-        """Reply, when it is time."""
+        """Ask, or reply, when it is time."""
+        if self._phase is _Phase.REACHING:
+            if any(place not in self._given_up and place not in self._reached for place in self._missing):
+                return
+            self._ask_all()
         if self._phase is not _Phase.ASKING:
             return
         if self._missing and (not self._gathering.replies or any(place not in self._given_up for place in self._missing)):

@@ -21,7 +21,7 @@ class Upstream:
     """A Unix socket, without a task: it is read and written when the loop says that it can be. Belongs to one session."""
 
     __slots__ = ("_frames", "_greeting", "_held", "_loop", "_lost", "_out", "_paused", "_reading", "_received", "_socket",
-                 "_timer", "finishing", "reached")  # fmt: skip
+                 "_timer", "finishing", "on_reached", "reached")  # fmt: skip
 
     def __init__(
         self, path: str, loop: asyncio.AbstractEventLoop, received: Callable[[list[bytes]], None], lost: Callable[[], None],
@@ -43,6 +43,7 @@ class Upstream:
         self._held = bytearray()  # what is sent behind the answer to the greeting
         self._reading = self._paused = False
         self.finishing = self.reached = False
+        self.on_reached: Callable[[], None] = lambda: None
         self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.setblocking(False)
@@ -127,11 +128,12 @@ class Upstream:
         self.reached = True
         self._timer.cancel()
         self._out, self._held = self._held, self._out
+        self.on_reached()  # what it sends has the refusal, if this is one
         if self._paused:
             self.pause()
         if self._greeting == PING and frames[0] == PONG:
             del frames[0]
-        if frames:
+        if frames and self._socket is not None:
             self._received(frames)
         self._write()
 

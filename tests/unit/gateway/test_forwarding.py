@@ -6,7 +6,8 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,10 +19,14 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.support.tokens import table, token
 from tests.support.worker_processes import Workers, serving, topic_of
-from toymq_py.gateway import forwarding
-from toymq_py.gateway.forwarding import Forwarding
+from toymq_py.auth.quotas import Quotas
+from toymq_py.gateway import neighbours as neighbours_module
+from toymq_py.gateway.forwarding import PIPE_BYTES_MAX, Forwarding, Pipe
+from toymq_py.gateway.logins import Login
 from toymq_py.gateway.neighbours import Neighbours
 from toymq_py.gateway.request_context import Gateway
+from toymq_py.net.bounded_reads import ReadBuffer
+from toymq_py.partitions import Partitioned
 from toymq_py.placement import Placement
 
 HERE, THERE = topic_of(0, 2), topic_of(1, 2)
@@ -197,14 +202,9 @@ async def test_a_worker_that_does_not_answer_is_not_waited_for_for_ever(
 ) -> None:
     """Found by a trial: the system takes the connection of a worker that is not up. A request had no answer for as long as it
     was away, and what was sent was done by the next one, when its client had gone."""
-    monkeypatch.setattr(forwarding, "REACH_S", 0.02)
+    monkeypatch.setattr(neighbours_module, "REACH_S", 0.02)
     paths = str(tmp_path / "0"), str(tmp_path / "1")
-    placement = Placement(0, ("a", "b"), (), paths)
-    neighbours = Neighbours(placement)
-    gateway = SimpleNamespace(
-        broker=SimpleNamespace(placement=placement), logins=None, neighbours=neighbours, loop=asyncio.get_running_loop()
-    )
-    forward = Forwarding(cast("Gateway", gateway))
+    forward = forwarding_to(*paths)
     received: list[bytes] = []
     ended, asked_again = asyncio.Event(), asyncio.Event()
 
@@ -240,6 +240,13 @@ async def test_a_worker_that_does_not_answer_is_not_waited_for_for_ever(
     assert received[1] == b"POST /v1/topics/t/messages"
 
 
+def forwarding_to(*paths: str) -> Forwarding:
+    placement = Placement(0, ("a", "b"), (), paths)
+    broker = SimpleNamespace(placement=placement, partitioned=SimpleNamespace(by_name={}))
+    gateway = SimpleNamespace(broker=broker, logins=None, neighbours=Neighbours(placement))
+    return Forwarding(cast("Gateway", gateway))
+
+
 async def post(forward: Forwarding) -> tuple[int, str]:
     """Status and code of a publish that worker 1 is to have."""
     scope = {
@@ -255,3 +262,148 @@ async def post(forward: Forwarding) -> tuple[int, str]:
 
     await forward.forward(1, scope, received.get, send)
     return sent[0]["status"], json.loads(sent[1]["body"])["code"]
+
+
+def test_a_batch_for_a_partitioned_topic_is_divided_by_the_worker_that_is_asked(tmp_path: Path) -> None:
+    """The worker that would have a plain topic of the name divided it, and its death left all of it unknown."""
+    forward = forwarding_to(str(tmp_path / "0"), str(tmp_path / "1"))
+    forward._gateway.broker.partitioned.by_name[THERE] = Partitioned(THERE, 4)
+    scope = {"path": f"/v1/topics/{THERE}/messages:batch", "method": "POST", "state": {}}
+    assert forward.place(scope) is None
+    assert forward.place(scope | {"method": "GET", "path": f"/v1/topics/{THERE}"}) == 1
+    forward._gateway.broker.partitioned.by_name.clear()
+    assert forward.place(scope) == 1
+
+
+class Room:
+    """A server with one connection: a WebSocket for worker 1."""
+
+    def __init__(self, forward: Forwarding) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.quotas = cast("Quotas", SimpleNamespace(read_buffer=ReadBuffer()))
+        self.connections: list[Pipe] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        self.left = asyncio.Event()
+        scope = {"path": "/v1/topics/t/ws", "raw_path": b"/v1/topics/t/ws", "query_string": b"", "headers": [],
+                 "scheme": "ws", "client": None}  # fmt: skip
+        self.pipe = Pipe(forward, 1, scope, self, None)
+
+    def join(self, connection: Pipe, protocol: str, /) -> None:
+        self.connections.append(connection)
+
+    def leave(self, connection: Pipe, /) -> None:
+        self.connections.remove(connection)
+        self.left.set()
+
+    def own(self, task: "asyncio.Task[None]") -> None:
+        self.tasks.append(task)
+
+    async def is_empty(self) -> bool:
+        await self.left.wait()
+        await asyncio.wait(self.tasks)
+        return not self.connections
+
+
+@asynccontextmanager
+async def waiting_websocket(
+    path: Path, monkeypatch: pytest.MonkeyPatch, login: Login | None = None, *, answered: bool = False
+) -> AsyncIterator[tuple[Room, asyncio.StreamReader, asyncio.StreamWriter, socket.socket]]:
+    """A WebSocket of a worker that does not answer: its room, its client, and the worker's socket. ``answered``: it has, a
+    moment ago."""
+    forward = forwarding_to(str(path / "0"), str(path / "1"))
+    if answered:
+        forward.neighbours._answered[1] = asyncio.get_running_loop().time()
+    monkeypatch.setattr(forward, "login", lambda scope: login)
+    client, server = socket.socketpair()
+    with socket.socket(socket.AF_UNIX) as worker:
+        worker.bind(str(path / "1"))
+        worker.listen()
+        worker.setblocking(False)
+        room = Room(forward)
+        await room.loop.create_connection(lambda: room.pipe, sock=server)
+        room.pipe.data_received(b"the handshake of the client")
+        reader, writer = await asyncio.open_connection(sock=client)
+        try:
+            async with asyncio.timeout(20):
+                yield room, reader, writer, worker
+        finally:
+            writer.close()
+            room.pipe.transport.abort()
+            await room.is_empty()
+
+
+async def test_a_websocket_of_a_worker_that_does_not_answer_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for ever."""
+    monkeypatch.setattr(neighbours_module, "REACH_S", 0.02)
+    async with waiting_websocket(tmp_path, monkeypatch) as (room, reader, _, worker):
+        assert code_of(await reader.read()) == (503, "PLACEMENT_UNKNOWN")
+        assert await room.is_empty()
+        connection, _ = worker.accept()
+        with connection:
+            assert connection.recv(9999).startswith(b"GET /healthz "), "nothing else was sent"
+
+
+async def test_a_websocket_of_a_worker_that_hangs_behind_its_last_answer_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours_module, "REACH_S", 0.02)
+    monkeypatch.setattr(neighbours_module, "FRESH_S", 0.1)
+    async with waiting_websocket(tmp_path, monkeypatch, answered=True) as (_, reader, _, worker):
+        assert code_of(await reader.read()) == (503, "PLACEMENT_UNKNOWN")
+        connection, _ = worker.accept()
+        with connection:
+            assert connection.recv(9999).startswith(b"GET /v1/topics/t/ws "), "it was not asked first"
+
+
+async def test_what_a_websocket_sends_before_its_worker_is_reached_is_not_read_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it was kept in memory, for as long as the worker was away."""
+    async with waiting_websocket(tmp_path, monkeypatch) as (room, reader, writer, worker):
+        sent = b"x" * 8 * 1024 * 1024
+        writer.write(sent)
+        while room.pipe.transport.is_reading():  # noqa: ASYNC110 (a transport has no event for it)
+            await asyncio.sleep(0)
+        assert writer.transport.get_write_buffer_size() > len(sent) - 4 * PIPE_BYTES_MAX
+        received = bytearray()
+
+        async def serve(from_pipe: asyncio.StreamReader, to_pipe: asyncio.StreamWriter) -> None:
+            head = await from_pipe.readuntil(b"\r\n\r\n")
+            to_pipe.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            if not head.startswith(b"GET /healthz "):
+                received.extend(await from_pipe.readexactly(len(sent)))
+            to_pipe.close()
+            await to_pipe.wait_closed()
+
+        async with await asyncio.start_unix_server(serve, sock=worker):
+            assert await reader.read() == b"HTTP/1.1 200 OK\r\n\r\n"
+        assert received == sent, "in order, and whole"
+
+
+@pytest.mark.parametrize(("ends", "says"), [
+    ("client", b""), ("server", (503, "SHUTTING_DOWN")), ("login", (401, "AUTH_FAILED")),
+])  # fmt: skip
+async def test_a_websocket_whose_worker_is_not_reached_ends_with(
+    ends: str, says: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = asyncio.Event()
+    monkeypatch.setattr(Forwarding, "wait_end", lambda self, login: over.wait())
+    login = cast("Login", SimpleNamespace(grant=SimpleNamespace(name="ann"))) if ends == "login" else None
+    async with waiting_websocket(tmp_path, monkeypatch, login) as (room, reader, writer, _):
+        if ends == "client":
+            writer.close()
+        elif ends == "server":
+            room.pipe.shutdown()
+        else:
+            over.set()
+        if ends != "client":
+            assert code_of(await reader.read()) == says
+        assert await room.is_empty(), "and nothing of it is left"
+
+
+def code_of(answer: bytes) -> tuple[int, str]:
+    """Status and code of a refusal."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)["code"]

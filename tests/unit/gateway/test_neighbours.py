@@ -12,7 +12,7 @@ from tests.support.http_receiver import receiving
 from tests.support.tokens import table, token
 from tests.support.worker_processes import serving
 from tests.unit.gateway.test_forwarding import HERE, OPEN, THERE, Curl
-from toymq_py.errors import ShuttingDown
+from toymq_py.errors import PlacementUnknown
 from toymq_py.gateway.neighbours import Neighbours, labelled_metrics
 from toymq_py.placement import Placement
 
@@ -102,7 +102,7 @@ async def test_a_webhook_pushes_the_topics_of_every_worker_or_is_refused(tmp_pat
 async def test_one_that_does_not_answer(tmp_path: Path) -> None:
     placement = Placement(0, ("a", "b"), (), (str(tmp_path / "0"), str(tmp_path / "1")))
     neighbours = Neighbours(placement)
-    with pytest.raises(ShuttingDown, match="worker 1 does not answer"):
+    with pytest.raises(PlacementUnknown, match="worker 1 does not answer"):
         await neighbours.topics()
     answer = json.dumps({"topics": [{"topic": "t", "consumers": []}]}).encode()
 
@@ -122,7 +122,7 @@ async def test_one_that_does_not_answer(tmp_path: Path) -> None:
         await writer.wait_closed()
 
     server = await asyncio.start_unix_server(die, tmp_path / "1")
-    with pytest.raises(ShuttingDown, match="it ended before it answered"):
+    with pytest.raises(PlacementUnknown, match="it ended before it answered"):
         await neighbours.topics()
     server.close()
     (tmp_path / "1").unlink()

@@ -1,20 +1,28 @@
 """Publishing over HTTP: what is answered, and what is in the log then."""
 
+import asyncio
 import base64
 import errno
 import random
+import socket
 import zlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.http_rig import JSON_LINES, HttpRig, gateway, lines, refused
 from tests.support.sim_disk import SimDisk
+from toymq_py import partition_operations
+from toymq_py.broker_waits import stored as stored_on_disk
 from toymq_py.errors import REQUEST_ERRORS, QueueFull
-from toymq_py.gateway import publish_operations
+from toymq_py.gateway import neighbours, publish_operations
+from toymq_py.gateway.neighbours import Neighbours
 from toymq_py.gateway.problems import RETRY_AFTER_S, STATUS
 from toymq_py.gateway.publish_operations import BATCH_MESSAGES_MAX
+from toymq_py.placement import Placement
 from toymq_py.topic import Published, Refused, Topic
 
 DIR = "/data/d"
@@ -373,3 +381,52 @@ async def test_nothing_is_begun_while_the_broker_shuts_down(rig: HttpRig) -> Non
         refused(answer, 503, "SHUTTING_DOWN")
         assert answer.headers["retry-after"] == "1"
     assert not rig.broker.topics
+
+
+async def test_a_batch_that_loses_a_worker_says_of_each_message_what_is_known(
+    rig: HttpRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a worker that was not up, and of one that died, had one error, and could be stored or not. That of a worker that
+    hung was given up after 5 s, and stored later."""
+    monkeypatch.setattr(neighbours, "REACH_S", 0.5)
+    sockets = [str(tmp_path / str(worker)) for worker in range(3)]
+    rig.broker.placement = placement = Placement(0, ("a", "b", "c"), (), sockets)
+    assert rig.gateway is not None
+    rig.gateway.neighbours = Neighbours(placement)
+    await stored_on_disk(lambda done: partition_operations.create(rig.broker, "t", {"partitions": "12"}, done))
+    received: list[bytes] = []
+
+    async def die_within(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.append((await reader.readuntil(b"\r\n\r\n")).partition(b" HTTP")[0])
+        writer.write(b"HTTP/1.1 200 OK\r\n" + (b"\r\n" if received[-1] == b"GET /healthz" else b"content-length: 9\r\n\r\n{"))
+        writer.close()
+        await writer.wait_closed()
+
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(sockets[1])
+        silent.listen()
+        async with await asyncio.start_unix_server(die_within, sockets[2]):
+            messages = [{"payload": "x", "route": f"r{number}"} for number in range(20)]
+            answer = await rig.ask("POST", BATCH, content=lines(*messages), headers=JSON_LINES)
+        silent.setblocking(False)
+        for connection in accepted(silent):
+            with connection:
+                assert connection.recv(9999).startswith(b"GET /healthz "), "no message was sent"
+    problem = refused(answer, 503, answer.json()["code"])
+    workers = [placement.worker_of(f"t#{result['partition']}") for result in problem["results"]]
+    assert set(workers) == {0, 1, 2}
+    for worker, result in zip(workers, problem["results"], strict=True):
+        if worker == 0:
+            assert result["duplicate"] is False
+        else:
+            assert result["code"] == ("PLACEMENT_UNKNOWN" if worker == 1 else "SHUTTING_DOWN")
+            assert result["detail"] == (
+                "worker 1 does not answer (in time): try again" if worker == 1
+                else "worker 2 ended before it answered: the outcome is unknown"
+            )  # fmt: skip
+
+
+def accepted(listener: socket.socket) -> Iterator[socket.socket]:
+    with suppress(BlockingIOError):
+        while True:
+            yield listener.accept()[0]

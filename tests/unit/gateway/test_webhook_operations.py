@@ -6,16 +6,23 @@ import hashlib
 import hmac
 import json
 import random
+import re
+import socket
 import threading
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.http_receiver import Receiver, receiving
-from tests.support.http_rig import HttpRig, listening, refused
+from tests.support.http_rig import HttpRig, gateway, listening, refused
 from tests.support.sim_disk import SimDisk
-from toymq_py.gateway import webhook_sender
+from toymq_py.gateway import neighbours, webhook_sender
+from toymq_py.gateway.neighbours import Neighbours
 from toymq_py.gateway.webhook_sender import WebhookSender
+from toymq_py.placement import Placement, worker_of
 from toymq_py.storage import webhooks_file
 
 DIR = "/data/d"
@@ -158,3 +165,101 @@ async def test_a_secret_that_was_taken_away_meanwhile_does_not_come_back(
     goes_on.set()
     answer = (await keeps).json()
     assert (answer["url"], answer["secret"]) == ("http://localhost/new", None)
+
+
+class Other:
+    """Worker 1 as the test plays it: it has webhooks, and may end within a change."""
+
+    def __init__(self) -> None:
+        self.webhooks: dict[str, dict[str, Any]] = {}
+        self.asked: list[str] = []
+        self.dies_within = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        method, path = head.decode().split(" ")[:2]
+        body = await reader.readexactly(int(re.findall(rb"content-length: (\d+)", head)[0]))
+        self.asked.append(f"{method} {path}")
+        name, status, answer = path.removeprefix("/v1/webhooks/"), 200, b"{}"
+        if method == self.dies_within:
+            self.dies_within = ""
+            writer.close()
+            return
+        if method == "PUT":
+            self.webhooks[name] = json.loads(body)
+        elif path != "/healthz" and name not in self.webhooks:
+            status = 404
+        elif method == "DELETE":
+            del self.webhooks[name]
+        elif path != "/healthz":
+            answer = json.dumps(self.webhooks[name]).encode()
+        writer.write(b"HTTP/1.1 %d x\r\ncontent-length: %d\r\n\r\n%b" % (status, len(answer), answer))
+        writer.close()
+        await writer.wait_closed()
+
+
+@asynccontextmanager
+async def two_workers(fs: SimDisk, path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[HttpRig, Other]]:
+    async with gateway(DIR, fs=fs) as rig:
+        assert rig.gateway is not None
+
+        async def allow(url: str) -> None:
+            """Any URL: nothing is pushed."""
+
+        monkeypatch.setattr(rig.gateway.sender, "check", allow)
+        rig.broker.placement = placement = Placement(0, ("a", "b"), (), (str(path / "0"), str(path / "1")))
+        rig.gateway.neighbours = Neighbours(placement)
+        other = Other()
+        async with await asyncio.start_unix_server(other.serve, path / "1"):
+            yield rig, other
+
+
+HOOK = {"topic": "orders.*", "url": "https://example.com/"}
+TOPIC_HERE = next(f"t{number}" for number in range(9) if worker_of(f"t{number}", 2) == 0)
+
+
+async def test_a_webhook_of_all_workers_is_not_put_before_all_answer(
+    fs: SimDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was at some and not at others."""
+    monkeypatch.setattr(neighbours, "REACH_S", 0.5)
+    async with two_workers(fs, tmp_path, monkeypatch) as (rig, other):
+        (tmp_path / "1").rename(tmp_path / "away")
+        with socket.socket(socket.AF_UNIX) as silent:
+            silent.bind(str(tmp_path / "1"))
+            silent.listen()
+            refused(await rig.ask("PUT", "/v1/webhooks/mine", json=HOOK), 503, "PLACEMENT_UNKNOWN")
+        assert (await rig.ask("GET", "/v1/webhooks")).json()["webhooks"] == []
+        (tmp_path / "away").rename(tmp_path / "1")
+        assert (await rig.ask("PUT", "/v1/webhooks/mine", json=HOOK)).status_code == 201
+        assert other.webhooks["mine"]["topic"] == HOOK["topic"]
+
+
+async def test_a_worker_that_ends_within_a_change_of_a_webhook_of_all_is_named_and_a_repeat_completes_it(
+    fs: SimDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two_workers(fs, tmp_path, monkeypatch) as (rig, other):
+        other.dies_within = "PUT"
+        detail = refused(await rig.ask("PUT", "/v1/webhooks/mine", json=HOOK), 503, "PLACEMENT_UNKNOWN")["detail"]
+        assert detail == "worker 1 does not answer (it ended before it answered): others may have done it, repeat it"
+        assert (await rig.ask("PUT", "/v1/webhooks/mine", json=HOOK)).status_code == 200
+        assert other.webhooks["mine"]["topic"] == HOOK["topic"]
+        other.dies_within = "DELETE"
+        plain = {**HOOK, "topic": TOPIC_HERE}
+        refused(await rig.ask("PUT", "/v1/webhooks/mine", json=plain), 503, "PLACEMENT_UNKNOWN")
+        assert (await rig.ask("PUT", "/v1/webhooks/mine", json=plain)).status_code == 200
+        assert other.webhooks == {}, "it pushed the topics of the pattern for ever"
+
+
+async def test_a_delete_that_was_done_here_and_not_there_is_completed_by_a_repeat_at_any(
+    fs: SimDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The repeat came to this worker, said that there is no such webhook, and the other one went on pushing."""
+    async with two_workers(fs, tmp_path, monkeypatch) as (rig, other):
+        other.webhooks["mine"] = dict(HOOK)
+        assert (await rig.ask("DELETE", "/v1/webhooks/mine")).status_code == 204
+        assert other.webhooks == {}
+        refused(await rig.ask("DELETE", "/v1/webhooks/mine"), 404, "NO_SUCH_WEBHOOK")
+        other.webhooks["mine"] = {**HOOK, "topic": "a topic of its own"}
+        refused(await rig.ask("DELETE", "/v1/webhooks/mine"), 404, "NO_SUCH_WEBHOOK")
+        assert other.webhooks, "another webhook of that name"

@@ -1,6 +1,14 @@
 """Requests about a partitioned topic, with one process; ``tests/e2e/test_partitions_http.py`` has two."""
 
+import socket
+from pathlib import Path
+
+import pytest
+
 from tests.support.http_rig import HttpRig, refused
+from toymq_py.gateway import neighbours
+from toymq_py.gateway.neighbours import Neighbours
+from toymq_py.placement import Placement, worker_of
 
 
 async def test_the_description_is_of_all_partitions(rig: HttpRig) -> None:
@@ -30,3 +38,32 @@ async def test_alerts_and_webhooks_take_the_pattern(rig: HttpRig) -> None:
     detail = refused(await rig.ask("PUT", "/v1/alerts/late", json=rule), 422, "BAD_ARGUMENT")["detail"]
     assert detail == "orders is partitioned: write orders#*, or one of its partitions"
     assert (await rig.ask("PUT", "/v1/alerts/late", json={**rule, "topic": "orders#*"})).status_code == 201
+
+
+@pytest.mark.parametrize(("method", "path", "body"), [
+    ("POST", ":purge", None), ("PATCH", "", {"ttl": 5000}), ("DELETE", "", None), ("PUT", "/consumers/c", {"seek": "earliest"}),
+    ("DELETE", "/consumers/c", None),
+])  # fmt: skip
+async def test_nothing_is_changed_before_all_workers_answer(
+    method: str, path: str, body: object, rig: HttpRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was changed here, and not there."""
+    monkeypatch.setattr(neighbours, "REACH_S", 0.02)
+    await rig.ask("PUT", "/v1/topics/orders", json={"partitions": 8})
+    await rig.publish("orders", *"abcdefgh")
+    await rig.ask("PUT", "/v1/topics/orders/consumers/c", json={"seek": "latest"})
+    here = next(number for number in range(8) if worker_of(f"orders#{number}", 2) == 0)
+    before = (await rig.ask("GET", f"/v1/topics/orders%23{here}")).json()
+    assert rig.gateway is not None
+    rig.broker.placement = placement = Placement(0, ("a", "b"), (), (str(tmp_path / "0"), str(tmp_path / "1")))
+    rig.gateway.neighbours = Neighbours(placement)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "1"))
+        silent.listen()
+        more = {"json": body} if body is not None else {}
+        refused(await rig.ask(method, f"/v1/topics/orders{path}", **more), 503, "PLACEMENT_UNKNOWN")
+        silent.setblocking(False)
+        connection, _ = silent.accept()
+        with connection:
+            assert connection.recv(9999).startswith(b"GET /healthz "), "nor is it done there later"
+    assert (await rig.ask("GET", f"/v1/topics/orders%23{here}")).json() == before

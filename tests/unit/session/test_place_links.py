@@ -201,6 +201,23 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spread_subscription, "RETRY_MIN_S", 0.0)
 
 
+async def test_no_place_is_asked_to_deliver_while_one_has_not_answered(of_groups: Rig) -> None:
+    """What it delivered waited here for up to 2 s, and its leases ran: they could end before the client had it."""
+    rig = of_groups
+    rig.greets = False
+    rig.take("SUB x.* c\n")
+    await rig.hears("PING\n")
+    rig.take("TOPICS\n")
+    while not rig.here_heard:  # noqa: ASYNC110 (of a socket)
+        await asyncio.sleep(0)
+    assert rig.here_heard == ["TOPICS\n"], "the place answers what is no subscription"
+    rig.says("PONG\n")
+    await rig.hears("TOPICS\nSUB x.* c\n")
+    rig.says("JSON 2\n[]\nOK 1\n")
+    await rig.client_reads("OK 1\nJSON 2\n[]\n")
+    assert rig.here_heard == ["TOPICS\n", "SUB x.* c\n"]
+
+
 @pytest.mark.usefixtures("impatient")
 async def test_a_subscription_without_a_group_has_the_others_and_joins_it_when_it_is_back(of_groups: Rig) -> None:
     """Its connection ended, again and again, and each try had taken an attempt of what the others delivered."""

@@ -24,9 +24,13 @@ class Timer:
 class Session:
     """It, its loop, and places that answer what the test says."""
 
-    def __init__(self, places: Sequence[Place] = ("a", "b", "c"), given_up: Sequence[Place] = ()) -> None:
+    def __init__(
+        self, places: Sequence[Place] = ("a", "b", "c"), given_up: Sequence[Place] = (), silent: Sequence[Place] = ()
+    ) -> None:
         self.places = list(places)
         self.unreachable: set[Place] = set()
+        self.silent = set(silent)
+        """They take a connection and do not answer."""
         self.is_leaving = False
         self.asked: list[Place] = []
         self.asked_at = 0.0
@@ -44,6 +48,11 @@ class Session:
 
     def is_place(self, place: Place) -> bool:
         return place in self.places
+
+    def reach(self, place: Place, subscription: "SpreadSubscription") -> bool:
+        if place in self.unreachable:
+            raise ShuttingDown("no socket")
+        return place not in self.silent
 
     def subscribe_at(self, place: Place, subscription: SpreadSubscription) -> None:
         if place in self.unreachable:
@@ -127,6 +136,57 @@ def test_it_goes_on_without_one_that_is_away_which_joins_when_it_answers(caplog:
         "the subscription of c to t.* goes on without group c until that answers",
         "the subscription of c to t.* has group c, too, now",
     ]
+
+
+def test_none_is_asked_while_one_has_not_answered_yet() -> None:
+    """What the others delivered meanwhile waited here, and their leases ran: it could become dead letters unseen."""
+    session = Session(silent=["b"])
+    session.advance(PATIENCE_S / 2)
+    assert session.asked == []
+    session.subscription.reached("b")
+    assert session.asked == ["a", "b", "c"]
+    session.hears(a="OK 1", b="OK 2")
+    session.advance(PATIENCE_S * 3 / 4)
+    assert session.replies == [], "c has as long for its answer"
+    session.hears(c="OK 4")
+    assert session.replies == [b"OK 7\n"]
+
+
+def test_one_that_does_not_answer_in_time_is_asked_with_the_others_and_joins_later() -> None:
+    session = Session(silent=["b"])
+    session.advance(PATIENCE_S)
+    assert session.asked == ["a", "b", "c"], "b has it when it answers"
+    session.hears(a="OK 1", c="OK 4")
+    assert session.replies == [b"OK 5\n"]
+    session.subscription.reached("b")
+    session.subscription.released(0)
+    session.hears(b="OK 2")
+    session.advance()
+    assert session.delivering == ["a", "c", "b"]
+    assert session.asked == ["a", "b", "c"]
+
+
+def test_one_that_is_lost_before_it_has_answered_is_looked_for_again() -> None:
+    session = Session(silent=["b"])
+    session.subscription.lost("b")
+    session.silent.clear()
+    session.advance(RETRY_MIN_S)
+    assert session.asked == ["a", "b", "c"]
+    session = Session(silent=["b"])
+    session.advance(PATIENCE_S - RETRY_MIN_S / 2)
+    session.subscription.lost("b")
+    session.advance(RETRY_MIN_S / 2)
+    assert session.asked == ["a", "c"], "b after a while"
+    session.advance(RETRY_MAX_S)
+    assert session.asked == ["a", "c", "b"]
+
+
+def test_all_are_asked_at_once_when_the_client_has_said_all() -> None:
+    session = Session(silent=["b"])
+    session.subscription.ask_now()
+    assert session.asked == ["a", "b", "c"]
+    session.subscription.ask_now()
+    assert session.asked == ["a", "b", "c"]
 
 
 def test_one_that_is_away_for_a_moment_is_asked_soon_and_then_later_and_later() -> None:
