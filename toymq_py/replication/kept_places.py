@@ -49,6 +49,9 @@ class Group:
     Attributes:
         made: it has settings, so that it may have topics.
         placed: a leader with ``--group`` has served it: each of its topics has a record.
+        begun: a node has led it.
+        settings_revision: of the last change of its settings.
+        adopted_revision: the same, when they name a copy that goes on after etcd was lost; else 0.
         leader: None while it has none.
         led: its last leader that was seen.
         nodes: those with a lease, by replica id.
@@ -57,6 +60,9 @@ class Group:
 
     made: bool = False
     placed: bool = False
+    begun: bool = False
+    settings_revision: int = 0
+    adopted_revision: int = 0
     leader: LeaderKey | None = None
     led: Member | None = None
     nodes: dict[str, Member] = field(default_factory=dict)
@@ -79,6 +85,15 @@ class Picture:
         self.revision = found.revision if found is not None else 0
         for each in found.keys if found is not None else ():
             self._put(each)
+
+    def unplaced(self) -> list[str]:
+        """The groups that may have topics without records. One that no node has led has none, unless its copies are from
+        before etcd was lost: then its settings were made before another group's copy was adopted, or its own. ADR 0246."""
+        lost_before = max((group.adopted_revision for group in self.groups.values()), default=0)
+        return [
+            name for name, group in self.groups.items()
+            if group.made and not group.placed and (group.begun or group.settings_revision <= lost_before)
+        ]  # fmt: skip
 
     def apply(self, news: News) -> list[str]:
         """Take changes, in their order. Returns: the topics whose records were written or removed."""
@@ -106,7 +121,7 @@ class Picture:
             elif kind == "moves":
                 self.moves[rest] = decode_move(found)
             elif kind == "config":
-                self._group(DEFAULT_GROUP).made = True
+                self._put_settings(self._group(DEFAULT_GROUP), found)
             elif kind == "groups":
                 self._put_of_group(*_divided(rest), found)
         except EtcdError:
@@ -115,9 +130,11 @@ class Picture:
     def _put_of_group(self, name: str, part: str, found: KeyValue) -> None:
         group = self._group(name)
         if part == "config":
-            group.made = True
+            self._put_settings(group, found)
         elif part == "placed":
             group.placed = True
+        elif part == "isr":
+            group.begun = True
         elif part == "leader":
             group.leader = decode_leader(found)
             group.led = group.leader.member
@@ -125,6 +142,11 @@ class Picture:
             group.load = decode_load(found)
         elif part.startswith("seats/"):
             group.nodes[part.removeprefix("seats/")] = decode_member(found)
+
+    @staticmethod
+    def _put_settings(group: Group, found: KeyValue) -> None:
+        group.made, group.settings_revision = True, found.changed
+        group.adopted_revision = found.changed if "adopted" in _object(found) else 0
 
     def _remove(self, key: str, revision: int) -> None:
         kind, _, rest = key.removeprefix(self._root).partition("/")
@@ -138,9 +160,11 @@ class Picture:
         name, part = _divided(rest) if kind == "groups" else (DEFAULT_GROUP, kind)
         group = self._group(name)
         if part == "config":
-            group.made = False
+            group.made, group.adopted_revision = False, 0
         elif part == "placed":
             group.placed = False
+        elif part == "isr":
+            group.begun = False
         elif part == "leader":
             group.leader = None
         elif part == "weight":
