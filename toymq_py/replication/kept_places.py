@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toymq_py.errors import DamagedData, EtcdError
-from toymq_py.names import PARTITION_MARK
+from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, whole_name
 from toymq_py.partitions import PARTITIONS
 from toymq_py.replication.agreement import DEFAULT_GROUP, LeaderKey, Member, Outcome
 from toymq_py.replication.group_keys import TEXT_CHARS_MAX, GroupKeys, decode_leader, decode_member
@@ -215,6 +215,19 @@ def _object(found: KeyValue) -> dict[str, Any]:
         return parse_object("value", found.value)
     except DamagedData as error:
         raise EtcdError(f"{found.key} in etcd: {error}") from None
+
+
+def why_it_stays(topic: str, record: Record | None) -> str | None:
+    """Why a topic is not moved to another group: a publish to the whole is passed on in parts, and none of them waits while one
+    partition is between two groups."""
+    if PARTITION_MARK not in topic and (record is None or record.whole is None):
+        return None
+    whole = whole_name(topic).removesuffix(DEAD_LETTERS)
+    what = f"{topic} is a partition of {whole}" if topic != whole else f"{topic} is partitioned"
+    return (
+        f"{what}, whose partitions stay in their groups: CREATE spreads those of a new topic over all groups that have a"
+        f" leader; publish there, and delete {whole} when it is drained"
+    )
 
 
 class KeptPlaces:
