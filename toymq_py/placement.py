@@ -70,6 +70,8 @@ class PlaceLink(Protocol):
     finishing: bool
     reached: bool
     """The other end has answered. While it has not, nothing that was sent was done there, nor will be."""
+    refusal: str
+    """Why the other end does not take it; "" while it has not said so."""
 
     def send(self, pieces: Sequence[bytes]) -> None:
         """Send all of it, now or as soon as the other end reads."""

@@ -191,6 +191,8 @@ class _Copy:
             text = answer.decode("utf-8", "replace").strip()
             if text.startswith("ERR REFUSED "):
                 raise Impossible(text.removeprefix("ERR REFUSED "))
+            if text.startswith("ERR AUTH_FAILED "):
+                raise Impossible(f"group {self._asked.group} refuses group {self._asked.to}: {text.removeprefix('ERR ')}")
             raise NotTaken(f"the leader of group {self._asked.group} says: {text or 'nothing'}")
         operations = OperationReader()
         while not self.held:
