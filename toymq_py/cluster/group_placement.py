@@ -268,7 +268,7 @@ class GroupPlacement(Placement):
             if PARTITION_MARK in origin:
                 whole = whole_name(origin)
                 raise PlacementUnknown(f"partition {origin} is not made yet: CREATE or DELETE {whole} again")
-            group_views.check_placed(self._picture, origin, group)
+            group_views.check_placed(self._picture, origin, group, self._absences.seconds(group or ""))
             self._begin(origin, self._claim(origin, group))
             raise BeingPlaced(topic, partial(self._wait, origin))
         record = self._record(origin)

@@ -70,10 +70,10 @@ def check_made(picture: Picture, name: str) -> None:
         raise BadArgument(f"there is no group {name}; there are {made}")
 
 
-def check_placed(picture: Picture, topic: str, wanted: str | None = None) -> None:
-    """Allow a topic to be placed, in the ``wanted`` group or any.
+def check_placed(picture: Picture, topic: str, wanted: str | None = None, absent_s: float = 0.0) -> None:
+    """Allow a topic to be placed, in the ``wanted`` group, which has had no leader for ``absent_s``, or any.
 
-    Raises: PlacementUnknown, while a group may have it without a record, or the wanted one has had no leader.
+    Raises: PlacementUnknown, while a group may have it without a record, or the wanted one is away.
     """
     if unplaced := picture.unplaced():
         raise PlacementUnknown(
@@ -81,6 +81,8 @@ def check_placed(picture: Picture, topic: str, wanted: str | None = None) -> Non
         )
     if wanted is not None and not picture.groups[wanted].placed:
         raise PlacementUnknown(f"group {wanted} has had no leader yet, and takes no topic before: start its nodes")
+    if wanted is not None and (problem := problem_of(wanted, absent_s)):
+        raise PlacementUnknown(f"{topic} was not made: group {wanted} {problem}")
 
 
 def described(picture: Picture, here: str, own: Collection[str], sees: Callable[[str], bool] | None) -> dict[str, Any]:

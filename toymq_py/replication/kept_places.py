@@ -55,6 +55,7 @@ class Group:
         leader: None while it has none.
         led: its last leader that was seen.
         nodes: those with a lease, by replica id.
+        seen: all that had one and were not removed.
         load: what its leader says that it does, in messages stored and delivered a second.
     """
 
@@ -66,12 +67,15 @@ class Group:
     leader: LeaderKey | None = None
     led: Member | None = None
     nodes: dict[str, Member] = field(default_factory=dict)
+    seen: dict[str, Member] = field(default_factory=dict)
     load: float = 0.0
 
     def addresses(self) -> list[str]:
-        """HOST:PORT of its nodes for clients, first of the leader that is, or was."""
+        """HOST:PORT of its nodes for clients, first of the leader that is, or was. Of a group that was away before this leader
+        looked, where its nodes were."""
         first = [self.led.url] if self.led is not None else []
-        return list(dict.fromkeys([*first, *sorted(each.url for each in self.nodes.values())]))
+        found = [*first, *sorted(each.url for each in self.nodes.values())]
+        return list(dict.fromkeys(found or sorted(each.url for each in self.seen.values())))
 
 
 class Picture:
@@ -142,6 +146,8 @@ class Picture:
             group.load = decode_load(found)
         elif part.startswith("seats/"):
             group.nodes[part.removeprefix("seats/")] = decode_member(found)
+        elif part.startswith("seen/"):
+            group.seen[part.removeprefix("seen/")] = decode_member(found)
 
     @staticmethod
     def _put_settings(group: Group, found: KeyValue) -> None:
@@ -171,6 +177,8 @@ class Picture:
             group.load = 0.0
         elif part.startswith("seats/"):
             group.nodes.pop(part.removeprefix("seats/"), None)
+        elif part.startswith("seen/"):
+            group.seen.pop(part.removeprefix("seen/"), None)
 
     def _group(self, name: str) -> Group:
         return self.groups.setdefault(name, Group())

@@ -265,6 +265,28 @@ def test_a_leaders_nodes_are_named_behind_it() -> None:
     assert group.addresses() == ["10.0.0.2:6789", "10.0.0.1:6789"]
 
 
+def test_where_the_nodes_were_is_known_to_a_leader_that_is_newer_than_their_absence(run: Run) -> None:
+    """It knew no address, and refused what other leaders sent there."""
+
+    async def scenario(rig: Rig) -> None:
+        agreement, _, lease = await rig.led("b", N2)
+        await agreement.put_seat(Seat(N2, "5", "LEADING", 0, 1), lease)
+        picture = await rig.places("a").read()
+        await agreement.revoke(lease)
+        late = await rig.places("a").read()
+        assert (late.groups["b"].nodes, late.groups["b"].led) == ({}, None)
+        assert late.groups["b"].addresses() == [N2.url]
+        await agreement.forget_seat(N2.replica)
+        expected = await rig.places("a").read()
+        for found in (picture, late):
+            while found.revision < expected.revision:
+                found.apply(await rig.places("a").news(found.revision))
+        assert [each.groups["b"].seen for each in (picture, late, expected)] == [{}] * 3
+        assert late.groups["b"].addresses() == []
+
+    run(scenario)
+
+
 def test_more_records_than_a_page_are_read(run: Run) -> None:
     names = [f"{number:04}.{'x' * 190}" for number in range(2_500)]
 
