@@ -72,6 +72,8 @@ class PlaceLink(Protocol):
     """The other end has answered. While it has not, nothing that was sent was done there, nor will be."""
     on_reached: Callable[[], None]
     """Called when it has; it does nothing until it is set."""
+    refusal: str
+    """Why the other end does not take it; "" while it has not said so."""
 
     def send(self, pieces: Sequence[bytes]) -> None:
         """Send all of it, now or as soon as the other end reads."""

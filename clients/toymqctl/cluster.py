@@ -178,7 +178,7 @@ def move(etcd: _Etcd, topic: str, group: str) -> None:
     It waits until the topic is there.
 
     Clients go on; publishers wait for less than a second. It goes on without this command, through failovers of either group.
-    Named the group that TOPIC is in, it gives up a move.
+    Named the group that TOPIC is in, it gives up a move. Partitioned topics stay where they are.
     """
     from toymqctl import cluster_moves
 

@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import Callable
 
 from toymq_py.errors import EtcdError
-from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, some_of
-from toymq_py.replication.kept_places import Group, KeptPlaces, Move, Picture, Record
+from toymq_py.names import DEAD_LETTERS, some_of
+from toymq_py.replication.kept_places import Group, KeptPlaces, Move, Picture, Record, why_it_stays
 from toymqctl.cluster_requests import Refused
 
 LOOK_S = 0.2
@@ -18,8 +18,10 @@ LOOK_S = 0.2
 async def move(kept: KeptPlaces, topic: str, to: str, say: Callable[[str], None]) -> str:
     """Move a topic, with its dead letters, to a group, and wait until it is there. Where it is there, give up a move that is
     under way. Returns: what was done. Raises: Refused, EtcdError."""
-    check(await kept.read(), topic, to)
-    record = await kept.record(topic)
+    picture, record = await kept.read(), await kept.record(topic)
+    if (why := why_it_stays(topic, record)) is not None:
+        raise Refused(why)
+    check(picture, topic, to)
     if record is None:
         raise Refused(f"no group has a topic {topic}")
     before = await kept.move(topic)
@@ -87,8 +89,6 @@ def check(picture: Picture, topic: str, to: str) -> None:
     """Raises: Refused on what cannot be moved, whatever etcd has of it."""
     if topic.endswith(DEAD_LETTERS):
         raise Refused(f"{topic} goes with {topic.removesuffix(DEAD_LETTERS)}: move that")
-    if PARTITION_MARK in topic:
-        raise Refused(f"{topic} is a partition, which is not moved by itself")
     if not picture.groups.get(to, Group()).made:
         raise Refused(f"there is no group {to}; there are {_made(picture)}")
     if not picture.groups[to].placed:

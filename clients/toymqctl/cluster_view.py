@@ -97,6 +97,8 @@ def troubles(cluster: Cluster, now_s: float) -> list[str]:
     if state.leader is not None and len(members) < settings.replicas:
         found.append(f"{_copies(len(members))} of {settings.replicas} in sync: {_absent(cluster, now_s)}")
     for seat in cluster.seats:
+        if seat.waits_for and state.leader is not None and seat.member.replica == state.leader.member.replica:
+            found.append(f"{printable(seat.member.name)} says: {printable(seat.waits_for)}")
         if seat.present and seat.damaged:
             segments = "1 damaged segment" if seat.damaged == 1 else f"{seat.damaged} damaged segments"
             found.append(f"{printable(seat.member.name)} has {segments}: its log names them")

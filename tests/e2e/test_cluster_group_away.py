@@ -128,6 +128,30 @@ async def test_what_a_missing_group_has_is_refused_by_name_and_publishes_wait_fo
             assert [(await messages.next(timeout=WAIT_S)).payload for _ in range(2)] == [b"0", b"1"]
 
 
+async def test_a_leader_that_is_newer_than_the_absence_says_the_same(groups: Groups) -> None:
+    """It knew no node of the missing group, and refused publishes at once. A topic that was to be made there had a record."""
+    a, (node,), (own,) = groups[A], groups[B].nodes.values(), groups[A].nodes.values()
+    say(groups[B], b"CREATE alone group=b\n", 1)
+    await asyncio.to_thread(node.kill)
+    await asyncio.to_thread(_until_refused, a)
+    await asyncio.to_thread(own.stop)
+    await asyncio.to_thread(own.start)
+    await a.leader()
+    await asyncio.to_thread(_until_refused, a)
+    moved = f"ERR MOVED {node.host}:{node.port} "
+    for command in (b"PUB alone - 1\nx\n", b"SUB alone c\n"):
+        answer = say(a, b"CLUSTER moved=1\n" + command, 3)[-1].decode()
+        assert answer.startswith(moved), answer
+        assert re.search(rf"\(group b\) has the topic alone, and {PROBLEM}\n", answer), answer
+    (answer,) = say(a, b"CREATE other group=b\n", 1)
+    assert re.fullmatch(f"ERR PLACEMENT_UNKNOWN other was not made: group b {PROBLEM}\n", answer.decode()), answer
+    assert say(a, b"CREATE other group=a\n", 1) == [b"OK 0\n"]
+    async with await connected(a) as patient, asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(patient.pub("alone", b"1"))
+        await asyncio.to_thread(node.start)
+    assert waiting.result().duplicate is False
+
+
 def _until_refused(rig: ClusterRig) -> None:
     until = MONOTONIC() + WAIT_S
     while say(rig, b"OFFSETS alone\n", 1)[0].startswith(b"ERR MOVED"):

@@ -377,6 +377,33 @@ async def _on_disk(rig: ClusterRig) -> list[Path]:
     return await asyncio.to_thread(lambda: list((next(iter(rig.nodes.values())).data_dir / "topics").iterdir()))
 
 
+def test_nodes_with_different_secrets_say_so_and_where_to_set_them(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("one")
+    secret.chmod(0o600)
+    with two_groups(tmp_path, "--replicate-token-file", str(secret)) as rigs:
+        assert say(rigs[B], b"CREATE t group=b\n", 1) == [b"OK 0\n"]
+        secret.write_text("another")
+        node = rigs[B].nodes["b1"]
+        node.stop()
+        node.start()
+        serving(rigs)
+        said = "the secret that was shown is another one: give all nodes of all groups the same word in --replicate-token-file"
+        refusal = f"group b refuses this node: AUTH_FAILED {said}"
+        assert say(rigs[A], b"TOPICS\n", 1) == [f"ERR PLACEMENT_UNKNOWN {refusal}\n".encode()]
+        assert f": {refusal}\n" in rigs[A].logs()
+        assert f"a node of another group was refused: AUTH_FAILED {said}" in rigs[B].logs()
+
+        def ctl(*arguments: str) -> Any:
+            return CliRunner().invoke(toymqctl, ["cluster", "--cluster", CLUSTER, "--etcd", rigs[A].etcd.urls[0], *arguments])
+
+        assert f"group b refuses group a: AUTH_FAILED {said}" in ctl("move", "t", A).stderr
+        until = MONOTONIC() + WAIT_S
+        while f"a1 says: {refusal}" not in (shown := ok(ctl())):
+            assert MONOTONIC() < until, shown
+            time.sleep(0.1)
+
+
 TOKENS = EVERYTHING, table("few", 'publish = ["x.*"]\nsubscribe = ["x.*"]')
 
 

@@ -23,7 +23,7 @@ from toymq_py.errors import BadOperation, EtcdError
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.replication.disk_calls import run_on_thread
 from toymq_py.replication.follower_link import NotAccepted
-from toymq_py.replication.kept_places import KeptPlaces, Move
+from toymq_py.replication.kept_places import KeptPlaces, Move, why_it_stays
 from toymq_py.replication.move_line import MOVED, MOVING, SYNCED, MoveRequest, decode_sizes, encode
 from toymq_py.replication.operations import Copied, Copy, Mkdir, Operation, OperationReader, Plan, Unlink
 from toymq_py.replication.paths import is_file
@@ -121,8 +121,8 @@ class Arrivals:
         record = await self._kept.record(topic)
         if record is None:
             raise Impossible(f"there is no topic {topic}")
-        if record.whole is not None:
-            raise Impossible(f"{topic} is partitioned, and partitions stay in their groups")
+        if (why := why_it_stays(topic, record)) is not None:
+            raise Impossible(why)
         if record.group == home.placement.group:
             raise Impossible(f"{topic} is in group {record.group} already")
         if moves.is_stored(topic) or moves.names(topic):
@@ -191,6 +191,8 @@ class _Copy:
             text = answer.decode("utf-8", "replace").strip()
             if text.startswith("ERR REFUSED "):
                 raise Impossible(text.removeprefix("ERR REFUSED "))
+            if text.startswith("ERR AUTH_FAILED "):
+                raise Impossible(f"group {self._asked.group} refuses group {self._asked.to}: {text.removeprefix('ERR ')}")
             raise NotTaken(f"the leader of group {self._asked.group} says: {text or 'nothing'}")
         operations = OperationReader()
         while not self.held:

@@ -11,7 +11,6 @@ Only this end asks for that transaction. So until it does, it may keep the topic
 """
 
 import asyncio
-import hmac
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -26,6 +25,7 @@ from toymq_py.errors import BadOperation, RequestError
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.replication.bulk_copy import Pace, pieces_of, take_batch
 from toymq_py.replication.disk_calls import Offload, StopFlag, run_on_thread
+from toymq_py.replication.link_options import secret_refusal
 from toymq_py.replication.manifest import Action, FilePlan
 from toymq_py.replication.move_line import MOVE, MOVED, MOVING, SYNCED, VERSION, MoveRequest, decode, encode_sizes
 from toymq_py.replication.operations import Copied, Operation, Plan, Unlink, encode
@@ -123,8 +123,9 @@ class Departures:
     def _refusal(self, asked: MoveRequest) -> str | None:
         home = self._home
         group = home.placement.group
-        if home.token is not None and not hmac.compare_digest((asked.token or "").encode(), home.token.encode()):
-            return "AUTH_FAILED the token is not the cluster's"
+        if (why := secret_refusal(asked.token, home.token)) is not None:
+            logger.warning("group %s asks for topic %s, and was refused: AUTH_FAILED %s", asked.to, asked.topic, why)
+            return f"AUTH_FAILED {why}"
         if asked.version != VERSION:
             return f"BAD_VERSION this leader speaks version {VERSION}"
         if (asked.cluster, asked.group) != (home.name, group):

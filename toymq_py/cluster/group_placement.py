@@ -22,7 +22,6 @@ from toymq_py.cluster import group_views
 from toymq_py.cluster.group_partitions import GroupPartitions
 from toymq_py.cluster.held_topics import HeldTopics
 from toymq_py.errors import (
-    BadArgument,
     BeingMoved,
     BeingPlaced,
     EtcdError,
@@ -31,11 +30,11 @@ from toymq_py.errors import (
     TermEnded,
     TopicExists,
 )
-from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, some_of, whole_name
+from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, whole_name
 from toymq_py.partitions import Partitioned
 from toymq_py.placement import Place, PlaceLink, Placement, choose_group
 from toymq_py.replication.agreement import LeaderKey, ReplicaId
-from toymq_py.replication.kept_places import CLAIMED_TOGETHER, Group, KeptPlaces, Move, Picture, Record
+from toymq_py.replication.kept_places import CLAIMED_TOGETHER, KeptPlaces, Move, Picture, Record
 from toymq_py.storage.partitions_file import StoredPartitions
 
 logger = logging.getLogger("toymq_py.cluster")
@@ -257,9 +256,8 @@ class GroupPlacement(Placement):
 
     def admit(self, topic: str, group: str | None = None) -> None:
         origin = _origin(topic)
-        if group is not None and not self._picture.groups.get(group, Group()).made:
-            made = some_of(name for name, each in self._picture.groups.items() if each.made)
-            raise BadArgument(f"there is no group {group}; there are {made}")
+        if group is not None:
+            group_views.check_made(self._picture, group)
         if (failed := self._failed.get(origin)) is not None:
             raise failed
         if origin in self._busy:
@@ -270,7 +268,7 @@ class GroupPlacement(Placement):
             if PARTITION_MARK in origin:
                 whole = whole_name(origin)
                 raise PlacementUnknown(f"partition {origin} is not made yet: CREATE or DELETE {whole} again")
-            self._check_unplaced(origin)
+            group_views.check_placed(self._picture, origin, group, self._absences.seconds(group or ""))
             self._begin(origin, self._claim(origin, group))
             raise BeingPlaced(topic, partial(self._wait, origin))
         record = self._record(origin)
@@ -429,7 +427,7 @@ class GroupPlacement(Placement):
 
     def groups_for_new(self, topic: str) -> list[str]:
         """As ``Books.groups_for_new``."""
-        self._check_unplaced(topic)
+        group_views.check_placed(self._picture, topic)
         led = [name for name, group in self._picture.groups.items() if group.placed and group.leader is not None]
         return led or [self.group]
 
@@ -449,14 +447,6 @@ class GroupPlacement(Placement):
                 raise self._failed.get(topic) or PlacementUnknown(f"{topic} is still there: repeat the command")
 
     # -- parts
-
-    def _check_unplaced(self, origin: str) -> None:
-        """Raises: PlacementUnknown, while a group may have a topic without a record."""
-        groups = self._picture.groups.items()
-        if unplaced := [name for name, group in groups if group.made and not group.placed]:
-            raise PlacementUnknown(
-                f"group {some_of(unplaced)} has not been served with --group yet, and may have {origin}: start its nodes"
-            )
 
     def _chosen(self, origin: str) -> str:
         """The group of a new topic."""

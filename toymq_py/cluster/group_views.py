@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
-from toymq_py.errors import EtcdError, Moved, PlacementUnknown, RequestError
+from toymq_py.errors import BadArgument, EtcdError, Moved, PlacementUnknown, RequestError
+from toymq_py.names import some_of
 from toymq_py.replication.kept_places import Group, KeptPlaces, Picture
 
 WEIGH_S = 10.0
@@ -60,6 +61,28 @@ def moved_to(picture: Picture, name: str, topic: str, absent_s: float) -> Reques
         error.moved = Moved(f"{text}, and {problem}")
         return error
     return Moved(text)
+
+
+def check_made(picture: Picture, name: str) -> None:
+    """Raises: BadArgument: there is no such group."""
+    if not picture.groups.get(name, Group()).made:
+        made = some_of(each for each, group in picture.groups.items() if group.made)
+        raise BadArgument(f"there is no group {name}; there are {made}")
+
+
+def check_placed(picture: Picture, topic: str, wanted: str | None = None, absent_s: float = 0.0) -> None:
+    """Allow a topic to be placed, in the ``wanted`` group, which has had no leader for ``absent_s``, or any.
+
+    Raises: PlacementUnknown, while a group may have it without a record, or the wanted one is away.
+    """
+    if unplaced := picture.unplaced():
+        raise PlacementUnknown(
+            f"group {some_of(unplaced)} has not been served with --group yet, and may have {topic}: start its nodes"
+        )
+    if wanted is not None and not picture.groups[wanted].placed:
+        raise PlacementUnknown(f"group {wanted} has had no leader yet, and takes no topic before: start its nodes")
+    if wanted is not None and (problem := problem_of(wanted, absent_s)):
+        raise PlacementUnknown(f"{topic} was not made: group {wanted} {problem}")
 
 
 def described(picture: Picture, here: str, own: Collection[str], sees: Callable[[str], bool] | None) -> dict[str, Any]:

@@ -7,7 +7,6 @@ is waited for, since its next one is seconds away.
 """
 
 import asyncio
-import hmac
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from toymq_py.net.certificates import PeerCertificates
 from toymq_py.protocol import Quit, ReplyFrames, encode_command, first_word
 from toymq_py.replication.agreement import LeaderKey
 from toymq_py.replication.follower_link import NotAccepted
+from toymq_py.replication.link_options import secret_refusal
 from toymq_py.replication.pass_line import PASS, PASSED, VERSION, Pass, decode, encode
 
 logger = logging.getLogger("toymq_py.cluster")
@@ -28,6 +28,24 @@ CONNECT_S = 4.0
 """How long a link looks for a leader that takes it: longer than most failovers, and less than the 5 s after which clients leave
 a broker that owes an answer."""
 RETRY_S = 0.1
+LASTING = "AUTH_FAILED", "BAD_VERSION"
+"""Refusals that no next leader takes back."""
+
+
+class Refusals:
+    """Which groups refuse the connections of this node, and why: for its log and for ``toymqctl cluster``."""
+
+    def __init__(self) -> None:
+        self._why: dict[str, str] = {}
+
+    def note(self, group: str, why: str) -> None:
+        """A group has refused a connection; "": it has taken one. Logs what is new."""
+        if why and why != self._why.get(group):
+            logger.warning("group %s refuses this node: %s", group, why)
+        self._why[group] = why
+
+    def __str__(self) -> str:
+        return "; ".join(f"group {group} refuses this node: {why}" for group, why in sorted(self._why.items()) if why)
 
 
 class PassLink(asyncio.Protocol):
@@ -36,10 +54,12 @@ class PassLink(asyncio.Protocol):
     def __init__(
         self, asked: Pass, leader: Callable[[], LeaderKey | None], certificates: Callable[[], PeerCertificates | None],
         loop: asyncio.AbstractEventLoop, received: Callable[[list[bytes]], None], lost: Callable[[], None],
+        refusals: Refusals,
     ) -> None:  # fmt: skip
         """
         Args:
             leader: of the group, as far as it is known now.
+            refusals: told what the leader says.
             received: called with whole frames.
             lost: called once, when there is no connection, or no longer; but not by ``close``.
         """
@@ -49,6 +69,8 @@ class PassLink(asyncio.Protocol):
         self._loop = loop
         self._received = received
         self._lost = lost
+        self._refusals = refusals
+        self.refusal = ""
         self._frames = ReplyFrames()
         self._out = bytearray()
         self._writer: asyncio.StreamWriter | None = None
@@ -125,8 +147,11 @@ class PassLink(asyncio.Protocol):
                 while True:
                     leader = self._leader()
                     if leader is not None and await self._try(leader.member.repl):
+                        return
+                    if self.refusal.startswith(LASTING):
                         break
                     await asyncio.sleep(RETRY_S)
+            self._end()
         except TimeoutError:
             logger.debug("group %s: its leader was not reached within %g s", self._asked.group, CONNECT_S)
             self._end()
@@ -151,7 +176,12 @@ class PassLink(asyncio.Protocol):
         if answer != PASSED:
             writer.transport.abort()
             logger.debug("group %s at %s: %r", self._asked.group, address, answer[:100])
+            said = answer.decode("ascii", "replace").removeprefix("ERR ").rstrip("\n")
+            self.refusal = "" if said.startswith("NOT_LEADER") else said
+            if self.refusal:
+                self._refusals.note(self._asked.group, self.refusal)
             return False
+        self._refusals.note(self._asked.group, "")
         self._writer = writer
         self.reached = True
         writer.transport.set_protocol(self)
@@ -199,8 +229,8 @@ async def take_passed(
         logger.warning("a connection to the listener of replicas was closed: %s", error)
         return False
     refusal, protocol = "", None
-    if here.token is not None and not hmac.compare_digest((asked.token or "").encode(), here.token.encode()):
-        refusal = "AUTH_FAILED the token is not the cluster's"
+    if (why := secret_refusal(asked.token, here.token)) is not None:
+        refusal = f"AUTH_FAILED {why}"
     elif asked.version != VERSION:
         refusal = f"BAD_VERSION this leader speaks version {VERSION}"
     elif (asked.cluster, asked.group) != (here.cluster, here.group):

@@ -19,7 +19,7 @@ from toymq_py.cluster.arrivals import Arrivals
 from toymq_py.cluster.departures import Departures, Home
 from toymq_py.cluster.group_placement import GroupPlacement
 from toymq_py.cluster.office import BrokerOffice
-from toymq_py.cluster.pass_link import PassLink, take_passed
+from toymq_py.cluster.pass_link import PassLink, Refusals, take_passed
 from toymq_py.cluster.replica_listener import ReplicaListener, connect
 from toymq_py.cluster.standby import LEADER_LISTENERS, Standby
 from toymq_py.cluster.supervisor import TERM_ENDED
@@ -132,6 +132,7 @@ class _NodeProcess:
         self._group = options.group or DEFAULT_GROUP
         self._office: BrokerOffice | None = None
         self._placement: GroupPlacement | None = None
+        self._refusals = Refusals()
         self._name = options.name or socket.gethostname().partition(".")[0]
 
     async def run(self, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]], lives: int) -> int:
@@ -238,7 +239,9 @@ class _NodeProcess:
             connect=lambda address: connect(address, self._files.replica_certificates),
         )  # fmt: skip
         self._link = link
-        return Node(around, file, link, self._standby.news)
+        node = Node(around, file, link, self._standby.news)
+        node.trouble = lambda: str(self._refusals)
+        return node
 
     def _placed(self, settings: ClusterSettings, me: Member) -> GroupPlacement:
         """Where topics are, from a client of etcd of its own: its watch is another."""
@@ -253,7 +256,7 @@ class _NodeProcess:
             lost: Callable[[], None],
         ) -> PassLink:  # fmt: skip
             asked = Pass(cluster, group, self._token, trusted=trusted)
-            return PassLink(asked, leader, lambda: self._files.replica_certificates, loop, received, lost)
+            return PassLink(asked, leader, lambda: self._files.replica_certificates, loop, received, lost, self._refusals)
 
         placement = GroupPlacement(kept, self._group, me.replica, loop, link)
         placement.cluster = settings.cluster

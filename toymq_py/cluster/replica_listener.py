@@ -8,6 +8,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 from toymq_py.config.option_schema import parse_address
 from toymq_py.net.acceptor import Acceptor
@@ -18,7 +19,8 @@ from toymq_py.replication.handshake import Wait, encode
 logger = logging.getLogger("toymq_py.cluster")
 
 CONNECTIONS_MAX = 128
-"""One more is closed at once: the nodes need a few."""
+"""The nodes need a few. For one more the oldest TLS handshake gives way, as an honest one takes a moment (ADR 0245); where none
+is under way, it is closed at once."""
 HANDSHAKE_S = 3.0
 ACCEPTED = encode(Wait())
 """With TLS the leader speaks first: with TLS 1.3 it judges the other end's certificate when that end has done its handshake.
@@ -41,6 +43,7 @@ class ReplicaListener:
         self._loop = loop
         self._acceptors = [Acceptor(listener.dup(), loop, self._accepted) for listener in listeners]
         self._tasks: set[asyncio.Task[None]] = set()
+        self._handshakes: dict[socket.socket, None] = {}  # the oldest first
 
     def start(self) -> None:
         for acceptor in self._acceptors:
@@ -54,8 +57,13 @@ class ReplicaListener:
 
     def _accepted(self, connection: socket.socket) -> None:
         if len(self._tasks) >= CONNECTIONS_MAX:
-            connection.close()
-            return
+            if not self._handshakes:
+                connection.close()
+                return
+            oldest = next(iter(self._handshakes))
+            del self._handshakes[oldest]
+            with suppress(OSError):  # it finds the stream's end. Cancelled, it would wait for the other end's answer to a close
+                oldest.shutdown(socket.SHUT_RDWR)
         task = self._loop.create_task(self._run(connection))
         self._tasks.add(task)
         task.add_done_callback(self._left)
@@ -71,14 +79,19 @@ class ReplicaListener:
         tls: dict[str, object] = {}
         if self._certificates is not None:
             tls = {"ssl": self._certificates.context, "ssl_handshake_timeout": HANDSHAKE_S}
+            self._handshakes[connection] = None
         peer = _peer(connection)
         try:
             transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, connection, **tls)  # type: ignore[arg-type]
         except OSError as error:
             connection.close()
             why = reason_of(error) if isinstance(error, ssl.SSLError) else str(error) or "it left during the handshake"
+            if tls and connection not in self._handshakes:
+                why = f"its handshake gave way to a newer connection, of {CONNECTIONS_MAX} at most"
             logger.warning("a connection to the listener of replicas, from %s, was refused: %s", peer, why)
             return
+        finally:
+            self._handshakes.pop(connection, None)
         writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
         if tls:
             writer.write(ACCEPTED)

@@ -148,7 +148,7 @@ class Seat:
         lag_bytes: what a follower has not applied; None when it does not know.
         damaged: segments of its copy that the scrub found damaged.
         lags: of a leader: what each follower has not acknowledged, in bytes, as it was lately.
-        waits_for: why it neither leads nor follows; "" when it does.
+        waits_for: why it neither leads nor follows; of a leader, which groups refuse it; "" when all is well.
         seen_ns: wall time of the node when it wrote this.
         present: its lease lives. Set by ``seats``; ``put_seat`` ignores it.
     """

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from toymq_py.errors import DamagedData, EtcdError
-from toymq_py.names import PARTITION_MARK
+from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, whole_name
 from toymq_py.partitions import PARTITIONS
 from toymq_py.replication.agreement import DEFAULT_GROUP, LeaderKey, Member, Outcome
 from toymq_py.replication.group_keys import TEXT_CHARS_MAX, GroupKeys, decode_leader, decode_member
@@ -49,23 +49,33 @@ class Group:
     Attributes:
         made: it has settings, so that it may have topics.
         placed: a leader with ``--group`` has served it: each of its topics has a record.
+        begun: a node has led it.
+        settings_revision: of the last change of its settings.
+        adopted_revision: the same, when they name a copy that goes on after etcd was lost; else 0.
         leader: None while it has none.
         led: its last leader that was seen.
         nodes: those with a lease, by replica id.
+        seen: all that had one and were not removed.
         load: what its leader says that it does, in messages stored and delivered a second.
     """
 
     made: bool = False
     placed: bool = False
+    begun: bool = False
+    settings_revision: int = 0
+    adopted_revision: int = 0
     leader: LeaderKey | None = None
     led: Member | None = None
     nodes: dict[str, Member] = field(default_factory=dict)
+    seen: dict[str, Member] = field(default_factory=dict)
     load: float = 0.0
 
     def addresses(self) -> list[str]:
-        """HOST:PORT of its nodes for clients, first of the leader that is, or was."""
+        """HOST:PORT of its nodes for clients, first of the leader that is, or was. Of a group that was away before this leader
+        looked, where its nodes were."""
         first = [self.led.url] if self.led is not None else []
-        return list(dict.fromkeys([*first, *sorted(each.url for each in self.nodes.values())]))
+        found = [*first, *sorted(each.url for each in self.nodes.values())]
+        return list(dict.fromkeys(found or sorted(each.url for each in self.seen.values())))
 
 
 class Picture:
@@ -79,6 +89,15 @@ class Picture:
         self.revision = found.revision if found is not None else 0
         for each in found.keys if found is not None else ():
             self._put(each)
+
+    def unplaced(self) -> list[str]:
+        """The groups that may have topics without records. One that no node has led has none, unless its copies are from
+        before etcd was lost: then its settings were made before another group's copy was adopted, or its own. ADR 0246."""
+        lost_before = max((group.adopted_revision for group in self.groups.values()), default=0)
+        return [
+            name for name, group in self.groups.items()
+            if group.made and not group.placed and (group.begun or group.settings_revision <= lost_before)
+        ]  # fmt: skip
 
     def apply(self, news: News) -> list[str]:
         """Take changes, in their order. Returns: the topics whose records were written or removed."""
@@ -106,7 +125,7 @@ class Picture:
             elif kind == "moves":
                 self.moves[rest] = decode_move(found)
             elif kind == "config":
-                self._group(DEFAULT_GROUP).made = True
+                self._put_settings(self._group(DEFAULT_GROUP), found)
             elif kind == "groups":
                 self._put_of_group(*_divided(rest), found)
         except EtcdError:
@@ -115,9 +134,11 @@ class Picture:
     def _put_of_group(self, name: str, part: str, found: KeyValue) -> None:
         group = self._group(name)
         if part == "config":
-            group.made = True
+            self._put_settings(group, found)
         elif part == "placed":
             group.placed = True
+        elif part == "isr":
+            group.begun = True
         elif part == "leader":
             group.leader = decode_leader(found)
             group.led = group.leader.member
@@ -125,6 +146,13 @@ class Picture:
             group.load = decode_load(found)
         elif part.startswith("seats/"):
             group.nodes[part.removeprefix("seats/")] = decode_member(found)
+        elif part.startswith("seen/"):
+            group.seen[part.removeprefix("seen/")] = decode_member(found)
+
+    @staticmethod
+    def _put_settings(group: Group, found: KeyValue) -> None:
+        group.made, group.settings_revision = True, found.changed
+        group.adopted_revision = found.changed if "adopted" in _object(found) else 0
 
     def _remove(self, key: str, revision: int) -> None:
         kind, _, rest = key.removeprefix(self._root).partition("/")
@@ -138,15 +166,19 @@ class Picture:
         name, part = _divided(rest) if kind == "groups" else (DEFAULT_GROUP, kind)
         group = self._group(name)
         if part == "config":
-            group.made = False
+            group.made, group.adopted_revision = False, 0
         elif part == "placed":
             group.placed = False
+        elif part == "isr":
+            group.begun = False
         elif part == "leader":
             group.leader = None
         elif part == "weight":
             group.load = 0.0
         elif part.startswith("seats/"):
             group.nodes.pop(part.removeprefix("seats/"), None)
+        elif part.startswith("seen/"):
+            group.seen.pop(part.removeprefix("seen/"), None)
 
     def _group(self, name: str) -> Group:
         return self.groups.setdefault(name, Group())
@@ -191,6 +223,19 @@ def _object(found: KeyValue) -> dict[str, Any]:
         return parse_object("value", found.value)
     except DamagedData as error:
         raise EtcdError(f"{found.key} in etcd: {error}") from None
+
+
+def why_it_stays(topic: str, record: Record | None) -> str | None:
+    """Why a topic is not moved to another group: a publish to the whole is passed on in parts, and none of them waits while one
+    partition is between two groups."""
+    if PARTITION_MARK not in topic and (record is None or record.whole is None):
+        return None
+    whole = whole_name(topic).removesuffix(DEAD_LETTERS)
+    what = f"{topic} is a partition of {whole}" if topic != whole else f"{topic} is partitioned"
+    return (
+        f"{what}, whose partitions stay in their groups: CREATE spreads those of a new topic over all groups that have a"
+        f" leader; publish there, and delete {whole} when it is drained"
+    )
 
 
 class KeptPlaces:

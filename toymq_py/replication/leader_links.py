@@ -4,7 +4,6 @@ Contract: replication.md, sections 4 and 6; ADR 0097, 0098, 0106. Belongs to the
 """
 
 import asyncio
-import hmac
 import logging
 import secrets
 from collections.abc import Iterable, Mapping
@@ -18,7 +17,7 @@ from toymq_py.replication.bulk_copy import Pace
 from toymq_py.replication.disk_calls import Offload
 from toymq_py.replication.handshake import VERSION, Follow, HandshakeReader, Refused, Wait, encode
 from toymq_py.replication.leader_link import LeaderLink, LinkState, Term
-from toymq_py.replication.link_options import Identity, LinkOptions
+from toymq_py.replication.link_options import Identity, LinkOptions, secret_refusal
 from toymq_py.replication.required import InSyncChanges, RequiredFollowers
 from toymq_py.replication.stream import Stream
 from toymq_py.replication.tickets import Tickets
@@ -217,9 +216,8 @@ class LeaderLinks:
 
     def _refusal(self, follow: Follow) -> Refused | None:
         me, epoch = self._me, self._term.epoch
-        token = self._term.options.token
-        if token is not None and not hmac.compare_digest((follow.token or "").encode(), token.encode()):
-            return Refused("AUTH_FAILED", "the token is not the cluster's")
+        if (why := secret_refusal(follow.token, self._term.options.token)) is not None:
+            return Refused("AUTH_FAILED", why)
         if follow.version != VERSION:
             return Refused("BAD_VERSION", f"this leader speaks and writes version {VERSION}: upgrade followers first")
         if (follow.cluster, follow.group) != (me.cluster, me.group):

@@ -1,5 +1,6 @@
 """Which replica speaks on a link, and the options of both ends."""
 
+import hmac
 from dataclasses import dataclass, field
 
 
@@ -28,3 +29,11 @@ class LinkOptions:
     timeout_s: float = 3.0
     resync_bytes_per_s: int = 50_000_000
     token: str | None = field(default=None, repr=False)
+
+
+def secret_refusal(shown: str | None, expected: str | None) -> str | None:
+    """Why a node is refused by the secret that it shows; None: it is not. ``expected``: None: none is asked for."""
+    if expected is None or hmac.compare_digest((shown or "").encode(), expected.encode()):
+        return None
+    what = "no secret was shown" if shown is None else "the secret that was shown is another one"
+    return f"{what}: give all nodes of all groups the same word in --replicate-token-file"

@@ -13,7 +13,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -181,8 +181,12 @@ def _check_paths(what: str, files: list[str], directories: list[str]) -> None:
 # -- what is on a disk. All of it blocks; ``stop`` is looked at between reads
 
 
-def list_shared(fs: FileSystem, root: str) -> tuple[list[str], list[str]]:
+def list_shared(
+    fs: FileSystem, root: str, in_the_way: Callable[[str], None] = lambda path: None
+) -> tuple[list[str], list[str]]:
     """The files and the directories that replicas share, in order. What vanishes meanwhile may be among them.
+
+    ``in_the_way`` is told the path of each directory that is in the place of a file.
 
     Raises: OSError.
     """
@@ -200,15 +204,24 @@ def list_shared(fs: FileSystem, root: str) -> tuple[list[str], list[str]]:
         for name in names:
             path = f"{directory}/{name}" if directory else name
             if is_file(path):
-                files.append(path)
+                if fs.is_dir(f"{root}/{path}"):
+                    in_the_way(path)
+                else:
+                    files.append(path)
             elif is_directory(path) and fs.is_dir(f"{root}/{path}"):
                 pending.append(path)
     return sorted(files), sorted(directories)
 
 
 def take_manifest(fs: FileSystem, root: str, stop: StopFlag) -> Manifest:
-    """Read all of a follower's directory, which nothing changes meanwhile. Raises: OSError; Stopped."""
-    files, directories = list_shared(fs, root)
+    """Read all of a follower's directory, which nothing changes meanwhile. A directory in the place of a file is moved aside:
+    the leader's file could not be written there. Raises: OSError; Stopped."""
+
+    def move_aside(path: str) -> None:
+        logger.error("%s was a directory, in the place of a file of the leader: moved to %s.damaged", path, path)
+        fs.rename(f"{root}/{path}", f"{root}/{path}.damaged")
+
+    files, directories = list_shared(fs, root, move_aside)
     return Manifest(tuple(_entry(fs, root, path, stop) for path in files), tuple(directories))
 
 

@@ -86,6 +86,8 @@ class Node:
         self.state = "START"
         self.waits_for = ""
         """Why it neither leads nor follows; "" when it does."""
+        self.trouble: Callable[[], str] = lambda: ""
+        """What a leader says of itself, in the place of ``waits_for``."""
         self.leader: LeaderKey | None = None
         """As etcd had it last."""
         self.in_sync_count = 0
@@ -232,12 +234,13 @@ class Node:
         while True:
             lags = [] if self.term is None else [(lag.replica, lag.bytes) for lag in self.term.links.lags()]
             steps = [(replica, (size // LAG_STEP_BYTES).bit_length()) for replica, size in lags]
-            now, words = self._around.loop.time(), (self.state, self.waits_for, len(self.scrub.found), *steps)
+            waits_for = self.waits_for or (self.trouble() if self.term is not None else "")
+            now, words = self._around.loop.time(), (self.state, waits_for, len(self.scrub.found), *steps)
             if words != said or now - said_at >= SEAT_S:
                 with suppress(EtcdError):
                     seat = Seat(
                         self._around.me, __version__, self.state, None, self._around.clock.wall_ns(),
-                        damaged=len(self.scrub.found), lags=tuple(lags), waits_for=self.waits_for,
+                        damaged=len(self.scrub.found), lags=tuple(lags), waits_for=waits_for,
                     )  # fmt: skip
                     await self._around.agreement.put_seat(seat, self._keeper.lease)
                     said, said_at = words, now

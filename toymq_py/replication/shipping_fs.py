@@ -174,6 +174,8 @@ class ShippingFileSystem:
             self._renamed(source, target, new)
         elif is_file(target) and not _is_shared(source):
             self._replace(old, new, target)
+        elif is_file(source) and not _is_shared(target) and self._fs.is_dir(old):
+            self._fs.rename(old, new)  # a directory in the place of a file is on this disk alone
         else:
             raise OSError(errno.EPERM, f"replicas have no operation to rename it to {new}", old)
 

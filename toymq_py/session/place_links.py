@@ -198,8 +198,10 @@ class PlaceLinks:
     def _refuse(self, place: Place, worker: WorkerLink, unanswered: Sequence[Expected]) -> None:
         """Refuse commands of which nothing was done, or which change nothing."""
         problem = self._placement.problem_of(place)
-        why = f"and {problem}" if problem else "so its topics are not known: try again"
-        error = PlacementUnknown(f"{named(place)} does not answer, {why}")
+        why = f"does not answer, and {problem}" if problem else "does not answer, so its topics are not known: try again"
+        if worker.link.refusal:
+            why = f"refuses this node: {worker.link.refusal}"
+        error = PlacementUnknown(f"{named(place)} {why}")
         for expected in unanswered:
             if expected.spread is not None:
                 continue

@@ -23,6 +23,8 @@ class Upstream:
     __slots__ = ("_frames", "_greeting", "_held", "_loop", "_lost", "_out", "_paused", "_reading", "_received", "_socket",
                  "_timer", "finishing", "on_reached", "reached")  # fmt: skip
 
+    refusal = ""
+
     def __init__(
         self, path: str, loop: asyncio.AbstractEventLoop, received: Callable[[list[bytes]], None], lost: Callable[[], None],
         greeting: bytes = PING,

@@ -438,6 +438,7 @@ def test_no_topic_is_placed_while_a_group_may_have_it() -> None:
     async def scenario(world: World) -> None:
         old: KeptAgreement = world.etcd.agreement("old", CLUSTER, "g0")
         await old.create_settings(ClusterSettings("u", 1, 1))
+        await elect(world.etcd, "g0", 1)  # of a node without --group
         await asyncio.sleep(1.0)
         for wanted in (None, "a", "b"):
             with pytest.raises(Refused, match="group g0 has not been served with --group yet, and may have new"):
@@ -448,6 +449,24 @@ def test_no_topic_is_placed_while_a_group_may_have_it() -> None:
         await world.groups["g0"].lead()
         await asyncio.sleep(1.0)
         await world.publish("a", "new")
+
+    simulate(scenario)
+
+
+def test_a_group_that_no_node_has_led_stops_no_new_topic() -> None:
+    """`toymqctl cluster --group c init` stopped every new topic until c had a leader."""
+
+    async def scenario(world: World) -> None:
+        await world.etcd.agreement("tool", CLUSTER, "c").create_settings(ClusterSettings("u", 1, 1))
+        await asyncio.sleep(1.0)
+        for number in range(20):
+            assert await world.publish("a", f"new{number}") in ("a", "b")
+        with pytest.raises(Refused, match="group c has had no leader yet, and takes no topic before: start its nodes"):
+            await world.publish("a", "new", "c")
+        world.groups["c"] = Group(world, "c")
+        await world.groups["c"].lead()
+        await asyncio.sleep(1.0)
+        assert await world.publish("a", "new", "c") == "c"
 
     simulate(scenario)
 

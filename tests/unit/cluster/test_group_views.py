@@ -42,6 +42,16 @@ def test_a_group_without_a_leader_is_away_once_a_failover_would_be_over() -> Non
     assert (error.code, error.retryable) == ("PLACEMENT_UNKNOWN", True)
 
 
+def test_no_topic_is_made_in_a_group_that_is_away() -> None:
+    """It got a record there, and was refused under every other group until that one was back."""
+    found = picture()
+    found.groups["b"].placed = True
+    group_views.check_placed(found, "new", "b", group_views.AWAY_S - 0.1)
+    group_views.check_placed(found, "new", None, 12.3)
+    with pytest.raises(PlacementUnknown, match=r"^new was not made: group b has had no leader for 12 s: look at its nodes"):
+        group_views.check_placed(found, "new", "b", 12.3)
+
+
 def test_an_absence_begins_when_it_is_seen_and_ends_with_a_leader() -> None:
     now = 100.0
     absences = group_views.Absences(lambda: now)

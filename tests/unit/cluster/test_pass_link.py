@@ -11,7 +11,7 @@ import pytest
 from tests.support.certificates import CERT, CLIENT_CERT, CLIENT_KEY, KEY
 from toymq.options import SILENT_S
 from toymq_py.cluster import pass_link
-from toymq_py.cluster.pass_link import PassLink, take_passed
+from toymq_py.cluster.pass_link import PassLink, Refusals, take_passed
 from toymq_py.cluster.replica_listener import ReplicaListener
 from toymq_py.forking import BACK_OFF_MAX_S
 from toymq_py.net.certificates import PeerCertificates
@@ -53,6 +53,7 @@ class Rig:
         self.sessions: list[Session] = []
         self.trusted: list[bool] = []
         self.leads = True
+        self.refusals = Refusals()
         self.frames: list[bytes] = []
         self.heard = asyncio.Event()
         self.lost = asyncio.Event()
@@ -87,7 +88,7 @@ class Rig:
             self.heard.set()
 
         shown = certificates or self.certificates
-        return PassLink(asked, found, lambda: shown, asyncio.get_running_loop(), received, self.lost.set)
+        return PassLink(asked, found, lambda: shown, asyncio.get_running_loop(), received, self.lost.set, self.refusals)
 
     async def hears(self, *frames: bytes) -> None:
         async with asyncio.timeout(10):
@@ -202,6 +203,25 @@ async def test_what_is_for_another_or_without_the_secret_is_refused(asked: Pass,
         async with asyncio.timeout(10):
             await rig.lost.wait()
         assert (rig.sessions, rig.frames) == ([], [])
+
+
+async def test_another_secret_is_said_at_once_and_once_by_both_ends(caplog: pytest.LogCaptureFixture) -> None:
+    """Both clients and the log of the refused node had "does not answer, try again", after four seconds."""
+    said = "the secret that was shown is another one: give all nodes of all groups the same word in --replicate-token-file"
+    async with rig_of() as rig:
+        for _ in range(2):
+            rig.lost.clear()
+            link = rig.link(Pass("orders", "b", "other"))
+            link.send([b"PING\n"])
+            async with asyncio.timeout(pass_link.CONNECT_S / 2):
+                await rig.lost.wait()
+            assert link.refusal == f"AUTH_FAILED {said}"
+        assert str(rig.refusals) == f"group b refuses this node: AUTH_FAILED {said}"
+        assert caplog.messages.count(f"group b refuses this node: AUTH_FAILED {said}") == 1
+        assert f"a node of another group was refused: AUTH_FAILED {said}" in caplog.messages
+        rig.link().send([b"PING\n"])
+        await rig.hears(MESSAGE, b"OK 4\n")
+        assert str(rig.refusals) == "", "the secret is the same now"
 
 
 async def test_a_certificate_of_another_ca_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

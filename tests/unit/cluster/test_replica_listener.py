@@ -106,6 +106,38 @@ async def test_connections_that_say_nothing_are_bounded(monkeypatch: pytest.Monk
         writer.close()
 
 
+async def test_handshakes_that_have_begun_give_way_to_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Connections that said nothing kept the nodes out, for as long as others took their places."""
+    monkeypatch.setattr(replica_listener, "CONNECTIONS_MAX", 2)
+    ends = asyncio.Event()
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        await ends.wait()
+        return False
+
+    bound = socket.create_server(("127.0.0.1", 0))
+    bound.setblocking(False)
+    host, port = bound.getsockname()
+    listener = ReplicaListener([bound], of_cluster(), serve, asyncio.get_running_loop())
+    listener.start()
+    async with asyncio.timeout(10):
+        silent = [await asyncio.open_connection(host, port) for _ in range(2)]
+        nodes = [await replica_listener.connect(f"{host}:{port}", of_cluster()) for _ in range(2)]
+        assert [await reader.read() for reader, _ in silent] == [b"", b""]
+        late = await asyncio.open_connection(host, port)
+        assert await late[0].read() == b"", "both places are those of nodes"
+        assert [node[0].at_eof() for node in nodes] == [False, False]
+        ends.set()
+        assert [await reader.read() for reader, _ in nodes] == [b"", b""]
+    assert caplog.text.count("its handshake gave way to a newer connection, of 2 at most") == 2
+    listener.stop()
+    bound.close()
+    for _, writer in (*silent, *nodes, late):
+        writer.close()
+
+
 @pytest.mark.provokes_bugs
 async def test_a_bug_of_a_link_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -164,6 +164,11 @@ def test_a_followers_lag_is_what_its_leader_says_and_damage_is_named() -> None:
     assert nodes == {"n1": (3 << 20, 1), "n2": (None, 0)}
 
 
+def test_a_leader_says_which_group_refuses_it() -> None:
+    leads = replace(LEADS, waits_for="group b refuses this node: AUTH_FAILED")
+    assert troubles(cluster(N2, (N1, N2), seat(N1), leads), NOW_S) == ["n2 says: group b refuses this node: AUTH_FAILED"]
+
+
 def test_a_group_shows_its_part_of_the_topics() -> None:
     picture = Picture("/")
     picture.records = {"t": Record("a", 1), "u": Record("a", 2), "v": Record("b", 3)}

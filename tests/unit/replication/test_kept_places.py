@@ -40,9 +40,13 @@ class Rig:
         self.made.append(places := KeptPlaces(self._client(), self.name, group))
         return places
 
+    def agreement(self, group: str) -> KeptAgreement:
+        self.made.append(agreement := KeptAgreement(self._client(), self.name, group))
+        return agreement
+
     async def led(self, group: str, member: Member = N1) -> tuple[KeptAgreement, int, int]:
         """A group that is made and has a leader: its agreement, epoch and lease."""
-        self.made.append(agreement := KeptAgreement(self._client(), self.name, group))
+        agreement = self.agreement(group)
         await agreement.create_settings(SETTINGS)
         await agreement.settings()
         lease = await agreement.grant(60)
@@ -227,6 +231,30 @@ def test_the_picture_is_what_etcd_has_and_news_keep_it_so(run: Run) -> None:
     run(scenario)
 
 
+def test_groups_that_have_led_or_are_from_before_etcd_was_lost_may_have_topics_without_records(run: Run) -> None:
+    """By the runbook all groups are made before a copy of any is adopted."""
+
+    async def scenario(rig: Rig) -> None:
+        _, epoch, _ = await rig.led("led")
+        made = [*map(rig.agreement, ("adopted", "not-yet", "later"))]
+        for agreement in made[:2]:
+            await agreement.create_settings(SETTINGS)
+        picture = await rig.places("led").read()
+        assert picture.unplaced() == ["led"]
+        adopted = await made[0].settings()
+        assert adopted is not None
+        assert (await made[0].adopt(replace(adopted, was="0a0b", adopted=N1.replica))).done
+        await made[2].create_settings(SETTINGS)
+        await rig.places("led").mark_placed(epoch)
+        expected = await rig.places("led").read()
+        while picture.revision < expected.revision:
+            picture.apply(await rig.places("led").news(picture.revision))
+        for found in (picture, expected):
+            assert sorted(found.unplaced()) == ["adopted", "not-yet"]
+
+    run(scenario)
+
+
 def test_a_leaders_nodes_are_named_behind_it() -> None:
     picture = Picture("/r/")
     group = picture._group("a")
@@ -235,6 +263,28 @@ def test_a_leaders_nodes_are_named_behind_it() -> None:
     assert group.addresses() == ["10.0.0.1:6789", "10.0.0.2:6789"]
     group.led = N2
     assert group.addresses() == ["10.0.0.2:6789", "10.0.0.1:6789"]
+
+
+def test_where_the_nodes_were_is_known_to_a_leader_that_is_newer_than_their_absence(run: Run) -> None:
+    """It knew no address, and refused what other leaders sent there."""
+
+    async def scenario(rig: Rig) -> None:
+        agreement, _, lease = await rig.led("b", N2)
+        await agreement.put_seat(Seat(N2, "5", "LEADING", 0, 1), lease)
+        picture = await rig.places("a").read()
+        await agreement.revoke(lease)
+        late = await rig.places("a").read()
+        assert (late.groups["b"].nodes, late.groups["b"].led) == ({}, None)
+        assert late.groups["b"].addresses() == [N2.url]
+        await agreement.forget_seat(N2.replica)
+        expected = await rig.places("a").read()
+        for found in (picture, late):
+            while found.revision < expected.revision:
+                found.apply(await rig.places("a").news(found.revision))
+        assert [each.groups["b"].seen for each in (picture, late, expected)] == [{}] * 3
+        assert late.groups["b"].addresses() == []
+
+    run(scenario)
 
 
 def test_more_records_than_a_page_are_read(run: Run) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.link_rig import CLUSTER, FollowerRig, LeaderRig, assert_same, replica_id, shared_files, until
+from toymq_py.consumer_options import EARLIEST
 from toymq_py.replication import leader_links
 from toymq_py.replication.acks import Fenced, Synced, encode_report
 from toymq_py.replication.follower_link import EndReason
@@ -168,6 +169,24 @@ async def test_a_suffix_that_the_leader_does_not_have_goes_aside(leader: LeaderR
     assert (place / segment.relative_to(follower.root)).read_bytes() == own
     assert (place / "topics/mine/topic.json").read_bytes() == b"{}"
     assert not (follower.root / "topics/mine").exists()
+
+
+async def test_directories_in_the_place_of_files_stop_neither_a_join_nor_a_write(leader: LeaderRig, tmp_path: Path) -> None:
+    follower = FollowerRig(tmp_path / "f")
+    await leader.publish("t", b"x")
+    for root in (leader.root, follower.root):
+        (root / "topics/t/offsets.json.prev").mkdir(parents=True)
+    async with follower.following(leader):
+        await leader.joined(2)
+        for consumer in ("c", "d"):
+            topic, stored = leader.broker.topic("t"), asyncio.get_running_loop().create_future()
+            topic.seek(consumer, EARLIEST)
+            topic.flush_offsets(stored.set_result)
+            assert await stored is None
+        await assert_same(leader, follower)
+        assert (follower.root / "topics/t/offsets.json.prev").is_file()
+    for root in (leader.root, follower.root):
+        assert (root / "topics/t/offsets.json.prev.damaged").is_dir()
 
 
 async def test_two_joins_of_one_epoch_put_aside_into_two_places(leader: LeaderRig, tmp_path: Path) -> None:

@@ -121,6 +121,18 @@ def test_only_what_replicas_share_is_in_it() -> None:
     assert missing_bytes(disk, ROOT, found) == 0
 
 
+def test_a_directory_in_the_place_of_a_file_is_moved_away_at_a_follower_and_left_alone_at_a_leader() -> None:
+    """Neither could be opened as a file: the join failed, again and again."""
+    disk = disk_with({LOG: b"x"}, "topics/t/offsets.json.prev")
+    plan = make_plan(disk, ROOT, Manifest((), ()), StopFlag())
+    assert [each.path for each in plan.files] == [LOG]
+    assert missing_bytes(disk, ROOT, Manifest((), ())) == 1
+    assert disk.is_dir(f"{ROOT}/topics/t/offsets.json.prev")
+    assert [each.path for each in take_manifest(disk, ROOT, StopFlag()).files] == [LOG]
+    assert not disk.exists(f"{ROOT}/topics/t/offsets.json.prev")
+    assert disk.is_dir(f"{ROOT}/topics/t/offsets.json.prev.damaged")
+
+
 def test_large_files_are_read_in_pieces_with_the_same_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = {name: planned({LOG: ours}, {LOG: theirs}) for name, (ours, theirs, _) in CASES.items()}
     monkeypatch.setattr(manifest_module, "READ_BYTES", 7)

@@ -184,6 +184,17 @@ def test_offsets_keep_their_two_generations() -> None:
     ]  # fmt: skip
 
 
+def test_a_directory_in_the_place_of_a_file_is_moved_away_here_alone() -> None:
+    """A broker by itself did so, and in a cluster none of both generations was written: ADR 0240."""
+    rig = Rig()
+    rig.disk.mkdir(f"{TOPIC}/offsets.json.prev")
+    for data in (b"one", b"two"):
+        offsets.write(rig.fs, TOPIC, data)
+    assert rig.disk.is_dir(f"{TOPIC}/offsets.json.prev.damaged")
+    assert rig.disk.read_file(f"{TOPIC}/offsets.json.prev") == b"one"
+    assert [each for each in rig.named() if "damaged" in each or "prev" in each] == ["Rename offsets.json offsets.json.prev"]
+
+
 def test_while_a_follower_copies_a_renamed_file_goes_whole() -> None:
     """The copy may have ``offsets.json`` from after the rename: then the older generation would be lost there."""
     rig = Rig(copying=True)

@@ -21,6 +21,7 @@ class Link:
     finishing = False
     reached = False
     on_reached = staticmethod(lambda: None)
+    refusal = ""
 
     def __init__(self, answers: dict[bytes, bytes], received: Callable[[list[bytes]], None], lost: Callable[[], None]) -> None:
         self._answers, self._received, self._lost = answers, received, lost

@@ -195,6 +195,18 @@ async def test_the_refusal_says_what_is_known_to_be_wrong_with_the_group(
     await rig.client_reads(f"ERR PLACEMENT_UNKNOWN {problem}\n")
 
 
+async def test_the_refusal_says_what_the_other_group_says(of_groups: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = of_groups
+    rig.greets = False
+    monkeypatch.setattr(upstream.Upstream, "refusal", "AUTH_FAILED the secret that was shown is another one")
+    rig.take("STATS\n")
+    async with asyncio.timeout(10):
+        await rig.there.wait()
+    rig.writer.close()
+    said = "group b refuses this node: AUTH_FAILED the secret that was shown is another one"
+    await rig.client_reads(f"ERR PLACEMENT_UNKNOWN {said}\n")
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spread_subscription, "PATIENCE_S", 0.0)
