@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from toymq_py.errors import RequestError, ShuttingDown
+from toymq_py.errors import PlacementUnknown, RequestError
 from toymq_py.placement import Place
 from toymq_py.protocol import Subscribe, encode_error
 from toymq_py.session.gathering import Gathering
@@ -31,6 +31,7 @@ RETRY_MIN_S, RETRY_MAX_S = 0.1, 2.0
 """Between two questions to a place that is away. A group without a leader is looked for some seconds more each time."""
 AWAY = b"ERR SHUTTING_DOWN", b"ERR NOT_LEADER"
 """How a place answers that another process, or another leader, replaces soon."""
+NONE_ANSWERS = encode_error(PlacementUnknown("nothing that may have its topics answers: try again"))
 
 
 class Session(Protocol):
@@ -228,7 +229,7 @@ class SpreadSubscription:
         if self._missing and (not self._gathering.replies or any(place not in self._given_up for place in self._missing)):
             return
         self._timers.pop(None).cancel()
-        refusal = self._gathering.refusal or (b"" if self.joined else self._refusal or encode_error(ShuttingDown()))
+        refusal = self._gathering.refusal or (b"" if self.joined else self._refusal or NONE_ANSWERS)
         if refusal:
             self.end(uncounted=True)
             self._reply(refusal)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from toymq_py.errors import ShuttingDown
+from toymq_py.errors import PlacementUnknown
 from toymq_py.placement import Place
 from toymq_py.protocol import Subscribe
 from toymq_py.session.gathering import Gathering
@@ -51,12 +51,12 @@ class Session:
 
     def reach(self, place: Place, subscription: "SpreadSubscription") -> bool:
         if place in self.unreachable:
-            raise ShuttingDown("no socket")
+            raise PlacementUnknown("no socket")
         return place not in self.silent
 
     def subscribe_at(self, place: Place, subscription: SpreadSubscription) -> None:
         if place in self.unreachable:
-            raise ShuttingDown("no socket")
+            raise PlacementUnknown("no socket")
         self.asked.append(place)
         self.asked_at = self.now
 
@@ -303,10 +303,15 @@ def test_when_the_client_has_said_all_the_reply_is_what_there_is() -> None:
     session.advance(RETRY_MAX_S)
     assert session.asked == ["a", "b", "c"]
     assert session.replies == [b"OK 1\n"]
+    alone = Session(["a"], silent=["a"])
+    alone.subscription.ask_now()
+    alone.is_leaving = True
+    alone.subscription.lost("a")
+    assert alone.replies == [b"ERR PLACEMENT_UNKNOWN nothing that may have its topics answers: try again\n"]
     alone = Session(["a"])
     alone.unreachable = {"a"}
     alone.subscription.lost("a")
     alone.advance(RETRY_MIN_S)
     alone.is_leaving = True
     alone.advance(RETRY_MAX_S)
-    assert alone.replies == [b"ERR SHUTTING_DOWN no socket\n"]
+    assert alone.replies == [b"ERR PLACEMENT_UNKNOWN no socket\n"]
