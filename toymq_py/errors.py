@@ -323,7 +323,8 @@ class TooManyConnections(RequestError):
 
 
 class ShuttingDown(RequestError):
-    """The broker is shutting down."""
+    """The broker is shutting down. Over HTTP also: the worker that had the request ended before it answered, which the text
+    says; the outcome is unknown."""
 
     code = "SHUTTING_DOWN"
     fatal = True
@@ -368,8 +369,8 @@ class Moved(RequestError):
 
 class PlacementUnknown(RequestError):
     """Which group has the topic, or is to have it, cannot be found out now: etcd, or a group, does not answer; or the worker
-    that has it is not up. Nothing was done. Or it is partitioned, and being made or deleted: some of them have it, others not.
-    """
+    that has it does not answer. Nothing was done. Or several have it to do, as for a partitioned topic that is being made or
+    deleted, and some have done it: a repeat completes it."""
 
     code = "PLACEMENT_UNKNOWN"
     retryable = True

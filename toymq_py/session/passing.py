@@ -353,7 +353,7 @@ class Passing:
 
     def finish(self) -> None:
         """There are no more commands: what waits for messages is answered."""
-        for one in self.links.spread.values():
+        for one in list(self.links.spread.values()):
             one.ask_now()
         self.links.finishing = True
         self.end_waits()

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from toymq_py.errors import PlacementUnknown, ShuttingDown
+from toymq_py.errors import PlacementUnknown
 from toymq_py.placement import Place, PlaceLink
 from toymq_py.protocol import Command, Nack, Pull, ReplyFrames, encode_command, encode_ok, first_word
 from toymq_py.session.spread_subscription import PATIENCE_S
@@ -24,7 +24,7 @@ AWAY = b"ERR PLACEMENT_UNKNOWN "
 Ask = Callable[[Place, Command, Callable[[bytes], None]], None]
 """Asks a worker, and gives the answer: the deliveries, and the OK or ERR behind them."""
 Connect = Callable[[Place, Callable[[list[bytes]], None], Callable[[], None]], PlaceLink]
-"""Makes a connection to a worker, which has been greeted. Raises: ShuttingDown, PlacementUnknown."""
+"""Makes a connection to a worker, which has been greeted. Raises: PlacementUnknown."""
 Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
 """Calls a function after seconds."""
 
@@ -67,7 +67,7 @@ class PatternPull:
             self._timer = self._later(PATIENCE_S, self._pass_over)
         try:
             self._ask(worker, replace(self._command, max_count=missing, wait_ms=0), partial(self._answered, worker))
-        except (PlacementUnknown, ShuttingDown):
+        except PlacementUnknown:
             self._fail()
 
     def _pass_over(self) -> None:
@@ -118,7 +118,7 @@ class PatternPull:
         try:
             for worker in self._there:
                 self._waits[worker] = self._connect(worker, partial(self._heard, worker), partial(self._ended, worker)), []
-        except (PlacementUnknown, ShuttingDown):
+        except PlacementUnknown:
             self._fail()
             return
         for link, _ in list(self._waits.values()):
@@ -165,7 +165,7 @@ class PatternPull:
             _, topic, msg_id, *_rest = frame.split(b" ", 3)
             place = int(msg_id)
             nack = Nack(topic.decode(), self._command.consumer, ((place, place),), uncounted=True, lease=self._command.lease)
-            with suppress(PlacementUnknown, ShuttingDown):  # then its lease ends by its time
+            with suppress(PlacementUnknown):  # then its lease ends by its time
                 self._ask(worker, nack, lambda answer: None)
 
 

@@ -188,7 +188,7 @@ class PlaceLinks:
             if expected.spread is not None:
                 expected.spread.lost(place)
         for waits in worker.waiting:
-            waits.lost(place)
+            waits.unreached(place)
         for held in missing:
             self.lost_reply(held)
         lost = [name for name in worker.subscribed if (one := self.spread.get(name)) is None or not one.left(place)]

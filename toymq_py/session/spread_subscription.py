@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from toymq_py.errors import RequestError, ShuttingDown
+from toymq_py.errors import PlacementUnknown, RequestError, ShuttingDown
 from toymq_py.placement import Place
 from toymq_py.protocol import Subscribe, encode_error
 from toymq_py.session.gathering import Gathering
@@ -36,6 +36,9 @@ AWAY = b"ERR SHUTTING_DOWN", b"ERR NOT_LEADER"
 class Session(Protocol):
     """What a subscription calls in the session that has it."""
 
+    shutting_down: bool
+    """The broker ends."""
+
     @property
     def is_leaving(self) -> bool:
         """What is away now will not be asked again."""
@@ -44,7 +47,7 @@ class Session(Protocol):
         """Whether there still is this worker or group."""
 
     def reach(self, place: Place, subscription: "SpreadSubscription") -> bool:
-        """Whether there is a connection to a place that has answered; ``reached`` or ``lost`` tells when not. Raises:
+        """Whether there is a connection to a place that has answered; ``reached`` or ``unreached`` tells when not. Raises:
         RequestError: it cannot be reached."""
 
     def subscribe_at(self, place: Place, subscription: "SpreadSubscription") -> None:
@@ -132,6 +135,11 @@ class SpreadSubscription:
         if self._phase is _Phase.REACHING:
             self._reached.add(place)
             self._settle()
+
+    def unreached(self, place: Place) -> None:
+        """The connection to a place has ended before that answered at all. One that was asked meanwhile is ``lost``."""
+        if self._phase is _Phase.REACHING:
+            self.lost(place)
 
     def heard(self, place: Place, answer: bytes) -> None:
         """A place has answered the SUB."""
@@ -228,7 +236,7 @@ class SpreadSubscription:
         if self._missing and (not self._gathering.replies or any(place not in self._given_up for place in self._missing)):
             return
         self._timers.pop(None).cancel()
-        refusal = self._gathering.refusal or (b"" if self.joined else self._refusal or encode_error(ShuttingDown()))
+        refusal = self._gathering.refusal or (b"" if self.joined else self._refusal or encode_error(self._none_answers()))
         if refusal:
             self.end(uncounted=True)
             self._reply(refusal)
@@ -237,6 +245,11 @@ class SpreadSubscription:
         for place in self._missing:
             logger.warning("%s goes on without %s until that answers", self._named, named(place))
         self._reply(self._gathering.total())
+
+    def _none_answers(self) -> RequestError:
+        if self._session.shutting_down:
+            return ShuttingDown("the broker is shutting down")
+        return PlacementUnknown("nothing that may have its topics answers: try again")
 
     @property
     def _named(self) -> str:

@@ -95,6 +95,21 @@ async def test_a_worker_whose_lease_has_ended_does_not_act_on_the_lease_of_anoth
     assert await mq.pull("jobs", "c") == [], "an ack is taken: the work was done"
 
 
+async def test_a_late_ack_passes_the_key_on_while_another_worker_has_its_message(mq: Client) -> None:
+    """As docs/order-per-key.md says: that worker is told when it asks for more time."""
+    for step in (b"one", b"two"):
+        await mq.pub("jobs", step, headers={"toymq-group": "Ann"})
+    (late,) = await mq.pull("jobs", "c", visibility=0.001, mode="keyed")
+    (holder,) = await mq.pull("jobs", "c", wait=10, visibility=3600, mode="keyed")
+    assert (late.id, holder.id) == (0, 0)
+    assert not await late.extend(3600), "it can know that another one has it"
+    assert await mq.pull("jobs", "c", mode="keyed") == [], "the key is with the other worker"
+    await late.ack(sync=True)
+    (following_one,) = await mq.pull("jobs", "c", wait=10, mode="keyed")
+    assert following_one.id == 1
+    assert not await holder.extend(3600)
+
+
 async def test_a_pull_that_is_cancelled_anywhere_loses_nothing(mq: Client) -> None:
     await mq.pub_many("jobs", [b"0", b"1"])
     for step in range(60):

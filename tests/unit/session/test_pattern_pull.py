@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from toymq_py.errors import ShuttingDown
+from toymq_py.errors import PlacementUnknown
 from toymq_py.protocol import Command, Nack, Pull
 from toymq_py.session.pattern_pull import PatternPull
 
@@ -47,12 +47,12 @@ class Workers:
 
     def _ask(self, worker: int, command: Command, answered: Callable[[bytes], None]) -> None:
         if self.away:
-            raise ShuttingDown
+            raise PlacementUnknown
         self.asked.append((worker, command, answered))
 
     def _connect(self, worker: int, heard: Callable[[list[bytes]], None], ended: Callable[[], None]) -> Any:
         if self.away:
-            raise ShuttingDown
+            raise PlacementUnknown
         self.links.append(Link(heard, ended))
         return self.links[-1]
 

@@ -252,6 +252,22 @@ async def test_a_subscription_without_a_group_has_the_others_and_joins_it_when_i
 
 
 @pytest.mark.usefixtures("impatient")
+async def test_a_group_that_goes_before_it_has_answered_is_asked_once_when_it_is_back(of_groups: Rig) -> None:
+    rig = of_groups
+    rig.greets = False
+    rig.take("SUB x.* c\n")
+    await rig.hears("PING\n")
+    await rig.client_reads("OK 0\n")
+    rig.there.clear()
+    rig.greets = True
+    rig.writer.close()
+    await rig.hears("SUB x.* c\n")
+    rig.says("OK 1\n")
+    rig.take("TOPICS\n")
+    await rig.hears("TOPICS\n")
+
+
+@pytest.mark.usefixtures("impatient")
 async def test_an_unsub_while_a_group_is_away_ends_it_there_too(of_groups: Rig) -> None:
     rig = of_groups
     rig.take("SUB x.* c\n")

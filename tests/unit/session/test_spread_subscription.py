@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from toymq_py.errors import ShuttingDown
+from toymq_py.errors import PlacementUnknown
 from toymq_py.placement import Place
 from toymq_py.protocol import Subscribe
 from toymq_py.session.gathering import Gathering
@@ -31,7 +31,7 @@ class Session:
         self.unreachable: set[Place] = set()
         self.silent = set(silent)
         """They take a connection and do not answer."""
-        self.is_leaving = False
+        self.is_leaving = self.shutting_down = False
         self.asked: list[Place] = []
         self.asked_at = 0.0
         self.delivering: list[Place] = []
@@ -51,12 +51,12 @@ class Session:
 
     def reach(self, place: Place, subscription: "SpreadSubscription") -> bool:
         if place in self.unreachable:
-            raise ShuttingDown("no socket")
+            raise PlacementUnknown("no socket")
         return place not in self.silent
 
     def subscribe_at(self, place: Place, subscription: SpreadSubscription) -> None:
         if place in self.unreachable:
-            raise ShuttingDown("no socket")
+            raise PlacementUnknown("no socket")
         self.asked.append(place)
         self.asked_at = self.now
 
@@ -168,13 +168,13 @@ def test_one_that_does_not_answer_in_time_is_asked_with_the_others_and_joins_lat
 
 def test_one_that_is_lost_before_it_has_answered_is_looked_for_again() -> None:
     session = Session(silent=["b"])
-    session.subscription.lost("b")
+    session.subscription.unreached("b")
     session.silent.clear()
     session.advance(RETRY_MIN_S)
     assert session.asked == ["a", "b", "c"]
     session = Session(silent=["b"])
     session.advance(PATIENCE_S - RETRY_MIN_S / 2)
-    session.subscription.lost("b")
+    session.subscription.unreached("b")
     session.advance(RETRY_MIN_S / 2)
     assert session.asked == ["a", "c"], "b after a while"
     session.advance(RETRY_MAX_S)
@@ -303,10 +303,19 @@ def test_when_the_client_has_said_all_the_reply_is_what_there_is() -> None:
     session.advance(RETRY_MAX_S)
     assert session.asked == ["a", "b", "c"]
     assert session.replies == [b"OK 1\n"]
+    alone = Session(["a"], silent=["a"])
+    alone.subscription.ask_now()
+    alone.is_leaving = True
+    alone.subscription.lost("a")
+    assert alone.replies == [b"ERR PLACEMENT_UNKNOWN nothing that may have its topics answers: try again\n"]
+    alone = Session(["a"], silent=["a"])
+    alone.shutting_down = alone.is_leaving = True
+    alone.subscription.reached("a")
+    assert alone.replies == [b"ERR SHUTTING_DOWN the broker is shutting down\n"], "a client connects again"
     alone = Session(["a"])
     alone.unreachable = {"a"}
     alone.subscription.lost("a")
     alone.advance(RETRY_MIN_S)
     alone.is_leaving = True
     alone.advance(RETRY_MAX_S)
-    assert alone.replies == [b"ERR SHUTTING_DOWN no socket\n"]
+    assert alone.replies == [b"ERR PLACEMENT_UNKNOWN no socket\n"]
