@@ -161,6 +161,7 @@ def test_http_has_all_of_a_partitioned_topic_at_any_gateway(groups: Groups) -> N
             described = client.get("/v1/topics/web").json()
             assert [part["topic"] for part in described["parts"]] == names("web")
             assert described["messages"] == stored_count
+            assert client.get("/v1/history").json()["part"] == f"group {A if client is http else B} of 2"
             listed = [topic["topic"] for topic in client.get("/v1/topics", params={"pattern": "web#*"}).json()["topics"]]
             assert listed == names("web")
         assert http.get("/v1/stats").json()["publish_total"] >= stored_count

@@ -40,6 +40,24 @@ def test_lines_do_not_begin_empty(broker: BrokerProcess, visit: Visit) -> None:
         assert line.evaluate(POINTS) > 70
 
 
+def test_the_lines_of_all_groups_do_not_begin_with_the_numbers_of_one(broker: BrokerProcess, visit: Visit) -> None:
+    """They rose to those of all groups as soon as the page was open."""
+
+    def kept(route: Any) -> None:
+        answer = route.fetch().json() | {"part": "group a of 2"}
+        answer["broker"] = {name: [5.0] * 10 for name in answer["broker"]}
+        answer["topics"] = {"orders": {"published": [7.0] * 10, "acked": [3.0] * 10}}
+        route.fulfill(json=answer)
+
+    page = visit(f"{broker.http}#/broker")
+    page.route("**/v1/history?*", kept)
+    page.goto(broker.http)
+    page.reload()
+    page.locator(".trow .spark .line[d*='L70 ']").wait_for(state="attached")
+    assert row(page, "orders").locator(".spark .line").evaluate(POINTS) > 70, "a topic is of one group, here of this one"
+    assert page.locator(".tile .spark .line").first.evaluate(POINTS) < 60
+
+
 def test_an_hour_of_a_topic_by_pointer_and_by_keys(broker: BrokerProcess, visit: Visit) -> None:
     dead_letters(broker, "invoices", "unpaid", "too-large")
     page = visit(f"{broker.http}#/topics/invoices", color_scheme="dark")

@@ -183,7 +183,7 @@ class Scene:
             if path != "/v1/history":
                 return frame | {"topic": path.split("/")[3], "kept": True, "numbers": self._history(path.split("/")[3], steps)}
             topics = {name: self._history(name, steps) for name in self._ends}
-            return frame | {"broker": self._history(None, steps), "topics_left_out": 0, "topics": topics}
+            return frame | {"part": None, "broker": self._history(None, steps), "topics_left_out": 0, "topics": topics}
         if path == "/v1/connections":
             return self._connections(body)
         if path == "/v1/broker":

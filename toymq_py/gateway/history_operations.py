@@ -26,9 +26,10 @@ TOPICS = flag("topics", "Whether to add every topic that the token may see.", de
 _NUMBERS = {"type": "array", "items": {"type": ["number", "null"]}}
 _COLUMNS = {"type": "object", "additionalProperties": _NUMBERS}
 _FRAME = {"step_s": {"type": "integer"}, "last_ms": {"type": "integer"}}
-HISTORY = {"type": "object", "required": ["step_s", "last_ms", "broker", "topics_left_out"], "properties": {
-    **_FRAME, "broker": _COLUMNS, "topics_left_out": {"type": "integer"},
+HISTORY = {"type": "object", "required": ["step_s", "last_ms", "part", "broker", "topics_left_out"], "properties": {
+    **_FRAME, "part": {"type": ["string", "null"]}, "broker": _COLUMNS, "topics_left_out": {"type": "integer"},
     "topics": {"type": "object", "additionalProperties": _COLUMNS}}}  # fmt: skip
+_WHOSE = "By column; null where nothing is known. `part`: the group that is asked, of several, whose numbers they are; or null."
 TOPIC_HISTORY = {"type": "object", "required": ["step_s", "last_ms", "topic", "kept"], "properties": {
     **_FRAME, "topic": {"type": "string"}, "kept": {"type": "boolean"}, "numbers": _COLUMNS}}  # fmt: skip
 
@@ -45,7 +46,8 @@ async def history(gateway: Gateway, request: Request) -> Response:
         others = [json.loads(answer) for answer in await gateway.neighbours.ask(f"/v1/history?{request.url.query}")]
     columns = merged_columns([kept.whole(window), *(other["broker"] for other in others)])
     left_out = kept.topics_left_out + sum(other["topics_left_out"] for other in others)
-    whole = _frame(window) | {"broker": columns, "topics_left_out": left_out}
+    part = gateway.broker.placement.part if gateway.neighbours is None else None  # of groups each keeps its own
+    whole = _frame(window) | {"part": part, "broker": columns, "topics_left_out": left_out}
     if not TOPICS.or_(False, request):
         return json_response(whole)
     pieces = _with_topics(gateway, request, window, whole, [other["topics"] for other in others])
@@ -80,7 +82,7 @@ async def topic_history(gateway: Gateway, request: Request) -> Response:
 OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/v1/history", "history",
               "The broker's rates, backlog and dead letters of the last hour, a number each ten seconds, the newest last.",
-              history, "see", (LAST_S, TOPICS), answers={200: Answer("By column; null where nothing is known.", HISTORY)},
+              history, "see", (LAST_S, TOPICS), answers={200: Answer(_WHOSE, HISTORY)},
               errors=(BadArgument,), safe=True),
     Operation("GET", "/v1/topics/{topic}/history", "topicHistory", "The same of one topic.", topic_history, "describe",
               (TOPIC, LAST_S),

@@ -34,7 +34,8 @@ async def test_the_whole_and_topics() -> None:
         await rig.publish("u", "a")
         await rig.gateway.history.sample()
         found = await asked(rig)
-        assert set(found) == {"step_s", "last_ms", "broker", "topics_left_out"}
+        assert set(found) == {"step_s", "last_ms", "part", "broker", "topics_left_out"}
+        assert found["part"] is None
         assert (found["step_s"], tuple(found["broker"])) == (STEP_S, BROKER_COLUMNS)
         assert found["broker"]["backlog"] == [None] * (ROWS - 1) + [3]
         found = await asked(rig, topics="true", last_s=11)

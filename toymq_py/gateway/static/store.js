@@ -234,7 +234,8 @@ export class Store extends EventTarget {
       return;
     }
     const agoS = Math.max(this.stats.time_ms - kept.last_ms, 0) / 1000;
-    for (const [name, column] of Object.entries(TOTALS)) this.rates[name].fill(kept.broker[column], kept.step_s, agoS);
+    // A group keeps the hour of its own part, and what is counted here is of all groups.
+    for (const [name, column] of Object.entries(kept.part ? {} : TOTALS)) this.rates[name].fill(kept.broker[column], kept.step_s, agoS);
     for (const [name, numbers] of Object.entries(kept.topics)) {
       const topic = this.topics.get(name);
       topic?.published.fill(numbers.published, kept.step_s, agoS);
