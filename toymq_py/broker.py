@@ -52,7 +52,7 @@ from toymq_py.storage.open_files import OPEN_FILES_MAX, OpenFiles
 from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.tail_cache import TailBudget
 from toymq_py.subscription import AnyPoll, PatternPoll, PatternSubscription, Poll, SubscriptionRegistry
-from toymq_py.topic import DeliveryPermit, Ticker, Topic, TopicServices, TracedTopic, Tracer, unopened_topic
+from toymq_py.topic import DeliveryPermit, Ticker, Topic, TopicServices, TracedTopic, Tracer, begin_carefully, unopened_topic
 from toymq_py.topic_moves import TopicMoves
 
 logger = logging.getLogger("toymq_py.broker")
@@ -166,8 +166,8 @@ class Broker:
             if name not in self.unopened:
                 self._open_safely(name, self.directory.topic_path(name))
         self._dead_letters.settle_moves(self.topics)
-        for topic in self.topics.values():
-            topic.opened()
+        call_all(topic.opened for topic in self.topics.values())
+        begin_carefully(self.topics.values(), self.directory.unclean_ends)
 
     def _open_safely(self, name: str, path: str) -> None:
         """Open a topic. One that fails, or is elsewhere, stays closed until a restart, and the others are served."""
@@ -496,5 +496,5 @@ class Broker:
         for topic in self.topics.values():
             topic.close(neatly=not self._shutdown.is_late)
         self.topics.clear()
-        self.directory.close()
+        self.directory.close(clean=self._shutdown.is_clean)
         self._directory_check = None

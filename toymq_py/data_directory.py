@@ -13,7 +13,7 @@ from toymq_py.config.alerts import Alert
 from toymq_py.config.webhooks import Webhook
 from toymq_py.errors import DamagedData, DataDirectoryError, RequestError, StorageFailed
 from toymq_py.names import check_name
-from toymq_py.storage import alerts_file, amqp_file, directory_owner, moves_file, partitions_file, webhooks_file
+from toymq_py.storage import alerts_file, amqp_file, directory_owner, moves_file, partitions_file, unclean_ends, webhooks_file
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, remove_tree
@@ -42,6 +42,8 @@ class DataDirectory:
         self._topics = f"{path}/topics"
         self._deleted = count()
         self._lock: DirectoryLock | None = None
+        self.unclean_ends = 0
+        """How many lives of the broker before this one, in a row, had no clean stop."""
 
     def open(self, pid: int, address: str | None, lock: DirectoryLock | None = None) -> None:
         """Make the directory if it is missing, and lock it. Blocks.
@@ -64,14 +66,17 @@ class DataDirectory:
         except DataDirectoryError:
             self.close()
             raise
+        self.unclean_ends = unclean_ends.count_life(fs, path)
         with contextlib.suppress(OSError):  # a directory of topics that is missing is made for the owner alone
             if fs.is_open_to_others(path) and fs.is_open_to_others(self._topics):
                 logger.warning("%s: other users of this machine can read it, an older version made it so: `chmod -R go= %s`",
                                path, path)  # fmt: skip
 
-    def close(self) -> None:
-        """Release the lock. Idempotent."""
+    def close(self, *, clean: bool = False) -> None:
+        """Release the lock. Idempotent. ``clean``: all is stored."""
         if self._lock is not None:
+            if clean:
+                unclean_ends.end_cleanly(self.fs, self.path)
             self._lock.release()
             self._lock = None
 

@@ -49,6 +49,7 @@ class Shutdown:
         self._clock = clock
         self._ends_at = inf
         self._finished: Callable[[], None] | None = None
+        self._is_over = False
 
     def begin(self, ends_at: float) -> None:
         """End every subscription and poll, and refuse changes that have not begun.
@@ -90,6 +91,7 @@ class Shutdown:
         self._flusher.flush_all(self._end)
 
     def _end(self) -> None:
+        self._is_over = True
         done, self._finished = self._finished, None
         if done is not None:
             done()
@@ -104,6 +106,11 @@ class Shutdown:
             )  # fmt: skip
             self._flusher.abandon()
             self._end()
+
+    @property
+    def is_clean(self) -> bool:
+        """All was stored before the deadline."""
+        return self._is_over and not self.is_late
 
     @property
     def is_late(self) -> bool:

@@ -225,6 +225,39 @@ def test_the_check_finds_a_message_with_two_workers() -> None:
         check(shop, [])
 
 
+async def test_a_message_that_kills_the_broker_at_once_becomes_a_dead_letter(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before its attempt is stored: it came for ever, and nothing behind it."""
+    caplog.set_level(logging.CRITICAL, "toymq")
+    kills = 0
+    with BrokerProcess(tmp_path / "d") as broker:
+        async with toymq.connect(f"127.0.0.1:{broker.port}", backoff_max_s=0.05, timeout_s=TIMEOUT_S) as mq:
+            await mq.create("jobs", {"max_attempts": 2})
+            for payload in (b"good", b"poison", b"good"):
+                await mq.pub("jobs", payload)
+            async with mq.sub("jobs.dlq", "audit") as letters:
+                done: set[int] = set()
+
+                async def is_killed() -> bool:
+                    async with mq.sub("jobs", "workers", window=1) as messages:
+                        while len(done) < 2:
+                            message = await messages.next(TIMEOUT_S)
+                            if message.payload == b"poison":
+                                await asyncio.to_thread(broker.kill)
+                                return True
+                            await message.ack(sync=True)
+                            done.add(message.id)
+                    return False
+
+                while await is_killed():
+                    kills += 1
+                    assert kills <= 4, "two that are accidents, and max_attempts"
+                    await asyncio.to_thread(broker.start)
+                letter = await letters.next(TIMEOUT_S)
+                assert (letter.payload, letter.headers["toymq-attempts"]) == (b"poison", "2")
+
+
 async def test_a_poison_message_is_tried_so_often_and_comes_back_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The broker is killed after each attempt: it counts all the same. (A synced ack of a good message is a flush of both.)"""
     caplog.set_level(logging.CRITICAL, "toymq")

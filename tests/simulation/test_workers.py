@@ -146,7 +146,7 @@ def test_a_subscription_that_outlives_its_worker_in_silence_is_caught(monkeypatc
                 self.lost_reply(expected.held)
 
     monkeypatch.setattr(PlaceLinks, "_lost", in_silence)
-    assert caught(LOST, plan=ONE_LIFE, first=6)
+    assert caught(LOST, plan=ONE_LIFE, first=40)
 
 
 def test_a_pattern_of_one_worker_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from toymq_py.placement import Placement
 from toymq_py.records import Records
 from toymq_py.storage.log import Log
 from toymq_py.storage.open_files import OPEN_FILES_MAX
+from toymq_py.storage.unclean_ends import end_cleanly
 from toymq_py.subscription import AnyPoll, PatternSubscription
 from toymq_py.subscription.pattern_subscription import MultiSubscription
 from toymq_py.topic import Delivery, Published, Subscription, Tracer
@@ -50,8 +51,11 @@ class BrokerRig:
         self.ended: list[str] = []
         self.restart()
 
-    def restart(self) -> None:
-        """A new broker on the disk as it is; the one before must have ended."""
+    def restart(self, *, again: bool = False) -> None:
+        """A new broker on the disk as it is; the one before must have ended. ``again``: behind kills in a row consumers begin
+        carefully (ADR 0249); else none was before."""
+        if not again:
+            end_cleanly(self.disk, self.options.data_dir)
         self.loop = SimLoop(self.clock, random.Random(3))
         self.broker = Broker(
             self.options, fs=self.disk, scheduler=self.loop, clock=self.clock, tracer=self._tracer,
@@ -59,11 +63,11 @@ class BrokerRig:
         )  # fmt: skip
         self.broker.open(1)
 
-    def reopen(self, *, power_cut: bool = False, placement: Placement = ALONE) -> None:
-        """A new process on the same disk."""
+    def reopen(self, *, power_cut: bool = False, placement: Placement = ALONE, again: bool = False) -> None:
+        """A new process on the same disk. ``again``: see ``restart``."""
         self._placement = placement
         self.disk = self.disk.crash() if power_cut else self.disk.kill()
-        self.restart()
+        self.restart(again=again)
 
     def advance(self, seconds: float) -> None:
         """Let time pass, the ticker included."""

@@ -13,11 +13,12 @@ from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import FileSystem, replace_file
 from toymq_py.storage.topic_directories import check_topics, topic_names
+from toymq_py.storage.unclean_ends import LEFT_BY_PROCESSES
 
 FILE_NAME = "workers.json"
 
-OF_A_NEW_DIRECTORY = frozenset(("LOCK", "topics", "workers", f"{FILE_NAME}.tmp"))
-"""What an empty data directory may have: the lock, no topics, and what a kill left of a division."""
+OF_A_NEW_DIRECTORY = LEFT_BY_PROCESSES | {"topics", "workers", f"{FILE_NAME}.tmp"}
+"""What an empty data directory may have: of a process, no topics, and what a kill left of a division."""
 
 UNDIVIDABLE = {
     "amqp.json": "workers serve no AMQP: `toymq definitions export --data-dir {0} > FILE` keeps its exchanges, queues and "

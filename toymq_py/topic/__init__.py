@@ -1,6 +1,7 @@
 """One topic. Contract: delivery.md, storage.md."""
 
 from toymq_py.storage.commit.batch import Appended, Commit, CommitState
+from toymq_py.topic.careful_start import begin_carefully
 from toymq_py.topic.channel import Channel, DeliveredIds, Delivery, Subscription
 from toymq_py.topic.delivery_permit import DeliveryPermit
 from toymq_py.topic.description import is_attached, oldest_due_ns, unopened_topic
@@ -30,6 +31,7 @@ __all__ = [
     "TopicServices",
     "TracedTopic",
     "Tracer",
+    "begin_carefully",
     "is_attached",
     "oldest_due_ns",
     "unopened_topic",

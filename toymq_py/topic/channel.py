@@ -180,8 +180,8 @@ class Channel:
     handler may hang. Does not know its topic: see ``ChannelContext``.
     """
 
-    __slots__ = ("_arm", "_deliverer", "_held", "acked_total", "closed", "consumer", "context", "idle", "mode", "polls",
-                 "redelivered_total", "sessions", "single")  # fmt: skip
+    __slots__ = ("_arm", "_deliverer", "_held", "acked_total", "closed", "consumer", "context", "idle", "instead", "mode",
+                 "polls", "redelivered_total", "sessions", "single")  # fmt: skip
 
     def __init__(
         self, context: ChannelContext, consumer: Consumer, *, arm: Callable[["Channel", float], None],
@@ -204,6 +204,7 @@ class Channel:
         self.acked_total = self.redelivered_total = 0  # since the start of the broker
         self.single: SingleActive[Subscription] | None = None
         """Which session is active, with mode=single."""
+        self.instead: Callable[[Subscription, int, int, Subscription | None], Delivery | None] | None = None  # of take
         self._arm = arm
         self._held = held
         self._deliverer = deliverer_for(self.mode, context, consumer, self.notify_ready)
@@ -369,6 +370,8 @@ class Channel:
         self, subscription: Subscription, room: int, max_bytes: int, waiting: Subscription | None = None
     ) -> Delivery | None:
         """See ``Subscription.take_some``. After None the subscription, or ``waiting``, is woken when messages are ready."""
+        if self.instead is not None:
+            return self.instead(subscription, room, max_bytes, waiting)
         context, single = self.context, self.single
         if single is not None and self.sessions and (waiting or subscription) is not single.taker:
             if subscription.mode is None:
@@ -437,8 +440,7 @@ class Channel:
 
     def return_uncounted(self, ids: Sequence[IdRange]) -> int:
         """End leases of messages that no application had: no attempt (ADR 0088). Returns: how many were inflight."""
-        count = self.consumer.return_uncounted(ids)
-        if count:
+        if count := self.consumer.return_uncounted(ids):
             self.context.metrics.nack_total += count
             self.context.changed()
             self.notify_ready()
@@ -464,8 +466,7 @@ class Channel:
     def touch(self, ids: Sequence[IdRange], visibility_s: float | None) -> int:
         """See ``Topic.touch``."""
         lease_s = self.context.policy.visibility_s if visibility_s is None else visibility_s
-        count = self.consumer.touch(ids, self.context.clock.monotonic() + lease_s)
-        if count:
+        if count := self.consumer.touch(ids, self.context.clock.monotonic() + lease_s):
             self.arm()
         return count
 

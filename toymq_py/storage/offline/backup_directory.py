@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import FileSystem, replace_file
+from toymq_py.storage.unclean_ends import LEFT_BY_PROCESSES
 
 MARK_NAME = "backup.json"
 MARK_VERSION = 1
@@ -19,7 +20,7 @@ def is_empty(fs: FileSystem, path: str, besides: Iterable[str] = ()) -> bool:
     """Whether a directory is missing, or holds only what a file system or a lock leaves there, and what is named."""
     if not fs.is_dir(path):
         return not fs.exists(path)
-    return not {*fs.listdir(path)} - {"LOCK", "lost+found", *besides}
+    return not {*fs.listdir(path)} - LEFT_BY_PROCESSES - {"lost+found", *besides}
 
 
 def make_directory(fs: FileSystem, path: str) -> None:

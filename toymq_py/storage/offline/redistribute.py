@@ -23,6 +23,7 @@ from toymq_py.storage import partitions_file, webhooks_file
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.partitions_file import StoredPartitions
 from toymq_py.storage.topic_directories import check_topics, no_directories, topic_names
+from toymq_py.storage.unclean_ends import LEFT_BY_PROCESSES
 from toymq_py.storage.workers_file import (
     Division,
     UnknownDivision,
@@ -184,7 +185,7 @@ def _move_webhooks(fs: FileSystem, root: str, homes: list[str]) -> None:
 def _remove_empty(fs: FileSystem, root: str, directory: str) -> None:
     """Remove a directory that nothing uses, but for what is unknown in it."""
     drop_empty_topics(fs, directory)
-    if directory != root and set(fs.listdir(directory)) <= {"LOCK"}:
+    if directory != root and set(fs.listdir(directory)) <= LEFT_BY_PROCESSES:
         for name in fs.listdir(directory):
             fs.unlink(f"{directory}/{name}")
         fs.rmdir(directory)

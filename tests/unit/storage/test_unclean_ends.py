@@ -1,0 +1,58 @@
+"""How many lives in a row had no clean stop."""
+
+import errno
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.sim_disk import SimDisk
+from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.unclean_ends import FILE_NAME, count_life, end_cleanly
+
+DIR = "/d"
+
+
+@pytest.fixture
+def disk() -> SimDisk:
+    disk = SimDisk(random.Random(1))
+    disk.mkdir(DIR)
+    return disk
+
+
+def test_each_life_counts_those_before_it_until_one_ends_cleanly(disk: SimDisk) -> None:
+    for before in (0, 1, 2):
+        assert count_life(disk, DIR) == before
+        disk = disk.kill()
+    end_cleanly(disk, DIR)
+    assert disk.listdir(DIR) == []
+    end_cleanly(disk, DIR)  # idempotent
+    assert count_life(disk, DIR) == 0
+
+
+@pytest.mark.parametrize("text", [b"", b"-1", b"two", b"\xff", b"1\n"])
+def test_what_is_no_number_counts_as_none_and_is_replaced(disk: SimDisk, text: bytes) -> None:
+    file = disk.open(f"{DIR}/{FILE_NAME}", create=True)
+    file.pwrite(text, 0)
+    file.close()
+    assert count_life(disk, DIR) == 0
+    assert count_life(disk, DIR) == 1
+
+
+def test_a_number_has_an_end(disk: SimDisk) -> None:
+    file = disk.open(f"{DIR}/{FILE_NAME}", create=True)
+    file.pwrite(b"999999999", 0)
+    file.close()
+    assert [count_life(disk, DIR), count_life(disk, DIR)] == [999_999_999] * 2
+
+
+@pytest.mark.parametrize("use", [count_life, end_cleanly])
+def test_a_disk_that_refuses_it_stops_no_broker(use: Callable[[FileSystem, str], object]) -> None:
+    class Refusing:
+        def open(self, *_: object, **__: object) -> None:
+            raise OSError(errno.EROFS, "read-only")
+
+        def unlink(self, _: str) -> None:
+            raise OSError(errno.EROFS, "read-only")
+
+    assert use(Refusing(), DIR) in (0, None)  # type: ignore[arg-type]

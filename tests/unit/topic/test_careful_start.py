@@ -1,0 +1,124 @@
+"""Behind kills in a row: what a consumer gets first is counted before it is delivered. ADR 0249."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.broker_rig import BrokerRig
+from toymq_py.consumer_options import Mode
+from toymq_py.storage.unclean_ends import FILE_NAME
+from toymq_py.topic import Subscription
+from toymq_py.topic.careful_start import CAREFUL_S, LOOK_S
+
+MAX_ATTEMPTS = 4
+STORED_S = LOOK_S / 2
+"""The simulated disk is faster."""
+
+
+def killed_twice(messages: int = 5, **more: Any) -> tuple[BrokerRig, Subscription]:
+    """A broker behind two kills, and a session of a consumer that was there before."""
+    rig = BrokerRig(max_attempts=MAX_ATTEMPTS)
+    rig.publish("t", *(b"%d" % number for number in range(messages)))
+    rig.subscribe("t", **more)
+    rig.flush("t")
+    rig.reopen(again=True)
+    rig.reopen(again=True)
+    return rig, rig.subscribe("t", **more)
+
+
+def ids(rig: BrokerRig, subscription: Subscription) -> list[int]:
+    return [msg_id for msg_id, _ in rig.take(subscription)]
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared", "keyed"])
+@pytest.mark.parametrize("window", [1, 100])
+@pytest.mark.parametrize("poison", [0, 3])
+def test_a_message_that_kills_the_broker_at_once_becomes_a_dead_letter(mode: Mode, window: int, poison: int) -> None:
+    """It is killed the moment that it is delivered, before the debouncer has stored anything: it came for ever."""
+    rig = BrokerRig(max_attempts=MAX_ATTEMPTS)
+    rig.publish("t", *(b"%d" % number for number in range(6)))
+    rig.subscribe("t", mode=mode, window=window)
+    rig.flush("t")
+    for _ in range(2 + MAX_ATTEMPTS + 1):
+        rig.reopen(again=True)
+        session = rig.subscribe("t", mode=mode, window=window)
+        got = ids(rig, session)
+        for _ in range(40):
+            if poison in got:
+                break
+            for msg_id in got:
+                rig.ack("t", msg_id, msg_id)
+            rig.advance(LOOK_S)
+            got = ids(rig, session)
+        else:
+            break
+    rig.advance(1)
+    assert rig.broker.directory.unclean_ends > MAX_ATTEMPTS
+    assert rig.broker.topics["t.dlq"].log.committed_id == 1, "the poison, and nothing healthy"
+    assert rig.broker.topics["t"].describe()["consumers"][0]["backlog"] == 0
+
+
+def test_one_message_at_a_time_each_when_its_attempt_is_stored_and_all_when_it_is_over() -> None:
+    rig, session = killed_twice()
+    assert ids(rig, session) == [], "it waits for the disk"
+    rig.advance(STORED_S)
+    assert ids(rig, session) == [0]
+    assert ids(rig, session) == []
+    rig.ack("t", 0, 0)
+    ids(rig, session)
+    rig.advance(STORED_S)
+    assert ids(rig, session) == [1]
+    assert rig.broker.metrics.deliver_total == 2
+    rig.advance(CAREFUL_S)
+    assert session in rig.woken
+    assert ids(rig, session) == [2, 3, 4], "a slow handler does not hold the others"
+
+
+def test_a_new_consumer_and_one_behind_a_single_kill_begin_as_always() -> None:
+    rig, _ = killed_twice()
+    assert ids(rig, rig.subscribe("t", "new")) == [0, 1, 2, 3, 4]
+    rig.reopen()
+    assert ids(rig, rig.subscribe("t")) == [0, 1, 2, 3, 4]
+
+
+def test_a_clean_stop_ends_the_row() -> None:
+    rig, _ = killed_twice()
+    assert rig.broker.directory.unclean_ends == 2
+    rig.broker.stop_deliveries()
+    ended: list[bool] = []
+    rig.broker.finish(lambda: ended.append(True))
+    rig.advance(1)
+    rig.broker.close()
+    assert ended
+    assert not rig.disk.exists(f"{rig.options.data_dir}/{FILE_NAME}")
+
+
+def test_what_its_client_acks_meanwhile_does_not_come() -> None:
+    """It had the message in the life before."""
+    rig, session = killed_twice()
+    assert ids(rig, session) == []
+    rig.ack("t", 0, 0)
+    rig.advance(STORED_S)
+    ids(rig, session)
+    rig.advance(STORED_S)
+    assert ids(rig, session) == [1]
+
+
+def test_a_taker_that_goes_meanwhile_leaves_the_message_to_the_next() -> None:
+    rig, session = killed_twice(mode="shared")
+    assert ids(rig, session) == []
+    session.close()
+    rig.advance(LOOK_S)
+    assert ids(rig, rig.subscribe("t", mode="shared")) == [0]
+
+
+def test_a_poll_that_goes_meanwhile_leaves_the_message_uncounted() -> None:
+    rig, session = killed_twice()
+    session.close()
+    poll = rig.poll("t")
+    assert poll.take(10, 1 << 20) == []
+    rig.advance(STORED_S)
+    poll.close()
+    rig.advance(LOOK_S)
+    (delivery,) = rig.poll("t").take(10, 1 << 20)
+    assert (delivery.first_id, delivery.attempt) == (0, 1)

@@ -1,0 +1,127 @@
+"""After kills in a row: what a consumer gets first is counted on the disk before it is delivered. ADR 0249.
+
+Attempts are stored by the debouncer, up to 100 ms behind the delivery. A message that kills the broker sooner would never be
+counted, and never become a dead letter. So where the last lives of the broker had no clean stop, a consumer that was there
+before begins like this, for a moment: one message at a time, delivered when its attempt is on stable storage, and the next when
+it is settled. Every life stores some progress, and so the one that kills is counted in each, whatever stands before it.
+"""
+
+from collections.abc import Callable, Iterable
+
+from toymq_py.consumer import Lessee
+from toymq_py.errors import RequestError
+from toymq_py.topic.channel import Channel, Delivery, Subscription
+from toymq_py.topic.topic import Topic
+
+UNCLEAN_ENDS_MIN = 2
+"""One kill is an accident."""
+CAREFUL_S = 0.25
+"""From a consumer's first delivery on. A handler that is slower does not hold the others' messages for longer."""
+LOOK_S = 0.005
+"""Between looks whether what was delivered is settled."""
+
+
+class CarefulStart:
+    """Of one consumer; takes in the place of its channel, until it is over. Belongs to the event loop.
+
+    It leases a message to itself, has that stored, as an attempt, and gives up the lease for that of the taker.
+    """
+
+    __slots__ = ("_channel", "_ends_at", "_flush", "_leased", "_lessee", "_stored")
+
+    def __init__(self, channel: Channel, flush: Callable[[Callable[[OSError | RequestError | None], None]], None]) -> None:
+        """``flush`` stores the consumers of the topic."""
+        self._channel = channel
+        self._flush = flush
+        self._lessee = Lessee(1)
+        self._ends_at: float | None = None
+        self._leased: Delivery | None = None
+        self._stored = False
+
+    def take(
+        self, subscription: Subscription, room: int, max_bytes: int, waiting: Subscription | None = None
+    ) -> Delivery | None:
+        """As ``Channel.take``."""
+        channel = self._channel
+        if self._ends_at is None:
+            self._ends_at = channel.context.clock.monotonic() + CAREFUL_S
+            self._look_later()
+        leased = self._still_leased()
+        if leased is not None and self._stored:
+            self._give_up(leased)
+            return self._take(subscription, max_bytes, waiting)
+        if channel.consumer.inflight:
+            channel.idle[waiting or subscription] = None
+            return None
+        own = Subscription(
+            channel, mode=subscription.mode, window=1, visibility_s=subscription.visibility_s, wake=subscription.wake,
+            ended=subscription.ended, lessee=self._lessee,
+        )  # fmt: skip
+        self._leased, self._stored = self._take(own, max_bytes, waiting or subscription), False
+        if self._leased is not None:
+            self._uncount(self._leased)
+            channel.idle[waiting or subscription] = None
+            self._flush(self._is_stored)
+        return None
+
+    def _take(self, subscription: Subscription, max_bytes: int, waiting: Subscription | None) -> Delivery | None:
+        channel = self._channel
+        channel.instead = None
+        try:
+            return channel.take(subscription, 1, max_bytes, waiting)
+        finally:
+            channel.instead = self.take
+
+    def _uncount(self, leased: Delivery) -> None:
+        """It is not delivered yet."""
+        metrics = self._channel.context.metrics
+        metrics.deliver_total -= len(leased)
+        if leased.attempt > 1:
+            metrics.redeliver_total -= len(leased)
+            self._channel.redelivered_total -= len(leased)
+
+    def _still_leased(self) -> Delivery | None:
+        """None, too, when it was settled meanwhile: by a client that had it in the life before."""
+        if self._leased is not None and not self._channel.consumer.inflight_to(self._lessee):
+            self._leased = None
+        return self._leased
+
+    def _give_up(self, leased: Delivery) -> None:
+        self._leased = None
+        self._channel.consumer.unsend(self._lessee, leased.first_id, leased.last_id)
+
+    def _is_stored(self, error: OSError | RequestError | None) -> None:
+        """Also when the disk has refused it: the message does not wait for a disk that is full."""
+        self._stored = True
+        self._wake_one()
+
+    def _wake_one(self) -> None:
+        if self._leased is not None and self._stored and (idle := self._channel.idle):
+            taker, _ = idle.popitem(last=False)
+            taker.wake(taker)
+
+    def _look_later(self) -> None:
+        self._channel.context.scheduler.later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        channel = self._channel
+        if channel.closed or channel.context.topic_deleted:
+            return
+        assert self._ends_at is not None
+        leased = self._still_leased()
+        if channel.context.clock.monotonic() < self._ends_at or (leased is not None and not self._stored):
+            self._look_later()
+            self._wake_one()
+        else:
+            channel.instead = None
+            if leased is not None:
+                self._give_up(leased)
+        channel.wake_next()
+
+
+def begin_carefully(topics: Iterable[Topic], unclean_ends: int) -> None:
+    """Let the consumers of topics that were opened begin like this, behind so many lives without a clean stop."""
+    if unclean_ends >= UNCLEAN_ENDS_MIN:
+        for topic in topics:
+            for channel in topic.channels.values():
+                channel.instead = CarefulStart(channel, topic.flush_offsets).take
