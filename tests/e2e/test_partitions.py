@@ -142,6 +142,41 @@ def divided(data_dir: Path, workers: int) -> None:
                 assert wire.ask(b"PUB orders#%d - 1\nx\n" % number) == b"OK 0"
 
 
+@pytest.mark.parametrize("at_home", [True, False], ids=["home", "another"])
+def test_a_worker_is_killed_within_a_delete_and_no_plain_topic_takes_the_name(tmp_path: Path, at_home: bool) -> None:
+    """The place of a plain topic had done its part, and SUB made one there, beside the partitions that were left."""
+    data_dir, workers = tmp_path / "data", 3
+    home = worker_of("orders", workers)
+    killed, third = (worker for worker in range(workers) if worker != home)
+    with serving(data_dir, workers) as running:
+        running.ready(workers)
+        with running.wire(home) as wire:
+            assert wire.ask(b"CREATE orders partitions=%d\n" % COUNT) == b"OK 0"
+            for _ in range(COUNT):
+                assert wire.ask(b"PUB orders - 1\nx\n") == b"OK 0"
+        with running.wire(home if at_home else third) as wire:
+            assert lengths(wire) == [1] * COUNT, "it has a connection to each"
+            os.kill(running.pids[killed], signal.SIGSTOP)
+            wire.send(b"DELETE orders\n")
+            with running.wire(third) as other:
+                while not other.ask(b"DESCRIBE orders#%d\n" % of_worker(third)).startswith(b"ERR NO_SUCH_TOPIC"):
+                    pass  # it does its part at once
+            os.kill(running.pids[killed], signal.SIGKILL)
+            running.ready(1)
+            assert wire.line() == b"", "the outcome is not known"
+        with running.wire(home) as wire:
+            assert wire.ask(b"SUB orders c\n").startswith(b"ERR PLACEMENT_UNKNOWN")
+            assert not list(data_dir.glob("workers/*/topics/orders"))
+        with running.wire(third) as wire:
+            assert wire.ask(b"DELETE orders\n").startswith(b"OK "), "a repeat completes it"
+        assert places(data_dir) == {}
+
+
+def of_worker(worker: int) -> int:
+    """A partition that is placed with one of three workers."""
+    return next(number for number, name in enumerate(NAMES) if worker_of(name, 3) == worker)
+
+
 def forget(data_dir: Path, worker: int) -> None:
     """What a worker has that has done a DELETE of it."""
     (data_dir / f"workers/{worker}/partitions.json").write_bytes(partitions_file.encode({}))

@@ -32,8 +32,9 @@ def plan_of(
     """How places are asked for a command; None: as for others.
 
     CREATE of partitions is first for where a plain topic would be. DELETE in a cluster is first and behind the others (ADR
-    0198). Among workers one that was killed in an earlier DELETE may have partitions of the name still, so all are asked: first
-    the place of a plain topic, as a PUB may stand behind the command. If that is here, see ``Passing.ask_others``.
+    0198). Among workers it is last for the place of a plain topic: interrupted, it leaves the topic there, so that no plain one
+    of its name is made. One that was killed in an earlier DELETE may have partitions of the name still, so all are asked. If
+    that place is here, see ``Passing.ask_others``.
 
     Args:
         follows: the client follows MOVED.
@@ -44,10 +45,10 @@ def plan_of(
         return Plan([[home], placement.places()]) if PARTITIONS in command.settings else None
     if command.topic in partitioned.by_name:
         in_groups = Plan([[home], others, [home], others], NO_SUCH)
-        return Plan([placement.places()], NOT_HERE) if placement.table is None else in_groups
+        return Plan([others, [home]], NOT_HERE) if placement.table is None else in_groups
     if placement.table is not None or home == placement.here or follows or PARTITION_MARK in command.topic:
         return None
-    return Plan([[home], [place for place in others if place != placement.here]], NOT_HERE)
+    return Plan([[place for place in others if place != placement.here], [home]], NOT_HERE)
 
 
 class Stages:
@@ -59,7 +60,7 @@ class Stages:
         """
         Args:
             done: gets the reply, ``OK`` with the sum of all, or why one cannot be asked.
-            missing: the reply when all lack the topic; by default that of the first.
+            missing: the reply when all lack the topic; by default that of the first that does not name another place.
         """
         self._left = [stage for stage in plan.stages if stage]
         self._lacks = plan.lacks
@@ -80,7 +81,9 @@ class Stages:
 
     def _answered(self, reply: bytes) -> None:
         if reply.startswith(self._lacks):
-            self._missing = self._missing or reply
+            known = self._missing
+            if known is None or (isinstance(known, bytes) and not known.startswith(NO_SUCH)):
+                self._missing = reply
         elif reply.startswith(b"ERR"):
             self._done(reply)
             return

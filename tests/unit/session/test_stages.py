@@ -57,6 +57,12 @@ def test_what_is_gone_in_some_places_is_deleted(replies: Sequence[Reply], reply:
     assert asked(*replies, lacks=NO_SUCH)[1] == reply
 
 
+def test_a_place_that_says_why_is_told_before_one_that_names_another() -> None:
+    moved, why = b"ERR MOVED a:1 (worker 0) has the topic x\n", b"ERR NO_SUCH_TOPIC x\n"
+    assert asked(moved, why, moved, lacks=NOT_HERE)[1] == why
+    assert asked(moved, moved, moved, lacks=NOT_HERE)[1] == moved
+
+
 def test_where_each_worker_lacks_it_the_first_or_this_one_says_why() -> None:
     moved = b"ERR MOVED a:1 (worker 0) has the topic x\n"
     replies = b"ERR NO_SUCH_TOPIC x\n", moved, moved
