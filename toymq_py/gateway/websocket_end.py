@@ -6,7 +6,7 @@ from contextlib import suppress
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from toymq_py.errors import RequestError
-from toymq_py.gateway.access import check_again
+from toymq_py.gateway.access import check_again, refused
 from toymq_py.gateway.request_context import Gateway
 
 GOING_AWAY = 1001
@@ -17,11 +17,12 @@ LOOK_S = 60.0
 
 
 async def leave(
-    gateway: Gateway, socket: WebSocket, end: Callable[[], None], answered: Callable[[], Awaitable[None]]
+    gateway: Gateway, socket: WebSocket, action: str, end: Callable[[], None], answered: Callable[[], Awaitable[None]]
 ) -> None:
     """Close the WebSocket when the broker shuts down, behind the answers to what was begun, or when the token is revoked.
 
     Args:
+        action: of the handshake, in the audit trail.
         end: ends its subscriptions; called first, since the close waits behind unsent messages.
         answered: waits until the frames that were begun are answered.
     """
@@ -29,7 +30,8 @@ async def leave(
         await gateway.waiting.sleep(LOOK_S)
         try:
             check_again(gateway, socket, "see", "")
-        except RequestError:
+        except RequestError as error:
+            refused(gateway, socket, action, error)
             end()
             await _close(socket, POLICY)
             return

@@ -222,3 +222,29 @@ def test_a_topic_that_another_protocol_made_may_be_declared_as_it_is_with_any_ri
             assert wire.content().body == b"tea"
         with AmqpWire(broker.amqp).login(password=token("all")) as wire:
             wire.ask(1, "queue.declare", queue="orders", durable=True, arguments={"x-max-priority": 3})
+
+
+def test_each_refusal_is_in_the_audit_trail(tmp_path: Path, auth: Path) -> None:
+    """A mechanism that is not there, a token that is gone, and dead letters, which the broker alone writes, had no line."""
+    all_rights = table("all", 'publish = [">", "orders.dlq"]\nsubscribe = [">"]\nadmin = true')
+    auth.write_text(all_rights + table("goes", RIGHTS))
+    options = ("--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--auth-file", str(auth))
+    with BrokerProcess(tmp_path / "d", *options) as broker:
+        with AmqpWire(broker.amqp) as wire:
+            begun(wire)
+            wire.send(0, "connection.start-ok", mechanism="ANONYMOUS", response=b"", locale="en_US", client_properties={})
+            assert wire.closed_with("connection.close")[0] == 403
+        with AmqpWire(broker.amqp).login(password=token("all")) as wire:
+            httpx.put(f"{broker.http}v1/topics/orders.dlq", json={}, headers={"authorization": f"Bearer {token('all')}"})
+            wire.publish(b"x", "orders.dlq")
+            assert wire.closed_with()[0] == 406
+        with AmqpWire(broker.amqp).login(password=token("goes")) as wire:
+            auth.write_text(all_rights)
+            broker.hang_up()
+            assert wire.closed_with("connection.close")[0] == 403
+        broker.terminate()
+        _, trail = broker.ended()
+        for action, name, result in (
+            ("login", "-", "AUTH_REQUIRED"), ("publish", "all", "FORBIDDEN"), ("login", "goes", "AUTH_FAILED")
+        ):  # fmt: skip
+            assert f"action={action} token={name} address=127.0.0.1 via=amqp result={result}" in trail

@@ -166,6 +166,11 @@ async def test_a_head_that_is_not_a_scrapers_is_refused(port: int, head: bytes, 
     assert said, "a line says why"
 
 
+async def test_a_host_that_is_not_allowed_is_in_the_audit_trail(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    await say(port, b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n")
+    assert caplog.messages == ["action=request token=- address=127.0.0.1 via=http result=FORBIDDEN"]
+
+
 @pytest.mark.parametrize("head", [b"0\r\n", b"1\r\nHost: 127.0.0.1:9\r\n", b"1\r\nhost: toymq.localhost\r\n"])
 async def test_heads_of_scrapers(port: int, head: bytes) -> None:
     assert (await say(port, b"GET /metrics HTTP/1." + head + b"Accept: */*\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
