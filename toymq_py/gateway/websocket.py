@@ -44,6 +44,7 @@ from toymq_py.gateway.operations import TOPIC, Answer, Need, Operation
 from toymq_py.gateway.problems import UpgradeRequired
 from toymq_py.gateway.publish_operations import LINE_MEMBERS, append, check_size, message_of
 from toymq_py.gateway.request_context import Gateway
+from toymq_py.gateway.websocket_end import refuse_bytes
 from toymq_py.gateway.websocket_route import websocket_route
 from toymq_py.lease_number import new_lease_number
 from toymq_py.names import check_name
@@ -61,7 +62,6 @@ TAKE_MESSAGES = 128
 """Leased and written at once, after the socket took the batch before; so only the last batch can be unsent in part."""
 WINDOW = 100
 WINDOW_MAX = 10_000
-UNSUPPORTED = 1003
 
 MEMBERS: Mapping[str, frozenset[str]] = {
     "publish": LINE_MEMBERS,
@@ -168,8 +168,7 @@ class Conversation:
         await self.wait_answered()
         self.end()  # a subscription that one of them began meanwhile
         if message["type"] == "websocket.receive":
-            with suppress(WebSocketDisconnect, RuntimeError):  # it ended meanwhile
-                await self._socket.close(UNSUPPORTED, "send text frames")
+            await refuse_bytes(self._socket)
 
     def _holds_too_much(self) -> bool:
         """Whether its unanswered frames exceed the limit of a connection, or its share when memory is short."""

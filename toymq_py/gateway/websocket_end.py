@@ -11,6 +11,7 @@ from toymq_py.gateway.request_context import Gateway
 
 GOING_AWAY = 1001
 """The broker shuts down (RFC 6455, 7.4.1). Not 1012: it does not know whether it starts again."""
+UNSUPPORTED = 1003
 POLICY = 1008
 LOOK_S = 60.0
 """How often a WebSocket checks that its token or login is still valid."""
@@ -40,6 +41,11 @@ async def leave(
     await _close(socket, GOING_AWAY)
 
 
-async def _close(socket: WebSocket, code: int) -> None:
+async def refuse_bytes(socket: WebSocket) -> None:
+    """Close a WebSocket on which a binary frame came, behind the answers to the text frames before it."""
+    await _close(socket, UNSUPPORTED, "send text frames")
+
+
+async def _close(socket: WebSocket, code: int, reason: str | None = None) -> None:
     with suppress(WebSocketDisconnect, RuntimeError):  # it ended meanwhile
-        await socket.close(code)
+        await socket.close(code, reason)

@@ -17,7 +17,7 @@ class Socket:
         self.events: list[object] = []
         self.waiting = Waiting(asyncio.get_running_loop())
 
-    async def close(self, code: int) -> None:
+    async def close(self, code: int, reason: str | None = None) -> None:
         self.events.append(code)
 
     async def answered(self) -> None:

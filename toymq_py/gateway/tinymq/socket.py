@@ -35,6 +35,7 @@ from toymq_py.gateway.tinymq.message_views import Filter, Place
 from toymq_py.gateway.tinymq.messages import put
 from toymq_py.gateway.tinymq.names import refuse, shown_id, topic_name, topic_or_glob
 from toymq_py.gateway.websocket import OUTLET, Outlet
+from toymq_py.gateway.websocket_end import refuse_bytes
 from toymq_py.gateway.websocket_route import websocket_route
 from toymq_py.names import is_pattern
 
@@ -64,16 +65,17 @@ class Session:
         self._pumps: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Until either side closes. Binary frames are ignored, as in the original."""
+        """Until either side closes, or a binary frame comes: the original passes over it, and its client waits for ever."""
         try:
-            while (message := await self._socket.receive())["type"] != "websocket.disconnect":
-                if (text := message.get("text")) is not None:
-                    self._answered.clear()
-                    with topics_made_by(self._socket):
-                        await self._answer(text)
-                    self._answered.set()
+            while (text := (message := await self._socket.receive()).get("text")) is not None:
+                self._answered.clear()
+                with topics_made_by(self._socket):
+                    await self._answer(text)
+                self._answered.set()
         finally:
             self.end()
+        if message["type"] == "websocket.receive":
+            await refuse_bytes(self._socket)
 
     def end(self) -> None:
         """End all subscriptions. Idempotent."""
