@@ -200,7 +200,7 @@ class MetricsServer:
 
 
 class _OtherVersion(Exception):
-    """A request of HTTP/0.9 or 2.0."""
+    """A request of another version of HTTP."""
 
 
 def _parse(head: str) -> tuple[str, str, str, Mapping[str, list[str]]]:

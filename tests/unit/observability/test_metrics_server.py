@@ -146,6 +146,8 @@ async def test_a_head_that_is_too_long_is_answered_as_the_gateway_does(port: int
         (b"GET /metrics\r\nHost: localhost\r\n\r\n", b"505 HTTP Version Not Supported"),
         (b"GET /metrics HTTP/0.9\r\nHost: localhost\r\n\r\n", b"505 HTTP Version Not Supported"),
         (b"GET /metrics HTTP/2.0\r\nHost: localhost\r\n\r\n", b"505 HTTP Version Not Supported"),
+        (b"GET /metrics HTTP/1.2\r\nHost: localhost\r\n\r\n", b"505 HTTP Version Not Supported"),
+        (b"GET /metrics HTTP/1.10\r\nHost: localhost\r\n\r\n", b"400 Bad Request"),
         (b"PRI * HTTP/2.0\r\n\r\n", b"505 HTTP Version Not Supported"),
         (b"GET /metrics HTTP/1.1\r\n\r\n", b"400 Bad Request"),
         (b"GET /metrics HTTP/1.1\r\nHost:\r\n\r\n", b"400 Bad Request"),
