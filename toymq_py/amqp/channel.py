@@ -20,6 +20,7 @@ from toymq_py.amqp.queues import Queues
 from toymq_py.amqp.replies import REPLY_TO, is_reply_name, reply_name
 from toymq_py.amqp.topology import DELAYED
 from toymq_py.amqp.transaction import Transaction
+from toymq_py.auth import audit
 from toymq_py.broker_waits import stored
 from toymq_py.errors import RequestError
 from toymq_py.units import DURATION_MS_MAX
@@ -190,6 +191,8 @@ class Channel:
     def _refused(self, error: RequestError, as_declared: bool) -> None:
         """A publish was not stored: without confirms nothing else would tell. ``as_declared``: its queue was
         declared with a length, and is full."""
+        if error.code in audit.REFUSED:
+            self._outlet.audit("publish", {}, error.code)
         told = amqp_error(error)
         told.method = PUBLISH
         if self._transaction is not None:

@@ -28,8 +28,8 @@ class Owner(Protocol):
     def rights(self) -> OpenRights:
         """What its token may do."""
 
-    def audit(self, action: str, about: Mapping[str, str]) -> None:
-        """Something was made, changed or removed."""
+    def audit(self, action: str, about: Mapping[str, str], result: str = ...) -> None:
+        """Something was made, changed, removed or refused."""
 
 
 class Declarations:

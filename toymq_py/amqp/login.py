@@ -13,7 +13,7 @@ from toymq_py.amqp.errors import ACCESS_REFUSED, AmqpError
 from toymq_py.amqp.fields import Reader
 from toymq_py.auth import audit
 from toymq_py.auth.tokens import Authority, Grant
-from toymq_py.errors import AuthFailed, RequestError
+from toymq_py.errors import AuthFailed, AuthRequired
 
 logger = logging.getLogger("toymq_py.amqp")
 
@@ -81,17 +81,22 @@ class TokenRights(OpenRights):
 
     def check(self) -> None:
         if self._grant.expires_ns is not None:
-            self._authority.check_time(self._grant)
+            with _recorded(self._address, self.name):
+                self._authority.check_time(self._grant)
 
     def renew(self) -> str | None:
         before = self._grant
         try:
-            self._grant = self._authority.renew(before)
+            with _recorded(self._address, self.name):
+                self._renew()
         except AuthFailed as error:
             return str(error)
-        if self._by_certificate and not self._grant.certificate:
-            return "certificates do not stand for it any more"
         return None if self._grant.allows_all_of(before) else "it may read less now"
+
+    def _renew(self) -> None:
+        self._grant = self._authority.renew(self._grant)
+        if self._by_certificate and not self._grant.certificate:
+            raise AuthFailed("certificates do not stand for it any more")
 
     def publish(self, topic: str) -> None:
         self._need("publish", topic, self._grant.may_publish)
@@ -133,7 +138,11 @@ class Login:
         """
         if mechanism == "EXTERNAL" and names is not None:
             return self._by_certificate(response, names, address)
-        user, password = _credentials(mechanism, response)
+        try:
+            user, password = _credentials(mechanism, response)
+        except AmqpError:
+            audit.record("login", AuthRequired.code, token=None, address=address, via="amqp")
+            raise
         if len(password) > PASSWORD_BYTES_MAX:
             raise ValueError(f"a password has {PASSWORD_BYTES_MAX} bytes at most")
         name = user.decode("utf-8", "replace")
@@ -163,13 +172,12 @@ class Login:
 
 
 @contextmanager
-def _recorded(address: str | None) -> Iterator[None]:
-    """A login that is refused is in the audit trail."""
+def _recorded(address: str | None, token: str | None = None) -> Iterator[None]:
+    """A login that is refused is in the audit trail, and one that ends because its token does."""
     try:
         yield
     except AuthFailed as error:
-        about: RequestError = error
-        audit.record("login", about.code, token=error.token, address=address, via="amqp")
+        audit.record("login", error.code, token=token or error.token, address=address, via="amqp")
         raise
 
 

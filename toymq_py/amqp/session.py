@@ -353,9 +353,9 @@ class Session(BoundedProtocol):
         """The largest frame that the peer takes."""
         return self.handshake.frame_max
 
-    def audit(self, action: str, about: Mapping[str, str]) -> None:
-        """Something was made, changed or removed."""
-        audit.record(action, audit.OK, token=self.rights.name, address=self.address, via="amqp", about=about)
+    def audit(self, action: str, about: Mapping[str, str], result: str = audit.OK) -> None:
+        """Something was made, changed, removed or refused."""
+        audit.record(action, result, token=self.rights.name, address=self.address, via="amqp", about=about)
 
     # -- channels
 

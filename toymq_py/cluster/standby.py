@@ -16,11 +16,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
+from toymq_py.auth import audit
 from toymq_py.errors import Forbidden, LineTooLong, NotLeader, RequestError
 from toymq_py.metrics import ClusterRows
 from toymq_py.net.acceptor import Acceptor
 from toymq_py.net.half_close import end_writing
 from toymq_py.net.host_names import AllowedHosts
+from toymq_py.net.peer import peer_of
 from toymq_py.observability.prometheus import render_cluster
 from toymq_py.protocol.frames import LINE_BYTES_MAX
 from toymq_py.protocol.replies import encode_error
@@ -257,6 +259,8 @@ class _HttpAnswer(_Answering):
     def _page(self, method: str, target: str, host: str) -> tuple[str, dict[str, str], bytes]:
         """Status, headers and body."""
         if not self._hosts.allow(host):
+            address = None if self._transport is None else peer_of(self._transport)
+            audit.record("request", Forbidden.code, token=None, address=address, via="http")
             return _problem("403 Forbidden", Forbidden("Host is not allowed: use localhost or an address"))
         path, asks = target.partition("?")[0], method in ("GET", "HEAD")
         if asks and path in ("/healthz", "/readyz", "/leader"):

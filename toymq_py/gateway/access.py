@@ -35,6 +35,8 @@ BROWSERS = ("Mozilla/", "Opera/")
 BROWSER_HEADERS = frozenset(("accept-language", "referer", "sec-fetch-mode", "sec-fetch-dest", "upgrade-insecure-requests"))
 CREATE_TOPIC = "createTopic"
 """Action in the audit trail for a new topic, whatever request made it."""
+REQUEST = "request"
+"""Action in the audit trail for a request that is refused before its operation is looked for."""
 _asked: ContextVar[Sequence[tuple[HTTPConnection, list[str]]]] = ContextVar("asked", default=())
 """The request in progress and the topics that it made; emptied when it ends."""
 _GRANT = "toymq.grant"
@@ -191,6 +193,16 @@ def audit_request(
         action, result, token=token, address=None if client is None else client.host,
         via="websocket" if connection.scope["type"] == "websocket" else "http", about=about,
     )  # fmt: skip
+
+
+def refused(
+    gateway: Gateway, connection: HTTPConnection, action: str, error: RequestError, about: Mapping[str, str] | None = None
+) -> None:
+    """Count an error that a client is told, and record it in the audit trail where it is a refusal. ``about`` as for
+    ``audit_request``."""
+    gateway.broker.metrics.refused(error.code)
+    if error.code in audit.REFUSED:
+        audit_request(connection, action, error, about)
 
 
 def _query_shown(connection: HTTPConnection) -> Mapping[str, str]:

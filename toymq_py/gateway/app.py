@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.datastructures import Headers
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -46,11 +46,13 @@ from toymq_py.gateway import (
     websocket,
 )
 from toymq_py.gateway.access import (
+    REQUEST,
     audit_new_topic,
     audit_request,
     check_again,
     check_rights,
     check_site,
+    refused,
     topics_made_by,
 )
 from toymq_py.gateway.bodies import WHEN_WHOLE
@@ -217,6 +219,7 @@ class Application:
             dialects: APIs of other queues that are served, too; keys of ``DIALECTS``.
         """
         operations = (*OPERATIONS, *chain.from_iterable(DIALECTS[name] for name in dialects))
+        self._gateway = gateway
         self._hosts = hosts
         self._partitions = PartitionPaths(gateway)
         self.forwarding = Forwarding(gateway) if gateway.broker.placement.addresses else None
@@ -264,6 +267,7 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._is_allowed(scope["scheme"], Headers(scope=scope)):
             error = Forbidden("Host is not allowed: use localhost or an address, or start the broker with --allowed-host NAME")
+            refused(self._gateway, HTTPConnection(scope), REQUEST, error)
             await problem(error)(scope, receive, send)
             return
         if scope["path"].endswith("\n"):  # the ``$`` of the routes matches before it: another path would be served

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from toymq_py.auth.quotas import Quotas, Seat
 from toymq_py.errors import AuthFailed, PlacementUnknown, RequestError, ShuttingDown
-from toymq_py.gateway.access import login_of
+from toymq_py.gateway.access import REQUEST, login_of, refused
 from toymq_py.gateway.answers import encode_last
 from toymq_py.gateway.http_heads import FORWARDED, INTERNAL
 from toymq_py.gateway.logins import Login
@@ -97,6 +97,12 @@ class Forwarding:
         while gateway.logins.use(login) is not None:
             await (gateway.loop.create_future() if gateway.waiting.stopped else gateway.waiting.sleep(LOOK_S))
 
+    def ended(self, scope: Scope, login: Login) -> AuthFailed:
+        """The refusal for a request whose login has ended meanwhile."""
+        error = AuthFailed("this login has ended: log in again", token=login.grant.name)
+        refused(self._gateway, HTTPConnection(scope), REQUEST, error, {"topic": topic_in(scope["path"])})
+        return error
+
     def head(self, scope: Scope, login: Login | None, extra: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
         """The head of a request for another worker."""
         query = scope["query_string"]
@@ -146,8 +152,8 @@ class Forwarding:
                     task.cancel()
         finally:
             writer.close()
-        if ended and not answer.started:
-            await problem(ended_login())(scope, receive, send)
+        if login is not None and ended and not answer.started:
+            await problem(self.ended(scope, login))(scope, receive, send)
         elif answer.lacks_it:
             await problem(half_made(topic_in(scope["path"])))(scope, receive, send)
         elif not answer.started:
@@ -292,6 +298,7 @@ class Pipe(_Half):
         self._far = _Half(self.buffer)
         self._far.other, self.other = self, self._far
         self._forwarding, self._worker, self._room = forwarding, worker, room
+        self._scope: Scope = {**scope, "type": "websocket"}
         self._login = forwarding.login(scope)
         self._head = forwarding.head(scope, self._login, ((b"connection", b"Upgrade"), (b"upgrade", b"websocket")))
         self._answered = asyncio.Event()
@@ -313,7 +320,7 @@ class Pipe(_Half):
 
     async def _end_with(self, login: Login) -> None:
         await self._forwarding.wait_end(login)
-        self._end(ended_login())  # also while the client does not read
+        self._end(self._forwarding.ended(self._scope, login))  # also while the client does not read
 
     async def _connect(self) -> None:
         try:
@@ -361,7 +368,3 @@ class Pipe(_Half):
             self.transport.write(encode_last(refusal.status_code, refusal.raw_headers, bytes(refusal.body)))
         self._far.end()
         super().end()
-
-
-def ended_login() -> AuthFailed:
-    return AuthFailed("this login has ended: log in again")

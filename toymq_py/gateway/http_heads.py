@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from starlette.types import Scope
 
-from toymq_py.errors import BadFraming, LineTooLong
+from toymq_py.errors import BadFraming, LineTooLong, RequestError
 from toymq_py.gateway.problems import TargetTooLong, UnknownExpectation, UnsupportedVersion
 from toymq_py.net.host_names import HTTP_VERSIONS, check_hosts, is_host
 
@@ -19,6 +19,8 @@ TARGET_BYTES_MAX = 12 * 1024
 """Path and query. The longest request of the API is a search whose text, key and header are all of four-byte characters, each
 byte escaped: 11 KiB."""
 EXPECT_BYTES_MAX = 200
+OTHER_VERSION = "Invalid HTTP version"
+"""What the parser says of a version in the form of RFC 9112, 2.3, a digit, a dot and a digit, that it does not know."""
 TRAILER_BYTES_MAX = 8 * 1024
 """Size of the fields behind the last chunk of a body, and of chunk extensions. They are parsed and dropped."""
 TARGET = re.compile(rb"https?://([^/?#]*)", re.ASCII | re.IGNORECASE)
@@ -105,6 +107,16 @@ def check_count(headers: RawHeaders) -> None:
     """Check that one more field may join those of a head that have arrived. Raises: LineTooLong."""
     if len(headers) >= HEADERS_MAX:
         raise LineTooLong(f"too many headers: a request has at most {HEADERS_MAX}")
+
+
+def invalid(said: str, version: str) -> RequestError:
+    """The error for what the parser refuses. It refuses the versions that it does not know, too: ``HTTP/1.2``.
+
+    Args:
+        said: the parser's message.
+        version: as it has parsed it.
+    """
+    return _unsupported(version) if said == OTHER_VERSION else BadFraming("invalid HTTP request: use HTTP/1.1 (RFC 9112)")
 
 
 def _unsupported(version: str) -> UnsupportedVersion:

@@ -26,6 +26,7 @@ from toymq_py.gateway.http_heads import (
     check_head,
     head_bytes,
     head_too_long,
+    invalid,
     request_scope,
     trailers_too_long,
     websocket_scope,
@@ -260,9 +261,9 @@ class GatewayProtocol(BoundedProtocol):
                 self._parser.feed_data(data)
             except httptools.HttpParserError as error:
                 raised = error.__context__  # by a callback
-                invalid = BadFraming("invalid HTTP request: use HTTP/1.1 (RFC 9112)")
                 refuse = self._refuse_body if self._trailer_field_bytes > TRAILER_BYTES_MAX else self._refuse
-                refuse(raised.bare() if isinstance(raised, RequestError) else invalid)
+                refusal = raised.bare() if isinstance(raised, RequestError) else None
+                refuse(refusal or invalid(str(error), self._parser.get_http_version()))
             except httptools.HttpParserUpgrade as upgrade:
                 rest = data[upgrade.args[0] :]
                 if self._declined:

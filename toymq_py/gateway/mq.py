@@ -41,10 +41,11 @@ from toymq_py.records import MSG_ID_MAX
 
 CONSUMER = "mq"
 RETRY_AFTER_S = 10
-RESERVED = frozenset(
-    {"v1", "metrics", "healthz", "readyz", "docs", "api", "publish", "consume", "ack", "requeue", "webhook", "stream", "ws"}
-)
-TAKEN = dict.fromkeys(("metrics", "healthz", "readyz"), ("PUT", "DELETE")) | dict.fromkeys(
+RESERVED = frozenset((
+    "v1", "metrics", "healthz", "readyz", "leader", "docs", "api", "publish", "consume", "ack", "requeue", "webhook", "stream",
+    "ws",
+))  # fmt: skip
+TAKEN = dict.fromkeys(("metrics", "healthz", "readyz", "leader"), ("PUT", "DELETE")) | dict.fromkeys(
     ("requeue", "ws"), ("GET", "PUT", "DELETE")
 )
 """Reserved names with a route of their own, in some dialect, and the methods that this dialect refuses on them."""

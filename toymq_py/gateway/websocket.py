@@ -22,7 +22,6 @@ from starlette.responses import Response
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from toymq_py.auth import audit
 from toymq_py.auth.quotas import FLOOR_BYTES, Seat
 from toymq_py.broker_waits import made
 from toymq_py.consumer_options import Start, parse_mode
@@ -37,15 +36,16 @@ from toymq_py.errors import (
     RequestError,
 )
 from toymq_py.gateway import answer_room
-from toymq_py.gateway.access import audit_request, check_again, check_rights, check_site, topics_made_by
+from toymq_py.gateway.access import check_again, refused, topics_made_by
 from toymq_py.gateway.bodies import SEAT, check_members, parse_object
 from toymq_py.gateway.consumer_operations import parse_failure, parse_ids
 from toymq_py.gateway.message_operations import message_json
 from toymq_py.gateway.operations import TOPIC, Answer, Need, Operation
-from toymq_py.gateway.problems import UpgradeRequired, problem
+from toymq_py.gateway.problems import UpgradeRequired
 from toymq_py.gateway.publish_operations import LINE_MEMBERS, append, check_size, message_of
 from toymq_py.gateway.request_context import Gateway
-from toymq_py.gateway.websocket_end import leave
+from toymq_py.gateway.websocket_end import refuse_bytes
+from toymq_py.gateway.websocket_route import websocket_route
 from toymq_py.lease_number import new_lease_number
 from toymq_py.names import check_name
 from toymq_py.records import MSG_ID_MAX, IdRange
@@ -62,7 +62,6 @@ TAKE_MESSAGES = 128
 """Leased and written at once, after the socket took the batch before; so only the last batch can be unsent in part."""
 WINDOW = 100
 WINDOW_MAX = 10_000
-UNSUPPORTED = 1003
 
 MEMBERS: Mapping[str, frozenset[str]] = {
     "publish": LINE_MEMBERS,
@@ -169,8 +168,7 @@ class Conversation:
         await self.wait_answered()
         self.end()  # a subscription that one of them began meanwhile
         if message["type"] == "websocket.receive":
-            with suppress(WebSocketDisconnect, RuntimeError):  # it ended meanwhile
-                await self._socket.close(UNSUPPORTED, "send text frames")
+            await refuse_bytes(self._socket)
 
     def _holds_too_much(self) -> bool:
         """Whether its unanswered frames exceed the limit of a connection, or its share when memory is short."""
@@ -208,16 +206,13 @@ class Conversation:
             else:
                 answers = [await self._carry_out(first)]
         except RequestError as error:
-            if error.code in audit.REFUSED:
-                for frame in frames:
-                    audit_request(self._socket, frame.op, error)
-            answers = [self._refusal(error) for _ in frames]
+            answers = [self._refusal(frame.op, error) for frame in frames]
         except OSError as error:
-            refused = storage_error(error)
-            answers = [self._refusal(refused) for _ in frames]
+            refusal = storage_error(error)
+            answers = [self._refusal(frame.op, refusal) for frame in frames]
         except Exception:
             logger.exception("bug in a WebSocket frame")
-            answers = [self._refusal(InternalError()) for _ in frames]
+            answers = [self._refusal(frame.op, InternalError()) for frame in frames]
         try:
             for frame, answer in zip(frames, answers, strict=True):
                 if frame.ref is not None:
@@ -232,8 +227,8 @@ class Conversation:
         if begun is not None and begun is self._subscription:  # no message before the answer; it may have ended meanwhile
             self._pump = self._tasks.create_task(self._deliver(begun))
 
-    def _refusal(self, error: RequestError) -> dict[str, Any]:
-        self._gateway.broker.metrics.refused(error.code)
+    def _refusal(self, op: str, error: RequestError) -> dict[str, Any]:
+        refused(self._gateway, self._socket, op, error)
         return {"op": "error", "code": error.code, "detail": str(error)}
 
     async def _send(self, frame: dict[str, Any]) -> None:
@@ -296,7 +291,7 @@ class Conversation:
         (outcome,) = append(await made(partial(gateway.broker.topic_to_publish, self._name)), [message])
         error = outcome.error or await gateway.settled(outcome.commit)
         if error is not None:
-            return self._refusal(error)
+            return self._refusal("publish", error)
         if type(outcome) is Duplicate:
             gateway.broker.metrics.duplicate_total += 1
         return {"op": "published", "id": outcome.first_id, "duplicate": outcome.duplicate}
@@ -379,12 +374,13 @@ class Conversation:
                 self._check("subscribe")
                 delivery = subscription.take(answer_room.bytes_to_take(self._socket, TAKE_BYTES), TAKE_MESSAGES)
             except OSError as error:
-                await self._send(self._refusal(storage_error(error)))
+                await self._send(self._refusal("subscribe", storage_error(error)))
                 await self._gateway.waiting.sleep(1)
                 await asyncio.sleep(0)  # during the shutdown ``sleep`` returns at once
                 continue
             except RequestError as error:
                 subscription.close()
+                refused(self._gateway, self._socket, "subscribe", error)
                 await self._send({"op": "closed", "code": error.code})
                 return
             if delivery is None:
@@ -450,29 +446,13 @@ def _seconds(frame: Mapping[str, Any], name: str, least_ms: int) -> float | None
 def route(gateway: Gateway) -> WebSocketRoute:
     """The route of the WebSockets."""
 
-    async def converse(socket: WebSocket) -> None:
-        try:
-            check_site(socket, safe=False)
-            check_rights(gateway, socket, "see")
-            name = TOPIC.parse(socket.path_params["topic"])
-            if socket.scope["query_string"]:
-                raise BadArgument("unknown parameter: a WebSocket takes none behind its ?, subscribe names the consumer")
-            gateway.refuse_late()
-        except RequestError as error:
-            gateway.broker.metrics.refused(error.code)
-            if error.code in audit.REFUSED:
-                audit_request(socket, "websocket", error)
-            await socket.send_denial_response(problem(error))
-            return
-        await socket.accept()
-        with suppress(asyncio.CancelledError):
-            async with asyncio.TaskGroup() as tasks:
-                conversation = Conversation(gateway, socket, name, tasks)
-                leaving = tasks.create_task(leave(gateway, socket, conversation.end, conversation.wait_answered))
-                await conversation.run()
-                leaving.cancel()
+    def begin(socket: WebSocket) -> Callable[[asyncio.TaskGroup], Conversation]:
+        name = TOPIC.parse(socket.path_params["topic"])
+        if socket.scope["query_string"]:
+            raise BadArgument("unknown parameter: a WebSocket takes none behind its ?, subscribe names the consumer")
+        return partial(Conversation, gateway, socket, name)
 
-    return WebSocketRoute("/v1/topics/{topic}/ws", endpoint=converse)
+    return websocket_route(gateway, "/v1/topics/{topic}/ws", "websocket", begin)
 
 
 async def upgrade(gateway: Gateway, request: Request) -> Response:

@@ -6,22 +6,24 @@ from contextlib import suppress
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from toymq_py.errors import RequestError
-from toymq_py.gateway.access import check_again
+from toymq_py.gateway.access import check_again, refused
 from toymq_py.gateway.request_context import Gateway
 
 GOING_AWAY = 1001
 """The broker shuts down (RFC 6455, 7.4.1). Not 1012: it does not know whether it starts again."""
+UNSUPPORTED = 1003
 POLICY = 1008
 LOOK_S = 60.0
 """How often a WebSocket checks that its token or login is still valid."""
 
 
 async def leave(
-    gateway: Gateway, socket: WebSocket, end: Callable[[], None], answered: Callable[[], Awaitable[None]]
+    gateway: Gateway, socket: WebSocket, action: str, end: Callable[[], None], answered: Callable[[], Awaitable[None]]
 ) -> None:
     """Close the WebSocket when the broker shuts down, behind the answers to what was begun, or when the token is revoked.
 
     Args:
+        action: of the handshake, in the audit trail.
         end: ends its subscriptions; called first, since the close waits behind unsent messages.
         answered: waits until the frames that were begun are answered.
     """
@@ -29,7 +31,8 @@ async def leave(
         await gateway.waiting.sleep(LOOK_S)
         try:
             check_again(gateway, socket, "see", "")
-        except RequestError:
+        except RequestError as error:
+            refused(gateway, socket, action, error)
             end()
             await _close(socket, POLICY)
             return
@@ -38,6 +41,11 @@ async def leave(
     await _close(socket, GOING_AWAY)
 
 
-async def _close(socket: WebSocket, code: int) -> None:
+async def refuse_bytes(socket: WebSocket) -> None:
+    """Close a WebSocket on which a binary frame came, behind the answers to the text frames before it."""
+    await _close(socket, UNSUPPORTED, "send text frames")
+
+
+async def _close(socket: WebSocket, code: int, reason: str | None = None) -> None:
     with suppress(WebSocketDisconnect, RuntimeError):  # it ended meanwhile
-        await socket.close(code)
+        await socket.close(code, reason)

@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from toymq_py.auth import audit
 from toymq_py.auth.quotas import network_of
 from toymq_py.broker import Broker
-from toymq_py.errors import BadFraming
+from toymq_py.errors import BadFraming, Forbidden
 from toymq_py.net.acceptor import Acceptor
 from toymq_py.net.host_names import HTTP_VERSIONS, AllowedHosts, check_hosts
 from toymq_py.net.peer import peer_address
@@ -155,7 +156,7 @@ class MetricsServer:
 
     async def _serve(self, client: _Client, head: bytes | None) -> None:
         try:
-            answer = await self._answer(head)
+            answer = await self._answer(head, client)
             self._taking[client] = None
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 await self._loop.sock_sendall(client.connection, answer)
@@ -167,7 +168,7 @@ class MetricsServer:
         finally:
             self._taking.pop(client, None)
 
-    async def _answer(self, head: bytes | None) -> bytes:
+    async def _answer(self, head: bytes | None, client: _Client) -> bytes:
         if head is None:
             return _encode("431 Request Header Fields Too Large", TEXT, b"at most %d bytes are accepted\n" % HEAD_BYTES_MAX)
         try:
@@ -177,6 +178,8 @@ class MetricsServer:
             return _encode("505 HTTP Version Not Supported", TEXT, f"{error}\n".encode())
         except BadFraming as error:
             return _encode("400 Bad Request", TEXT, f"{error}\n".encode())
+        if not self._hosts.allow(host):
+            audit.record("request", Forbidden.code, token=None, address=peer_address(client.connection), via="http")
         accept = headers.get("accept", [""])[-1]
         return _encode(*await self._page(method, target.partition("?")[0], host, accept), head_only=method == "HEAD")
 
@@ -197,7 +200,7 @@ class MetricsServer:
 
 
 class _OtherVersion(Exception):
-    """A request of HTTP/0.9 or 2.0."""
+    """A request of another version of HTTP."""
 
 
 def _parse(head: str) -> tuple[str, str, str, Mapping[str, list[str]]]:

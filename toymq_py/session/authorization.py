@@ -63,7 +63,7 @@ class GuardedHandler(Handler):
 
     def too_late(self) -> None:
         """Reply that HELLO is overdue; the caller ends the session."""
-        self._error(AuthRequired(f"no HELLO with a token within {GREETING_S:g} s"))
+        self._refuse(commands.Hello(PROTOCOL_VERSION), AuthRequired(f"no HELLO with a token within {GREETING_S:g} s"))
 
     def rights_changed(self) -> bool:
         """Check the session's token against a new table of tokens.
@@ -77,9 +77,9 @@ class GuardedHandler(Handler):
         try:
             self._grant = self._authority.renew(before)
         except AuthFailed as error:
-            self._grant = None
             logger.warning("session %d (%s), token %s: %s", self._number, self._peer, before.name, error)
-            self._error(error.with_traceback(None))
+            self._refuse(commands.Hello(PROTOCOL_VERSION), error.with_traceback(None))
+            self._grant = None
             return True
         if not self._grant.allows_all_of(before):
             logger.warning("session %d (%s): the token of %s may read less now", self._number, self._peer, before.name)

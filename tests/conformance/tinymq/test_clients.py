@@ -11,7 +11,7 @@ from tests.support.broker_rig import DIR
 from tests.support.http_rig import TIMEOUT_S, HttpRig, gateway
 from tests.support.sim_disk import SimDisk
 from tests.support.tinymq_client import get, post, publish, texts
-from toymq_py.gateway.tinymq import messages
+from toymq_py.gateway.tinymq import messages, names
 from toymq_py.gateway.tinymq.names import shown_id
 
 DIALECT = "tinymq"
@@ -64,6 +64,38 @@ async def test_a_message_that_was_only_peeked_at_is_acked(fs: SimDisk) -> None:
         after = fs.crash()
     async with gateway(DIR, fs=after, dialects=["tinymq"]) as rig:
         assert texts((await get(rig, "/consume/t?limit=10"))[1]) == ["a", "c"], "also after a power cut"
+
+
+@pytest.mark.parametrize("query", ["peek=true", "filter_key=n&filter_val=1"])
+@pytest.mark.parametrize("path", ["/ack/t/{}", "/ack/t/{}?group=g", "/ack/t::g/{}", "/ack/t%3A%3Ag/{}"])
+async def test_what_a_group_that_is_not_made_yet_was_shown_is_acked(rig: HttpRig, query: str, path: str) -> None:
+    """It was 404: the id names a consumer that nothing had made."""
+    await publish(rig, "t", {"n": 1}, {"n": 2})
+    _, shown = await get(rig, f"/consume/t?{query}&group=g")
+    assert "g" not in rig.broker.topics["t"].consumers, "it was only shown"
+    assert (await post(rig, path.format(shown["id"])))[0] == 200
+    assert (await post(rig, path.format(shown["id"])))[0] == 404, "once"
+    assert texts((await get(rig, "/consume/t?group=g&limit=9"))[1]) == ['{"n": 2}'], "the group has what was not acked"
+    assert len((await get(rig, "/consume/t?limit=9"))[1]) == 2, "and no other consumer is meant"
+
+
+async def test_an_ack_makes_no_group_that_its_id_does_not_name(rig: HttpRig) -> None:
+    await publish(rig, "t", b"a")
+    _, shown = await get(rig, "/consume/t?peek=true&group=g")
+    for path in (f"/ack/t/{shown['id']}?group=h", "/ack/t/0?group=h", "/ack/t::h/0", f"/ack/t/{shown['id'][:-1]}z"):
+        assert (await post(rig, path))[0] == 404, path
+    assert not rig.broker.topics["t"].consumers
+
+
+async def test_the_groups_that_were_shown_something_and_are_not_made_are_bounded(
+    rig: HttpRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(names, "UNMADE_MAX", 2)
+    names._unmade.clear()
+    await publish(rig, "t", b"a")
+    shown = [(await get(rig, f"/consume/t?peek=true&group=g{n}"))[1] for n in (1, 2, 1, 3)]
+    assert [(await post(rig, f"/ack/t/{each['id']}"))[0] for each in shown[1:]] == [404, 200, 200]
+    assert (await post(rig, f"/ack/t::g2/{shown[1]['id']}"))[0] == 200, "it is named"
 
 
 async def test_a_delayed_message_that_was_peeked_at_is_acked(rig: HttpRig) -> None:

@@ -53,11 +53,23 @@ async def test_a_websocket_publishes_and_looks_on(listener: HttpRig) -> None:
         assert published == {"status": "published", "topic": "a/b", "id": shown_id("a.b", None, 0)}
         assert (pushed["id"], pushed["topic"]) == (published["id"], "a/b"), "the client finds its handler by the topic"
         assert base64.b64decode(pushed["payload"]).decode() == "é"
-        await ws.send(b"bytes say nothing")
         assert await ask(ws, action="unsubscribe", topic="a/b") == {"status": "unsubscribed", "topic": "a/b"}
         await publish(listener, "a/b", b"x")
         assert await ask(ws, action="ping") == {"status": "pong"}, "and nothing else came"
     assert texts((await get(listener, "/consume/a/b?limit=10"))[1]) == ["é", "x"], "nothing was consumed"
+
+
+async def test_a_frame_of_bytes_ends_it_with_a_reason(listener: HttpRig) -> None:
+    """It had no answer, and the connection stayed: its client waited for ever."""
+    async with frames(listener) as ws:
+        assert (await ask(ws, action="subscribe", topic="t"))["status"] == "subscribed"
+        await ws.send(json.dumps({"action": "ping"}))
+        await ws.send(b'{"action": "ping"}')
+        assert await hear(ws) == {"status": "pong"}
+        with pytest.raises(ConnectionClosed) as closed:
+            await hear(ws)
+        assert closed.value.rcvd is not None
+        assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1003, "send text frames")
 
 
 async def test_a_websocket_has_globs_and_filters(listener: HttpRig) -> None:

@@ -222,3 +222,48 @@ def test_a_topic_that_another_protocol_made_may_be_declared_as_it_is_with_any_ri
             assert wire.content().body == b"tea"
         with AmqpWire(broker.amqp).login(password=token("all")) as wire:
             wire.ask(1, "queue.declare", queue="orders", durable=True, arguments={"x-max-priority": 3})
+
+
+def test_an_exchange_that_is_there_may_be_declared_as_it_is_with_any_token(tmp_path: Path, auth: Path) -> None:
+    """Publishers begin with it, as the tutorials do, and rights are of topics. What would store something needs an admin."""
+    auth.write_text(table("all", RIGHTS) + table("works", 'publish = ["orders"]'))
+    fanout = {"exchange": "news", "type": "fanout", "durable": True}
+    with BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0", "--auth-file", str(auth)) as broker:
+        with AmqpWire(broker.amqp).login(password=token("all")) as wire:
+            wire.ask(1, "exchange.declare", **fanout)
+        with AmqpWire(broker.amqp).login(password=token("works")) as wire:
+            for passive in (True, False):
+                wire.ask(1, "exchange.declare", passive=passive, **fanout)
+        for wanted, code in (({"exchange": "other"}, 403), ({"type": "topic"}, 406)):
+            with AmqpWire(broker.amqp).login(password=token("works")) as wire:
+                wire.send(1, "exchange.declare", **(fanout | wanted))
+                assert wire.closed_with()[0] == code, wanted
+        with AmqpWire(broker.amqp).login(password=token("works")) as wire:
+            wire.send(1, "exchange.delete", exchange="news")
+            assert wire.closed_with()[0] == 403
+
+
+def test_each_refusal_is_in_the_audit_trail(tmp_path: Path, auth: Path) -> None:
+    """A mechanism that is not there, a token that is gone, and dead letters, which the broker alone writes, had no line."""
+    all_rights = table("all", 'publish = [">", "orders.dlq"]\nsubscribe = [">"]\nadmin = true')
+    auth.write_text(all_rights + table("goes", RIGHTS))
+    options = ("--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--auth-file", str(auth))
+    with BrokerProcess(tmp_path / "d", *options) as broker:
+        with AmqpWire(broker.amqp) as wire:
+            begun(wire)
+            wire.send(0, "connection.start-ok", mechanism="ANONYMOUS", response=b"", locale="en_US", client_properties={})
+            assert wire.closed_with("connection.close")[0] == 403
+        with AmqpWire(broker.amqp).login(password=token("all")) as wire:
+            httpx.put(f"{broker.http}v1/topics/orders.dlq", json={}, headers={"authorization": f"Bearer {token('all')}"})
+            wire.publish(b"x", "orders.dlq")
+            assert wire.closed_with()[0] == 406
+        with AmqpWire(broker.amqp).login(password=token("goes")) as wire:
+            auth.write_text(all_rights)
+            broker.hang_up()
+            assert wire.closed_with("connection.close")[0] == 403
+        broker.terminate()
+        _, trail = broker.ended()
+        for action, name, result in (
+            ("login", "-", "AUTH_REQUIRED"), ("publish", "all", "FORBIDDEN"), ("login", "goes", "AUTH_FAILED")
+        ):  # fmt: skip
+            assert f"action={action} token={name} address=127.0.0.1 via=amqp result={result}" in trail

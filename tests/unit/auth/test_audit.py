@@ -15,11 +15,12 @@ from tests.support.fake_clock import FakeClock
 from tests.support.http_rig import gateway
 from tests.support.sim_disk import SimDisk
 from tests.support.sim_served import SimServed
-from tests.support.tokens import EVERYTHING, authority, hello, table, token
+from tests.support.tokens import EVERYTHING, authority, grants, hello, table, token
 from tests.support.worker_processes import topic_of
 from toymq_py.auth import audit
 from toymq_py.cli.log_output import JsonFormatter, Repeats, TextFormatter
 from toymq_py.placement import Placement
+from toymq_py.session.authorization import GREETING_S
 
 LOGGER = "toymq_py.audit"
 
@@ -96,6 +97,30 @@ def test_a_redirect_is_neither_done_nor_refused(lines: pytest.LogCaptureFixture)
         assert client.lines()[-1].startswith(b"ERR MOVED host:2 ")
         assert served.broker.metrics.error_total == 0
     assert not said(lines)
+
+
+def test_who_says_no_token_in_time_and_whose_token_is_gone_has_a_line(lines: pytest.LogCaptureFixture) -> None:
+    """Both are told why their connection ends, and the trail had nothing."""
+    reader = table("reader", 'subscribe = ["t"]')
+    tokens = authority(EVERYTHING, reader)
+    with SimServed(authority=tokens) as served:
+        listener = served.client(hello("reader"))
+        served.advance(1)
+        tokens.replace(grants(EVERYTHING))
+        served.client()
+        served.advance(GREETING_S + 1)
+        assert listener.lines()[-1].startswith(b"ERR AUTH_FAILED")
+    assert said(lines) == [
+        "action=hello token=reader address=127.0.0.1 via=tcp result=AUTH_FAILED",
+        "action=hello token=- address=127.0.0.1 via=tcp result=AUTH_REQUIRED",
+    ]
+
+
+async def test_a_host_that_is_not_allowed_has_a_line(lines: pytest.LogCaptureFixture) -> None:
+    """It is refused ahead of the operations, where the trail was written."""
+    async with gateway("/d", fs=SimDisk(random.Random(1))) as rig:
+        assert (await rig.ask("GET", "/v1/topics", headers={"host": "evil.example"})).status_code == 403
+    assert said(lines) == ["action=request token=- address=127.0.0.1 via=http result=FORBIDDEN"]
 
 
 EXPIRED = table("old", "admin = true\nexpires = 1970-01-01")

@@ -268,11 +268,12 @@ async def test_its_metrics_are_those_of_the_cluster() -> None:
         assert b"toymq_publish_total" not in body
 
 
-async def test_another_host_is_not_answered() -> None:
+async def test_another_host_is_not_answered(caplog: pytest.LogCaptureFixture) -> None:
     async with serving() as rig:
         status, _, body = await rig.get("/healthz", host="evil.example")
         assert status == 403
         assert b"role" not in body
+    assert caplog.messages == ["action=request token=- address=127.0.0.1 via=http result=FORBIDDEN"]
 
 
 async def test_a_path_that_is_no_header_is_not_repeated() -> None:

@@ -25,6 +25,7 @@ from toymq_py.gateway.forwarding import PIPE_BYTES_MAX, Forwarding, Pipe
 from toymq_py.gateway.logins import Login
 from toymq_py.gateway.neighbours import Neighbours
 from toymq_py.gateway.request_context import Gateway
+from toymq_py.metrics import Metrics
 from toymq_py.net.bounded_reads import ReadBuffer
 from toymq_py.partitions import Partitioned
 from toymq_py.placement import Placement
@@ -242,7 +243,7 @@ async def test_a_worker_that_does_not_answer_is_not_waited_for_for_ever(
 
 def forwarding_to(*paths: str) -> Forwarding:
     placement = Placement(0, ("a", "b"), (), paths)
-    broker = SimpleNamespace(placement=placement, partitioned=SimpleNamespace(by_name={}))
+    broker = SimpleNamespace(placement=placement, partitioned=SimpleNamespace(by_name={}), metrics=Metrics())
     gateway = SimpleNamespace(broker=broker, logins=None, neighbours=Neighbours(placement))
     return Forwarding(cast("Gateway", gateway))
 
@@ -284,7 +285,7 @@ class Room:
         self.connections: list[Pipe] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.left = asyncio.Event()
-        scope = {"path": "/v1/topics/t/ws", "raw_path": b"/v1/topics/t/ws", "query_string": b"", "headers": [],
+        scope = {"type": "http", "path": "/v1/topics/t/ws", "raw_path": b"/v1/topics/t/ws", "query_string": b"", "headers": [],
                  "scheme": "ws", "client": None}  # fmt: skip
         self.pipe = Pipe(forward, 1, scope, self, None)
 
@@ -386,7 +387,7 @@ async def test_what_a_websocket_sends_before_its_worker_is_reached_is_not_read_o
     ("client", b""), ("server", (503, "SHUTTING_DOWN")), ("login", (401, "AUTH_FAILED")),
 ])  # fmt: skip
 async def test_a_websocket_whose_worker_is_not_reached_ends_with(
-    ends: str, says: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ends: str, says: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     over = asyncio.Event()
     monkeypatch.setattr(Forwarding, "wait_end", lambda self, login: over.wait())
@@ -401,6 +402,8 @@ async def test_a_websocket_whose_worker_is_not_reached_ends_with(
         if ends != "client":
             assert code_of(await reader.read()) == says
         assert await room.is_empty(), "and nothing of it is left"
+    trail = ["action=request topic=t token=ann address=- via=websocket result=AUTH_FAILED"] if ends == "login" else []
+    assert [record.getMessage() for record in caplog.records if record.name == "toymq_py.audit"] == trail
 
 
 def code_of(answer: bytes) -> tuple[int, str]:

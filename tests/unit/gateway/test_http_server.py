@@ -47,6 +47,10 @@ def disk() -> SimDisk:
         (b"GET /healthz\r\n\r\n", 505, "BAD_VERSION"),
         (b"GET /healthz HTTP/0.9\r\nHost: localhost\r\n\r\n", 505, "BAD_VERSION"),
         (b"GET /healthz HTTP/2.0\r\nHost: localhost\r\n\r\n", 505, "BAD_VERSION"),
+        *((b"GET /healthz HTTP/%b\r\nHost: localhost\r\n\r\n" % version, 505, "BAD_VERSION")
+          for version in (b"1.2", b"1.9", b"0.8", b"2.1", b"3.0", b"9.9")),
+        *((b"GET /healthz %b\r\nHost: localhost\r\n\r\n" % version, 400, "BAD_FRAMING")
+          for version in (b"HTTP/3", b"HTTP/1.10", b"HTTP/01.1", b"HTTP/1.x", b"HTTP/.1", b"http/1.1", b"HTTPS/1.1", b"1.1")),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "BAD_VERSION"),
         (b"PRI * HTTP/2.0\r\n\r\n", 505, "BAD_VERSION"),
         (b"GET http://me@localhost/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "BAD_FRAMING"),

@@ -17,7 +17,7 @@ class Socket:
         self.events: list[object] = []
         self.waiting = Waiting(asyncio.get_running_loop())
 
-    async def close(self, code: int) -> None:
+    async def close(self, code: int, reason: str | None = None) -> None:
         self.events.append(code)
 
     async def answered(self) -> None:
@@ -25,7 +25,7 @@ class Socket:
         self.events.append("answered")
 
     async def leave(self) -> None:
-        await leave(self, self, lambda: self.events.append("ended"), self.answered)  # type: ignore[arg-type]  # as needed
+        await leave(self, self, "websocket", lambda: self.events.append("ended"), self.answered)  # type: ignore[arg-type]  # as needed
 
 
 @pytest.mark.parametrize(("revoked", "expected"), [(False, ["ended", "answered", 1001]), (True, ["ended", 1008])])
@@ -37,6 +37,7 @@ async def test_what_was_begun_is_answered_before_a_shutdown_and_a_revoked_token_
             raise AuthFailed("the token was revoked")
 
     monkeypatch.setattr(websocket_end, "check_again", check)
+    monkeypatch.setattr(websocket_end, "refused", lambda *_: None)
     socket = Socket()
     leaving = asyncio.ensure_future(socket.leave())
     await asyncio.sleep(0)

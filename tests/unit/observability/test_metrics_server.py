@@ -146,6 +146,8 @@ async def test_a_head_that_is_too_long_is_answered_as_the_gateway_does(port: int
         (b"GET /metrics\r\nHost: localhost\r\n\r\n", b"505 HTTP Version Not Supported"),
         (b"GET /metrics HTTP/0.9\r\nHost: localhost\r\n\r\n", b"505 HTTP Version Not Supported"),
         (b"GET /metrics HTTP/2.0\r\nHost: localhost\r\n\r\n", b"505 HTTP Version Not Supported"),
+        (b"GET /metrics HTTP/1.2\r\nHost: localhost\r\n\r\n", b"505 HTTP Version Not Supported"),
+        (b"GET /metrics HTTP/1.10\r\nHost: localhost\r\n\r\n", b"400 Bad Request"),
         (b"PRI * HTTP/2.0\r\n\r\n", b"505 HTTP Version Not Supported"),
         (b"GET /metrics HTTP/1.1\r\n\r\n", b"400 Bad Request"),
         (b"GET /metrics HTTP/1.1\r\nHost:\r\n\r\n", b"400 Bad Request"),
@@ -164,6 +166,11 @@ async def test_a_head_that_is_not_a_scrapers_is_refused(port: int, head: bytes, 
     answer, _, said = (await say(port, head)).partition(b"\r\n\r\n")
     assert answer.split(b"\r\n")[0] == b"HTTP/1.1 " + status
     assert said, "a line says why"
+
+
+async def test_a_host_that_is_not_allowed_is_in_the_audit_trail(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    await say(port, b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n")
+    assert caplog.messages == ["action=request token=- address=127.0.0.1 via=http result=FORBIDDEN"]
 
 
 @pytest.mark.parametrize("head", [b"0\r\n", b"1\r\nHost: 127.0.0.1:9\r\n", b"1\r\nhost: toymq.localhost\r\n"])

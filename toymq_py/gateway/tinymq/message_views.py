@@ -14,7 +14,7 @@ from toymq_py.gateway.headers import parse_block
 from toymq_py.gateway.message_operations import PAGE_MAX, READ_BYTES
 from toymq_py.gateway.poll_operations import LEASE_BYTES_MAX
 from toymq_py.gateway.request_context import Gateway
-from toymq_py.gateway.tinymq.names import CONSUMER, HEADER_PREFIX, shown_id, with_group
+from toymq_py.gateway.tinymq.names import CONSUMER, HEADER_PREFIX, remember_unmade, shown_id, with_group
 from toymq_py.names import TopicPattern, is_pattern
 from toymq_py.records import Records
 from toymq_py.topic import Topic
@@ -115,6 +115,8 @@ async def look(
         return len(found) >= limit or size >= max_bytes or looked_at >= LOOKED_AT_MAX
 
     for topic in [topics[each] for each in sorted(topics) if matches(each)]:
+        if place.group is not None and place.group not in topic.consumers:
+            remember_unmade(topic.name, place.group)
         at = _next_unacked(topic, place.consumer, 0)
         while at is not None and not enough() and not topic.deleted:
             run, row, next_id = topic.read(at, PAGE_MAX, READ_BYTES)

@@ -54,6 +54,7 @@ from toymq_py.gateway.tinymq.names import (
     TOPIC,
     TTL,
     group_name,
+    is_marked,
     message_id,
     of_group,
     settings_of,
@@ -243,12 +244,13 @@ async def ack(gateway: Gateway, request: Request) -> Response:
     name, group = OF_TOPIC.need(request), _group(request)
     topic = _topic_with(gateway, name)
     consumers = topic.consumers
+    text = MESSAGE_ID.need(request)
     msg_id, holder = _whose(
-        topic, MESSAGE_ID.need(request), group,
+        topic, text, group,
         lambda name, msg_id: consumers[name].has_delivered(msg_id, msg_id),
         lambda name, msg_id: consumers[name].maybe_delivered(msg_id),
     )  # fmt: skip
-    if holder != CONSUMER and holder not in topic.consumers:
+    if holder != CONSUMER and holder not in topic.consumers and not is_marked(text, name, holder):
         raise NotLeased(NOT_FOUND)
     if not topic.first_id <= msg_id < topic.next_id or not topic.ack(holder, [(msg_id, msg_id)], unseen=True):
         raise NotLeased(NOT_FOUND)
@@ -274,7 +276,7 @@ def _whose(
 
     Raises: NotLeased; BadArgument when several groups have it.
     """
-    msg_id, marked, known = message_id(topic, text)
+    msg_id, marked, known = message_id(topic, text, group)
     if group is not None or known:
         return msg_id, group or marked or CONSUMER
     named = [name for name in topic.consumers if not name.startswith(CONSUMER_PREFIX)]  # no webhooks

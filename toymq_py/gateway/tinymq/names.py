@@ -30,6 +30,7 @@ SETTINGS = {"backlog_max_messages": str(BACKLOG_MAX), "max_attempts": "3"}
 NOT_FOUND = "Message not found"
 HEADER_PREFIX = b"x-mq-"
 OF_GROUP = "::"
+UNMADE_MAX = 1024
 _ID = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-8([0-9a-f]{3})-800([0-9a-f])-([0-9a-f]{12})\Z")
 
 
@@ -81,6 +82,26 @@ def _mark(name: str) -> str:
     return blake2b(name.encode(), digest_size=6).hexdigest()
 
 
+_unmade: dict[tuple[str, str], str] = {}
+"""By topic and mark, groups that are not made and that a peek or filter has shown messages of: an ack may name them by the mark
+alone. The last ``UNMADE_MAX``, of this process; the one that was shown last is last."""
+
+
+def remember_unmade(topic: str, group: str) -> None:
+    """A peek or filter shows messages of a group that is not made."""
+    at = topic, _mark(with_group(topic, group))
+    _unmade.pop(at, None)
+    _unmade[at] = group
+    if len(_unmade) > UNMADE_MAX:
+        del _unmade[next(iter(_unmade))]
+
+
+def is_marked(text: str, topic: str, group: str) -> bool:
+    """Whether an id is one that ``shown_id`` made for this topic and group."""
+    found = _ID.match(text)
+    return found is not None and found[5] == _mark(with_group(topic, group))
+
+
 def shown_id(topic: str, group: str | None, msg_id: int) -> str:
     """A message's id in the original's form: its number, the lowest digits first, and the mark of topic and group."""
     high = msg_id >> 32
@@ -88,8 +109,8 @@ def shown_id(topic: str, group: str | None, msg_id: int) -> str:
     return f"{msg_id & 0xFFFFFFFF:08x}-{high & 0xFFFF:04x}-8{high >> 16 & 0xFFF:03x}-8{high >> 28:03x}-{mark}"
 
 
-def message_id(topic: Topic, text: str) -> tuple[int, str | None, bool]:
-    """Parse an id that ``shown_id`` made, or a plain number.
+def message_id(topic: Topic, text: str, named: str | None = None) -> tuple[int, str | None, bool]:
+    """Parse an id that ``shown_id`` made, or a plain number. ``named``: the group that the request names.
 
     Returns: the number, the group, and whether the group is known, which it is not for a plain number.
 
@@ -102,7 +123,7 @@ def message_id(topic: Topic, text: str) -> tuple[int, str | None, bool]:
             raise NotLeased(NOT_FOUND) from None
     low, middle, high, top, mark = found.groups()
     msg_id = int(top + high + middle + low, 16)
-    groups: Iterable[str | None] = (None, *topic.consumers)
+    groups: Iterable[str | None] = (None, named, *topic.consumers, _unmade.get((topic.name, mark)))
     for group in groups:
         if _mark(with_group(topic.name, group)) == mark:
             return msg_id, group, True

@@ -9,8 +9,9 @@ a subscription is a ``/stream``, and a connection may have several.
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -21,7 +22,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from toymq_py.disk_errors import storage_error
 from toymq_py.errors import AlreadySubscribed, BadArgument, BadFraming, NotSubscribed, RequestError
 from toymq_py.gateway import answer_room
-from toymq_py.gateway.access import check_again, check_rights, check_site, topics_made_by
+from toymq_py.gateway.access import check_again, refused, topics_made_by
 from toymq_py.gateway.bodies import check_members, parse_json
 from toymq_py.gateway.http_request import query_of
 from toymq_py.gateway.message_operations import HEARTBEAT_S
@@ -31,10 +32,11 @@ from toymq_py.gateway.publish_operations import Message, payload_bytes
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.tinymq.live_tail import LiveTail
 from toymq_py.gateway.tinymq.message_views import Filter, Place
-from toymq_py.gateway.tinymq.messages import may, put
+from toymq_py.gateway.tinymq.messages import put
 from toymq_py.gateway.tinymq.names import refuse, shown_id, topic_name, topic_or_glob
 from toymq_py.gateway.websocket import OUTLET, Outlet
-from toymq_py.gateway.websocket_end import leave
+from toymq_py.gateway.websocket_end import refuse_bytes
+from toymq_py.gateway.websocket_route import websocket_route
 from toymq_py.names import is_pattern
 
 PATH = "/ws"
@@ -63,16 +65,17 @@ class Session:
         self._pumps: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Until either side closes. Binary frames are ignored, as in the original."""
+        """Until either side closes, or a binary frame comes: the original passes over it, and its client waits for ever."""
         try:
-            while (message := await self._socket.receive())["type"] != "websocket.disconnect":
-                if (text := message.get("text")) is not None:
-                    self._answered.clear()
-                    with topics_made_by(self._socket):
-                        await self._answer(text)
-                    self._answered.set()
+            while (text := (message := await self._socket.receive()).get("text")) is not None:
+                self._answered.clear()
+                with topics_made_by(self._socket):
+                    await self._answer(text)
+                self._answered.set()
         finally:
             self.end()
+        if message["type"] == "websocket.receive":
+            await refuse_bytes(self._socket)
 
     def end(self) -> None:
         """End all subscriptions. Idempotent."""
@@ -90,6 +93,8 @@ class Session:
 
     async def _answer(self, text: str) -> None:
         begun: str | None = None
+        action: str = "frame"
+        frame: dict[str, Any] = {}
         try:
             action, frame = parse_frame(text)
             if action == "ping":
@@ -105,15 +110,15 @@ class Session:
                 self._leave(asked)
                 answer = {"status": "unsubscribed", "topic": asked}
         except RequestError as error:
-            answer = self._refusal(error)
+            answer = self._refusal(error, action, frame.get("topic"))
         except OSError as error:
-            answer = self._refusal(storage_error(error))
+            answer = self._refusal(storage_error(error), action, frame.get("topic"))
         await self._send(answer)
         if begun in self._tails:  # no message before the answer
             self._pumps[begun] = self._tasks.create_task(self._pump(begun, self._tails[begun]))
 
-    def _refusal(self, error: RequestError) -> dict[str, str]:
-        self._gateway.broker.metrics.refused(error.code)
+    def _refusal(self, error: RequestError, action: str, topic: object) -> dict[str, str]:
+        refused(self._gateway, self._socket, action, error, {"topic": topic} if type(topic) is str else {})
         return {"status": "error", "message": str(error)}
 
     async def _send(self, frame: dict[str, str]) -> None:
@@ -152,7 +157,10 @@ class Session:
             grown = await tail.grown(HEARTBEAT_S)
             if self._gateway.waiting.stopped or not await self._outlet.wait_taken():
                 return
-            if not may(self._gateway, self._socket, "subscribe", tail.place.name):
+            try:
+                check_again(self._gateway, self._socket, "subscribe", tail.place.name)
+            except RequestError as error:
+                refused(self._gateway, self._socket, "subscribe", error, {"topic": asked})
                 why = "the token has no right to it any more"
                 break
             await answer_room.wait_for_room(self._gateway.waiting, self._socket)
@@ -192,29 +200,22 @@ def _text(frame: dict[str, Any], name: str) -> str:
 def route(gateway: Gateway) -> WebSocketRoute:
     """The route of the WebSocket."""
 
-    async def converse(socket: WebSocket) -> None:
-        try:
-            token = query_of(socket.scope).get("token")  # the original's client cannot send headers
-            if token and "authorization" not in socket.headers:
-                bearer = (b"authorization", b"Bearer " + token.encode())
-                scope = {**socket.scope, "headers": [*socket.scope["headers"], bearer]}
-                socket = WebSocket(scope, socket._receive, socket._send)
-            check_site(socket, safe=False)
-            check_rights(gateway, socket, "see")
-            gateway.refuse_late()
-        except RequestError as error:
-            gateway.broker.metrics.refused(error.code)
-            await socket.send_denial_response(refuse(error))
-            return
-        await socket.accept()
-        with suppress(asyncio.CancelledError):
-            async with asyncio.TaskGroup() as tasks:
-                session = Session(gateway, socket, tasks)
-                leaving = tasks.create_task(leave(gateway, socket, session.end, session.wait_answered))
-                await session.run()
-                leaving.cancel()
+    def begin(socket: WebSocket) -> Callable[[asyncio.TaskGroup], Session]:
+        query_of(socket.scope)  # too many parameters are refused
+        return partial(Session, gateway, socket)
 
-    return WebSocketRoute(PATH, endpoint=converse)
+    return websocket_route(gateway, PATH, "tinymqSocket", begin, identify=_with_token_of_query, refuse=refuse)
+
+
+def _with_token_of_query(socket: WebSocket) -> WebSocket:
+    """The original's client cannot send headers: ``?token=`` stands for one."""
+    token = None
+    with suppress(BadArgument):
+        token = query_of(socket.scope).get("token")
+    if not token or "authorization" in socket.headers:
+        return socket
+    bearer = (b"authorization", b"Bearer " + token.encode())
+    return WebSocket({**socket.scope, "headers": [*socket.scope["headers"], bearer]}, socket._receive, socket._send)
 
 
 async def upgrade(gateway: Gateway, request: Request) -> Response:

@@ -1,0 +1,69 @@
+"""A WebSocket from its handshake to its end: who may open one. Contract: gateway.md; docs/http.md."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from starlette.responses import Response
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket
+
+from toymq_py.errors import RequestError
+from toymq_py.gateway.access import check_rights, check_site, refused
+from toymq_py.gateway.problems import problem
+from toymq_py.gateway.request_context import Gateway
+from toymq_py.gateway.websocket_end import leave
+
+
+class Dialogue(Protocol):
+    """What is said over one WebSocket."""
+
+    async def run(self) -> None:
+        """Until either side closes."""
+
+    def end(self) -> None:
+        """End its subscriptions. Idempotent."""
+
+    async def wait_answered(self) -> None:
+        """Wait until the frames that are begun now are answered."""
+
+
+def websocket_route(
+    gateway: Gateway,
+    path: str,
+    action: str,
+    begin: Callable[[WebSocket], Callable[[asyncio.TaskGroup], Dialogue]],
+    *,
+    identify: Callable[[WebSocket], WebSocket] = lambda socket: socket,
+    refuse: Callable[[RequestError], Response] = problem,
+) -> WebSocketRoute:
+    """The route of a WebSocket.
+
+    Args:
+        action: of the handshake, in the audit trail.
+        begin: checks the request of a client that may open it, and makes the dialogue. Raises: RequestError.
+        identify: puts a token where ``check_rights`` looks for it.
+        refuse: the answer to a refused handshake.
+    """
+
+    async def converse(socket: WebSocket) -> None:
+        socket = identify(socket)
+        try:
+            check_site(socket, safe=False)
+            check_rights(gateway, socket, "see")
+            make = begin(socket)
+            gateway.refuse_late()
+        except RequestError as error:
+            refused(gateway, socket, action, error)
+            await socket.send_denial_response(refuse(error))
+            return
+        await socket.accept()
+        with suppress(asyncio.CancelledError):
+            async with asyncio.TaskGroup() as tasks:
+                dialogue = make(tasks)
+                leaving = tasks.create_task(leave(gateway, socket, action, dialogue.end, dialogue.wait_answered))
+                await dialogue.run()
+                leaving.cancel()
+
+    return WebSocketRoute(path, endpoint=converse)
