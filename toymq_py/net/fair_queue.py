@@ -130,16 +130,22 @@ class FairQueue:
         now = self._clock.monotonic()
         pass_end = now + PASS_S
         share_s = SHARE_S if len(self._owners) > 1 else inf
-        heavy, light = self._heavy, [*self._light, *self._cut]
-        self._light, self._cut = [], []
+        light, heavy = self._light, self._heavy
+        if self._cut:
+            light += self._cut
+            self._cut = []
+        self._light = []
         for line in heavy:
             line.due = len(line.runnables)
         for line in light:
             line.due = len(line.runnables)
+        cut: list[_Line] = []
         for line in light:
             now = self._take(line, now, now + share_s)
-        if heavy or now < pass_end:
-            self._take_in_turn([line for line in light if line.due], now, pass_end)
+            if line.due:
+                cut.append(line)
+        if heavy or (cut and now < pass_end):
+            self._take_in_turn(cut, now, pass_end)
         for line in light:
             if line.due:
                 self._cut.append(line)
@@ -147,7 +153,7 @@ class FairQueue:
                 self._light.append(line)
             else:
                 line.listed = False
-        if self.waits:
+        if self._light or self._cut or self._heavy:
             self._loop.call_soon(self._pass)
         else:
             self._due = False
