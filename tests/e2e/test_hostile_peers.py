@@ -209,8 +209,8 @@ def test_idle_connections_hold_nothing_of_what_they_said(tmp_path: Path) -> None
 
 
 def test_however_many_connections_one_token_has_another_waits_for_a_few_passes(tmp_path: Path) -> None:
-    """Found by a trial: each of fifty connections that came, asked for 2 MiB and read nothing was new, and so had its turn before
-    a publish of another token was answered: a second of the broker's work, and more as they came again."""
+    """Found by a trial: each of fifty connections that came, asked for 2 MiB and read nothing was new, and so had its turn
+    before a publish of another token was answered: a second of the broker's work, and more as they came again."""
     (tmp_path / "auth.toml").write_text("".join(
         f'[[token]]\nname = "{name}"\nsha256 = "{sha256(name.encode()).hexdigest()}"\n'
         f'publish = ["{name}"]\nsubscribe = ["{name}"]\n' for name in ("alice", "bob")

@@ -60,8 +60,8 @@ class Fetches:
 
 
 class _Batch:
-    """The reply to one FETCH, read in pieces. Each counts for the connection at once; the reply ends with what was read when the
-    client's token or address has used up its share, or when the rest cannot be read now."""
+    """The reply to one FETCH, read in pieces. Each counts for the connection at once; the reply ends with what was read when
+    the client's token or address has used up its share, or when the rest cannot be read now."""
 
     __slots__ = ("_charge", "_command", "_count", "_deliveries", "_frames", "_next_id", "_size", "_topic")
 
