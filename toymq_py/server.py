@@ -76,7 +76,7 @@ class Server:
         self._ticker: asyncio.TimerHandle | None = None
         broker.quotas.open_connections.sources.append(self._open_connections)
         broker.on_deadline = self._arm_ticker
-        broker.commit_place.crowded = lambda: bool(self._fair_queue.waiting)
+        broker.commit_place.crowded = lambda: self._fair_queue.waits
 
     @staticmethod
     def bind(host: str, port: int) -> list[socket.socket]:

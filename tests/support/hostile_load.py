@@ -38,6 +38,11 @@ def waited_for_a_core_s(pid: int) -> float:
         return 0.0
 
 
+def worked_s(pid: int) -> float:
+    """How long the main thread of a process had a core: what one waits for its loop, however busy the machine is."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
 @dataclass(slots=True)
 class Seen:
     """What was measured while a load was on."""

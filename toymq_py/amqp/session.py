@@ -103,7 +103,7 @@ class Session(BoundedProtocol):
         self._outbox.transport = self._intake.transport = self.transport
         self.transport.set_write_buffer_limits(high=0)  # so that "not stalled" means "the socket took everything"
         try:
-            self.seat = self._intake.seat = self._enter(self)
+            self.seat = self._intake.seat = self._runnable.seat = self._enter(self)
         except TooManyConnections as error:
             self.write(methods.closing(0, "connection.close", AmqpError(CONNECTION_FORCED, str(error))))
             self._close_transport()

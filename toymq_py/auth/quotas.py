@@ -16,8 +16,6 @@ from toymq_py.net.open_connections import OpenConnections
 
 RESERVE_PART = 10
 """The reserve for admins is at most this part of a limit: a broker with ten places keeps one."""
-
-
 FLOOR_BYTES = 64 * 1024
 """Every connection may hold so much whatever others do, so that small messages still pass; less where there are so many
 connections that all of theirs would be more than the limit (``Quotas.floor_bytes``)."""
@@ -72,7 +70,7 @@ class Holder:
 class Seat:
     """One connection's part in the limits. It is anonymous until ``identify``."""
 
-    __slots__ = ("_evict", "_quotas", "address", "arriving_bytes", "held_bytes", "left", "takes_no_messages", "token",
+    __slots__ = ("_evict", "_quotas", "address", "arriving_bytes", "held_bytes", "holder", "left", "takes_no_messages", "token",
                  "unread_bytes")  # fmt: skip
 
     def __init__(self, quotas: "Quotas", address: Holder, evict: Callable[[], None] | None) -> None:
@@ -80,6 +78,8 @@ class Seat:
         self._evict = evict
         self.address = address
         self.token: Holder | None = None
+        self.holder = address
+        """Whose the connection is: its token's, or its address's while that is not known."""
         self.held_bytes = 0
         """What counts, with the unread and the arriving bytes."""
         self.arriving_bytes = 0
@@ -286,7 +286,7 @@ class Quotas:
         held_bytes = seat.held_bytes
         self.settle(seat, 0)
         self._release_token(seat)
-        self._tokens[name] = seat.token = holder
+        self._tokens[name] = seat.token = seat.holder = holder
         holder.connections += 1
         self._identified += 1
         self.settle(seat, held_bytes)
@@ -347,7 +347,7 @@ class Quotas:
 
     def settle(self, seat: Seat, held_bytes: int) -> bool:
         """See ``Seat.settle``; counts all of it."""
-        holder, more = seat.token or seat.address, held_bytes - seat.held_bytes
+        holder, more = seat.holder, held_bytes - seat.held_bytes
         if seat.left:
             more = -seat.held_bytes
         seat.held_bytes += more
@@ -361,13 +361,13 @@ class Quotas:
 
     def has_share(self, seat: Seat, *, apart_bytes: int = 0) -> bool:
         """See ``Seat.over_its_share``. ``apart_bytes``: of the connection, which do not count here."""
-        holder, limit = seat.token or seat.address, self.max_held_bytes
+        holder, limit = seat.holder, self.max_held_bytes
         held_bytes, of_holder = self.held_bytes - apart_bytes, holder.held_bytes - apart_bytes
         return held_bytes <= limit and (not holder.limited or of_holder <= holder.share(limit))
 
     def may_go_on(self, seat: Seat) -> bool:
         """See ``Seat.may_go_on``."""
-        holder = seat.token or seat.address
+        holder = seat.holder
         if self.memory_high or (holder.limited and holder.held_bytes > holder.share(self.max_held_bytes)):
             return False
         first = self._goes_on
@@ -377,7 +377,7 @@ class Quotas:
 
     def too_much(self, seat: Seat) -> QueueFull:
         """Count and explain a refusal."""
-        holder, limit = seat.token or seat.address, self.max_held_bytes
+        holder, limit = seat.holder, self.max_held_bytes
         if self.memory_high and self.has_share(seat):
             return self.memory_refusal()
         if self.held_bytes > limit:
@@ -473,6 +473,7 @@ class Quotas:
     def _release_token(self, seat: Seat) -> None:
         if (token := seat.token) is not None:
             seat.token = None
+            seat.holder = seat.address
             token.connections -= 1
             self._identified -= 1
             if token.unused and self._tokens.get(token.name) is token:

@@ -121,7 +121,7 @@ class GatewayProtocol(BoundedProtocol):
         except TooManyConnections as error:
             self._refuse(error)
             return
-        self._ahead.seat = self.seat
+        self._ahead.seat = self._turn.seat = self.seat
         self._state = {SEAT: self.seat, INTERNAL: is_unix(transport)}
         self._await_more()
 

@@ -1,12 +1,13 @@
-"""The fair queue of sessions and of HTTP connections: each turn takes a bounded share of a loop pass.
+"""The fair queue of connections: each turn and each owner of connections takes a bounded share of a loop pass.
 
-Contract: delivery.md, "Sessions" (fair); ADR 0011. Does not know what a turn does. Belongs to the loop.
+Contract: delivery.md, "Sessions" (fair); ADR 0011, 0250. Does not know what a turn does. Belongs to the loop.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
 from math import inf
+from typing import Protocol
 
 from toymq_py.clock import Clock
 
@@ -16,21 +17,35 @@ LIGHT_S = 0.0005
 """A session that took no more in its last turn comes first in the next pass."""
 PASS_S = 0.010
 """When a pass of the loop has taken so long, those that take much wait for the next one: new bytes come first."""
+SHARE_S = 0.004
+"""What the light ones of an owner take in a pass, where there are others. However many connections an owner has, a light
+session of another waits for a pass at most, and for this of each owner that came before."""
+OWNERS_KEPT = 64
+"""Owners without anything to do, so that two that alternate are not made anew with each turn."""
+
+
+class Seated(Protocol):
+    """Whose connection it is (``quotas.Seat``)."""
+
+    @property
+    def holder(self) -> object: ...
 
 
 class Runnable:
     """One session in the queue. ``wake`` enqueues it, and so does each turn that left something to do."""
 
-    __slots__ = ("heavy", "queue", "queued", "work")
+    __slots__ = ("heavy", "queue", "queued", "seat", "work")
 
-    def __init__(self, queue: "FairQueue", work: Callable[[float], bool]) -> None:
+    def __init__(self, queue: "FairQueue", work: Callable[[float], bool], seat: Seated | None = None) -> None:
         """
         Args:
             work: one turn. It gets the time at which to stop, and returns whether it left something to do. It must not raise,
                 and it notices by itself what arrives during the turn.
+            seat: knows the owner of its turns. It may become another: a connection is its address's until a token is accepted.
         """
         self.queue = queue
         self.work: Callable[[float], bool] | None = work
+        self.seat = seat
         self.queued = False
         """In the queue, or having its turn."""
         self.heavy = False
@@ -39,7 +54,7 @@ class Runnable:
         """Give it a turn: it may have work."""
         if not self.queued and self.work is not None:
             self.queued = True
-            self.queue.add(self, heavy=self.heavy)
+            self.queue.add(self)
 
     def wake_last(self) -> None:
         """Like ``wake``, but behind the light ones: ten thousand connections may end at once."""
@@ -51,50 +66,125 @@ class Runnable:
         self.work = None
 
 
+class _Line:
+    """The light ones, or the heavy ones, of one owner: first come, first served."""
+
+    __slots__ = ("due", "heavy", "listed", "runnables")
+
+    def __init__(self, *, heavy: bool) -> None:
+        self.heavy = heavy
+        self.runnables: deque[Runnable] = deque()
+        self.due = 0
+        """How many have a turn to come in this pass. Whoever is woken during the pass has one in the next."""
+        self.listed = False
+        """Among those that the next pass looks at; else it is empty."""
+
+
 class FairQueue:
-    """Two first-in first-out queues. A session whose last turn was long is heavy: its turn comes after the light ones, if the
-    pass has time left. So a light session waits for one pass at most.
+    """A session whose last turn was long is heavy: its turn comes after the light ones, if the pass has time left.
+
+    A pass gives each owner ``SHARE_S`` for its light ones; owners that needed more in the last pass come last. Then the heavy
+    ones, and the light ones beyond a share, have what is left of ``PASS_S``, owner by owner, and one of the heavy ones in any
+    case. The light ones of an owner that is alone all have their turn: their publishes are one batch.
     """
 
-    __slots__ = ("_clock", "_due", "_heavy", "_light", "_loop")
+    __slots__ = ("_clock", "_cut", "_due", "_heavy", "_light", "_loop", "_owners", "_owners_max")
 
     def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self._clock = clock
         self._loop = loop
-        self._light: deque[Runnable] = deque()
-        self._heavy: deque[Runnable] = deque()
+        self._owners: dict[object, tuple[_Line, _Line]] = {}  # the light and the heavy ones
+        self._owners_max = OWNERS_KEPT
+        self._light: list[_Line] = []
+        self._cut: list[_Line] = []  # light ones that needed more than their share
+        self._heavy: deque[_Line] = deque()
         self._due = False
 
     @property
-    def waiting(self) -> int:
-        """How many have a turn to come."""
-        return len(self._light) + len(self._heavy)
+    def waits(self) -> bool:
+        """Whether any has a turn to come."""
+        return bool(self._light or self._cut or self._heavy)
 
-    def add(self, runnable: Runnable, *, heavy: bool) -> None:
+    def add(self, runnable: Runnable) -> None:
         """Enqueue, for the next pass."""
-        (self._heavy if heavy else self._light).append(runnable)
+        seat = runnable.seat
+        owner = None if seat is None else seat.holder
+        lines = self._owners.get(owner) or self._new_owner(owner)
+        line = lines[runnable.heavy]
+        line.runnables.append(runnable)
+        if not line.listed:
+            line.listed = True
+            (self._heavy if runnable.heavy else self._light).append(line)
         if not self._due:
             self._due = True
             self._loop.call_soon(self._pass)
 
+    def _new_owner(self, owner: object) -> tuple[_Line, _Line]:
+        if len(self._owners) >= self._owners_max:
+            self._owners = {key: both for key, both in self._owners.items() if both[0].listed or both[1].listed}
+            self._owners_max = max(OWNERS_KEPT, 2 * len(self._owners))
+        lines = self._owners[owner] = (_Line(heavy=False), _Line(heavy=True))
+        return lines
+
     def _pass(self) -> None:
-        light, heavy = self._light, self._heavy
         now = self._clock.monotonic()
         pass_end = now + PASS_S
-        heavy_ones = len(heavy)
-        now = self._take(light, len(light), now, inf)
-        if heavy_ones:
-            self._take(heavy, heavy_ones, now, pass_end)
-        if light or heavy:
+        share_s = SHARE_S if len(self._owners) > 1 else inf
+        light, heavy = self._light, self._heavy
+        if self._cut:
+            light += self._cut
+            self._cut = []
+        self._light = []
+        for line in heavy:
+            line.due = len(line.runnables)
+        for line in light:
+            line.due = len(line.runnables)
+        cut: list[_Line] = []
+        for line in light:
+            now = self._take(line, now, now + share_s)
+            if line.due:
+                cut.append(line)
+        if heavy or (cut and now < pass_end):
+            self._take_in_turn(cut, now, pass_end)
+        for line in light:
+            if line.due:
+                self._cut.append(line)
+            elif line.runnables:
+                self._light.append(line)
+            else:
+                line.listed = False
+        if self._light or self._cut or self._heavy:
             self._loop.call_soon(self._pass)
         else:
             self._due = False
 
-    def _take(self, queue: deque[Runnable], count: int, now: float, until: float) -> float:
-        """Give up to ``count`` turns, at least one, and stop after ``until``. Returns: the time at the end."""
-        monotonic = self._clock.monotonic
-        for _ in range(count):
-            runnable = queue.popleft()
+    def _take_in_turn(self, cut: list[_Line], now: float, pass_end: float) -> None:
+        """Each owner's heavy ones, and its light ones beyond the share, have ``SLICE_S`` in turn until ``pass_end``, and the
+        first in any case. Which heavy ones are next is kept for the next pass."""
+        heavy = self._heavy
+        due = sum(line.due > 0 for line in heavy) + len(cut)
+        heavy.extend(cut)
+        while due:
+            line = heavy.popleft()
+            if line.due:
+                now = self._take(line, now, min(now + SLICE_S, pass_end))
+                due -= not line.due
+            if line.runnables:
+                heavy.append(line)
+            elif line.heavy:
+                line.listed = False
+            if now >= pass_end:
+                break
+        if cut:
+            self._heavy = deque(line for line in heavy if line.heavy)
+
+    def _take(self, line: _Line, now: float, until: float) -> float:
+        """Give the turns that are due, at least one, and stop after ``until``. Returns: the time at the end."""
+        monotonic, runnables = self._clock.monotonic, line.runnables
+        left = line.due
+        while left:
+            left -= 1
+            runnable = runnables.popleft()
             work = runnable.work
             if work is None:
                 continue
@@ -107,4 +197,5 @@ class FairQueue:
             now = after
             if now > until:
                 break
+        line.due = left
         return now

@@ -112,7 +112,7 @@ class Session:
         self._max_payload_bytes = broker.options.max_payload_bytes
         self._max_inflight_bytes = broker.options.max_inflight_bytes
         self._seat = seat
-        self._runnable = Runnable(queue, self._turn)
+        self._runnable = Runnable(queue, self._turn, seat)
         self._replies = Replies(broker.metrics, self._runnable, clock)
         self._deliveries = Deliveries(self._replies, self._runnable, clock, loop.call_later, seat)
         self._replies.room = self._deliveries.bytes_to_take
@@ -197,7 +197,8 @@ class Session:
             more = False
             if reader.waiting:
                 handler = self._handler
-                more = handler.step(reader, self._clock, slice_end)
+                # One command while there is no token: what stands behind HELLO has its turn as the token's.
+                more = handler.step(reader, self._clock, slice_end if self._greeting_timer is None else 0.0)
                 if handler.ended or reader.finished:
                     self._leave()
             if self._owed is not None:

@@ -209,24 +209,23 @@ class Log:
         expires_at_ns = 0 if run.expires_at_ns is None else run.expires_at_ns[row]
         return run.ts_ns[row], run.keys[row], run.payloads[row], headers, expires_at_ns
 
-    def read_frames(self, from_id: int, max_count: int, max_bytes: int) -> tuple[bytes, int, int]:
-        """Read committed frames byte for byte, for FETCH.
+    def read_frames(self, from_id: int, max_count: int, max_bytes: int, *, whole: bool = True) -> tuple[bytes, int, int]:
+        """Read committed frames byte for byte, for FETCH. ``whole``: the first comes even if it is longer than ``max_bytes``.
 
         Returns: (frames, how many, next id). Lost ids inside the range are skipped and the next id passes them.
-
         Raises: OutOfRange when ``from_id`` lies below the first or above the next id.
         """
         if not self.first_id <= from_id <= self.committed_id:
             raise OutOfRange.outside(self.topic, from_id, self.first_id, self.committed_id)
         parts: list[bytes] = []
         count = size = 0
-        while from_id < self.committed_id and count < max_count and (not parts or size + FRAME_OVERHEAD <= max_bytes):
+        while from_id < self.committed_id and count < max_count and (whole or size + FRAME_OVERHEAD <= max_bytes):
             if (gap := self._gap_at(from_id)) is not None:
                 from_id = min(gap + 1, self.committed_id)
                 continue
             limit = min(max_count - count, self._next_gap(from_id) - from_id)
             try:
-                data, start, end, next_id = self._read_frames(from_id, limit, max_bytes - size, whole=not parts)
+                data, start, end, next_id = self._read_frames(from_id, limit, max_bytes - size, whole=whole)
             except BeingFetched:
                 if not parts:
                     raise
@@ -237,6 +236,7 @@ class Log:
                 parts.append(data[start:end])
                 size += end - start
                 count += next_id - from_id
+                whole = False
             from_id = next_id
         return b"".join(parts), count, from_id
 

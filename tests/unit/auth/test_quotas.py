@@ -66,6 +66,19 @@ def test_a_token_that_holds_its_share_gets_no_more() -> None:
     assert rig.reached() == {"token_connections": 1}
 
 
+def test_a_connection_is_its_address_until_its_token_is_known() -> None:
+    rig = Rig()
+    one, other = rig.enter("x", "192.0.2.1"), rig.enter("x", "192.0.2.1")
+    assert one.holder is other.holder
+    for seat in (one, other, admitted := rig.enter("x", "192.0.2.2")):
+        seat.identify("app", admin=False)
+    assert one.holder is other.holder is admitted.holder is one.token
+    one.identify("ops", admin=True)
+    assert one.holder is not other.holder
+    one.leave()
+    assert one.holder is one.address, "it counts for nobody's token any more"
+
+
 def test_what_is_left_at_last_is_for_admins() -> None:
     rig = Rig()
     for token in ("a", "b"):

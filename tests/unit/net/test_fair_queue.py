@@ -1,23 +1,34 @@
-"""Which is next: those that take little come first, those that take much share what is left of a pass."""
+"""Which is next: those that take little come first, those that take much share what is left of a pass, owners share both."""
 
 import random
+from collections import Counter
+from collections.abc import Iterator
+from itertools import cycle, pairwise
 
 import pytest
 
 from tests.support.fake_clock import FakeClock
 from tests.support.sim_event_loop import SimEventLoop
-from toymq_py.net.fair_queue import LIGHT_S, PASS_S, SLICE_S, FairQueue, Runnable
+from toymq_py.net.fair_queue import LIGHT_S, OWNERS_KEPT, PASS_S, SHARE_S, SLICE_S, FairQueue, Runnable
+
+STEP_S = 0.004
+"""What cannot be cut, of a session whose last turn was short."""
+
+
+class Seat:
+    def __init__(self, holder: str) -> None:
+        self.holder = holder
 
 
 class Worker:
     """Takes ``cost_s`` in each turn, and has ``left`` turns' worth of work."""
 
-    def __init__(self, hall: "Hall", name: str, cost_s: float, left: int) -> None:
+    def __init__(self, hall: "Hall", name: str, cost_s: float, left: int, owner: str = "one") -> None:
         self.hall = hall
         self.name = name
         self.cost_s = cost_s
         self.left = left
-        self.place = Runnable(hall.queue, self.work)
+        self.place = Runnable(hall.queue, self.work, Seat(owner))
 
     def work(self, slice_end: float) -> bool:
         assert slice_end - self.hall.clock.monotonic() == pytest.approx(SLICE_S)
@@ -127,3 +138,108 @@ def test_a_closed_place_has_no_turn_and_holds_nothing(hall: Hall) -> None:
     worker.place.wake()
     assert hall.one_pass() == []
     assert worker.place.work is None
+
+
+class Alternating(Worker):
+    """Takes a light turn and one that is none, again and again: it always is light when its next costly turn comes."""
+
+    costs: Iterator[float]
+
+    def work(self, slice_end: float) -> bool:
+        self.cost_s = next(self.costs)
+        return super().work(slice_end)
+
+
+def crowd(hall: Hall, count: int, owner: str) -> list[Alternating]:
+    workers = [Alternating(hall, f"{owner}{n}", 0.0, 1_000_000, owner) for n in range(count)]
+    for worker in workers:
+        worker.costs = cycle((0.0001, STEP_S))
+        worker.place.wake()
+    return workers
+
+
+def test_two_hundred_sessions_of_one_owner_hold_up_another_owner_for_a_pass(hall: Hall) -> None:
+    """One token whose connections came, took one costly turn each and came again had all of them in one pass: a second."""
+    crowd(hall, 200, "alice")
+    counts: Counter[str] = Counter()
+    for n in range(300):
+        began = hall.clock.monotonic()
+        bob = Worker(hall, "bob", 0.0001, 1, "bob")
+        bob.place.wake()
+        had = hall.one_pass()
+        if n:
+            assert had[0] == "bob", f"before an owner that needed more than its share: {n}"
+        assert hall.clock.monotonic() - began < PASS_S + SHARE_S + 2 * STEP_S, n
+        counts.update(had)
+    assert counts.pop("bob") == 300
+    assert len(counts) == 200
+    assert max(counts.values()) - min(counts.values()) <= 2, "and these among each other, in their order"
+
+
+def test_two_hundred_sessions_have_as_much_as_fifty_of_another_owner(hall: Hall) -> None:
+    crowd(hall, 200, "alice")
+    crowd(hall, 50, "dave")
+    turns = Counter(name.rstrip("0123456789") for _ in range(200) for name in hall.one_pass())
+    assert turns["dave"] > 0.8 * turns["alice"]
+
+
+def test_one_who_takes_much_of_another_owner_is_not_behind_two_hundred(hall: Hall) -> None:
+    """It had one of 201 turns, and none while light ones took the pass."""
+    for n in range(200):
+        Worker(hall, f"alice{n}", 2 * SLICE_S, 1000, "alice").place.wake()
+    Worker(hall, "bob", 2 * SLICE_S, 1000, "bob").place.wake()
+    hall.one_pass()  # they are not known yet
+    had = [hall.one_pass() for _ in range(100)]
+    assert all("bob" in one + other for one, other in pairwise(had))
+    assert len({name for names in had for name in names}) == 201, "and those of alice follow each other"
+
+
+def test_nobody_starves_while_light_ones_of_many_owners_take_the_pass(hall: Hall) -> None:
+    """One turn of a heavy one is in every pass, of each owner in turn."""
+    for owner in "xyz":
+        Worker(hall, f"heavy {owner}", 2 * SLICE_S, 1000, owner).place.wake()
+    hall.one_pass()
+    for n in range(20):
+        Worker(hall, f"light{n}", 0.9 * LIGHT_S, 10_000, f"owner {n}").place.wake()
+        for _ in range(5):
+            Worker(hall, f"more{n}", 0.9 * LIGHT_S, 10_000, f"owner {n}").place.wake()
+    had = [hall.one_pass() for _ in range(12)]
+    for owner in "xyz":
+        assert sum(f"heavy {owner}" in names for names in had) >= 4
+    assert all(f"light{n}" in names for n in range(20) for names in had[::6]), "and every owner has its share of each pass"
+
+
+def test_an_owner_that_is_alone_has_all_its_light_ones_in_one_pass(hall: Hall) -> None:
+    """What they publish is one batch, as before there were owners."""
+    crowd(hall, 200, "alice")
+    assert [len(hall.one_pass()) for _ in range(2)] == [200, 200]
+    assert hall.clock.monotonic() > 200 * STEP_S
+    assert len(hall.one_pass()) == PASS_S / 0.0001 + 1, "heavy since the second turn: they share a pass"
+
+
+def test_a_session_whose_owner_becomes_known_has_its_next_turn_as_that_owners(hall: Hall) -> None:
+    """A token is accepted in a turn of its address, which others have, too."""
+    crowd(hall, 200, "an address")
+    newcomer = Worker(hall, "newcomer", 0.0001, 3, "bob")
+    newcomer.place.seat = seat = Seat("an address")
+
+    def accepted(slice_end: float) -> bool:
+        seat.holder = "bob"
+        return newcomer.work(slice_end)
+
+    newcomer.place.work = accepted
+    newcomer.place.wake()
+    while "newcomer" not in hall.one_pass():
+        pass
+    assert hall.one_pass()[0] == "newcomer"
+
+
+def test_owners_that_have_nothing_to_do_are_forgotten(hall: Hall) -> None:
+    for n in range(10 * OWNERS_KEPT):
+        Worker(hall, "brief", 0.0, 1, f"owner {n}").place.wake()
+        assert hall.one_pass() == ["brief"]
+    assert len(hall.queue._owners) <= OWNERS_KEPT
+    for n in range(10 * OWNERS_KEPT):
+        Worker(hall, "long", 0.0, 2, f"owner {n}").place.wake()
+    assert [len(hall.one_pass()) for _ in range(3)] == [10 * OWNERS_KEPT, 10 * OWNERS_KEPT, 0]
+    assert not hall.queue.waits
