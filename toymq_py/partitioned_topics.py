@@ -257,6 +257,8 @@ class PartitionedTopics:
         if (table := self._placement().table) is not None:
             self._create_agreed(table, wanted, has, make, done)
             return
+        if name in self._busy:  # also where a DELETE has taken it out of the table, which is being written
+            raise self._not_now(name)
         present = None if is_lost else self.find(name)
         if has(name):
             raise TopicExists(f"{name} exists and is not partitioned: delete it first, or take another name")

@@ -286,6 +286,23 @@ def test_commands_behind_a_create_or_delete_in_one_packet_do_not_overtake_it(tmp
                     assert wire.ask(b"DELETE %b\n" % name) == b"OK %d" % COUNT
 
 
+def test_a_publish_behind_a_purge_in_one_packet_is_not_dropped(tmp_path: Path) -> None:
+    """It reached its worker, or was applied here, before the PURGE did, and was answered OK."""
+    publishes = b"".join(b"PUB orders - 1 route=%d\nx\n" % number for number in range(8))
+    with serving(tmp_path / "data", 2) as workers:
+        workers.ready(2)
+        for worker in (0, 1):
+            with workers.wire(worker) as wire:
+                assert wire.ask(b"CREATE orders partitions=%d\n" % COUNT) == b"OK 0"
+                for _ in range(10):
+                    wire.send(publishes)
+                    assert all(wire.line().startswith(b"OK ") for _ in range(8))
+                    wire.send(b"PURGE orders\n%bPURGE orders\n" % publishes)
+                    told = [wire.line() for _ in range(10)]
+                    assert (told[0], told[9]) == (b"OK 8", b"OK 8")
+                assert wire.ask(b"DELETE orders\n") == b"OK 0"
+
+
 def test_a_broker_that_is_killed_has_its_partitions(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "d") as broker, Wire(broker.port) as wire:
         assert wire.ask(b"CREATE orders partitions=%d\n" % COUNT) == b"OK 0"

@@ -196,6 +196,26 @@ def test_what_comes_meanwhile_waits() -> None:
     assert rig.broker.topic_or_new("orders").name == "orders"
 
 
+def test_a_create_at_any_step_of_a_delete_waits_for_its_end() -> None:
+    """Where the table was written without the topic, it was made beside the DELETE, and neither it nor what waited for either
+    was ever answered."""
+    for steps in range(1000):
+        rig = BrokerRig()
+        create(rig, partitions="2")
+        told: list[object] = []
+        partition_operations.delete(rig.broker, "orders", lambda count, error, told=told: told.append(error))  # type: ignore[misc]
+        is_over = not all(rig.loop.step() for _ in range(steps))
+        try:
+            partition_operations.create(rig.broker, "orders", {"partitions": "2"}, told.append)
+        except BeingDeleted as busy:
+            busy.when_done(lambda told=told: told.append(None))  # type: ignore[misc]
+        rig.loop.drain()
+        assert told == [None, None]
+        if is_over:
+            break
+    assert steps > 4
+
+
 def test_no_partition_comes_back_while_its_topic_is_being_deleted() -> None:
     rig = BrokerRig()
     create(rig, partitions="4")

@@ -22,6 +22,7 @@ from toymq_py.protocol import (
     Command,
     Create,
     Delete,
+    Describe,
     Hello,
     Nack,
     Pause,
@@ -179,7 +180,13 @@ class Passing:
             return self._take_pattern(command)
         if (merge := WHOLE.get(type(command))) is None:
             return False
-        self._ask_all(command, lambda gathered: gathered.of_whole(merge, topic))
+        held = self._replies.hold(PendingReply(MADE_COST_BYTES))
+        if not isinstance(command, Describe):  # what stands behind a change is not applied before its reply is written
+            self._gate.wait_for(held, self._replies.wake)
+        try:
+            self._ask_all(command, lambda gathered: gathered.of_whole(merge, topic), held=held)
+        except RequestError as error:
+            self._replies.fail(held, error)
         return True
 
     def ask_others(self, command: Delete, error: NoSuchTopic) -> bool:
