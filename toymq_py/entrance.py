@@ -1,7 +1,8 @@
 """From an accepted socket to a connection: the client's address, socket options, TLS handshakes that hold a seat.
 
-Contract: delivery.md, "Sessions" (limits); reliability.md, "Security". For protocols whose client is told in its own words why
-it is refused (``Server``, ``AmqpServer``); HTTP has uvicorn's (``gateway.tls_listener``). Belongs to the event loop.
+Contract: delivery.md, "Sessions" (limits); reliability.md, "Security". With TLS it is for protocols whose client is told in its
+own words why it is refused (``Server``, ``AmqpServer``); HTTPS uses the event loop's (``gateway.tls_listener``). Belongs to the
+event loop.
 """
 
 import asyncio
@@ -28,7 +29,8 @@ class Entrance:
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, quotas: Quotas, metrics: Metrics, certificates: Certificates | None,
-        protocol: Callable[[str], BoundedProtocol], refuse: Callable[[asyncio.Transport, RequestError], None],
+        protocol: Callable[[str], BoundedProtocol],
+        refuse: Callable[[asyncio.Transport, RequestError], None] = lambda transport, _: transport.abort(),
     ) -> None:  # fmt: skip
         """
         Args:
@@ -53,8 +55,9 @@ class Entrance:
     ) -> None:
         """Begin to accept. ``tasks`` runs what makes the connections."""
         self._tasks = tasks
-        self._acceptors = [Acceptor(listener, self._loop, self._accept) for listener in listeners]
-        self._acceptors += [Acceptor(listener, self._loop, self._accept_tls) for listener in tls_listeners]
+        room = self._quotas.make_room
+        self._acceptors = [Acceptor(listener, self._loop, self._accept, room) for listener in listeners]
+        self._acceptors += [Acceptor(listener, self._loop, self._accept_tls, room) for listener in tls_listeners]
         for acceptor in self._acceptors:
             acceptor.start()
 

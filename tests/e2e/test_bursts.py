@@ -38,7 +38,8 @@ def test_bodies_of_many_clients_at_once_are_not_all_read(tmp_path: Path, protoco
             broker.signal(signal.SIGCONT)
             settled(wire)
         assert sent > 80 * MIB, "else there is nothing to be afraid of"
-        assert peak_bytes(broker) - before < 10 * HELD
+        # beside what is held: 8 KiB that each connection may have, its objects, and the pieces of a read
+        assert peak_bytes(broker) - before < 14 * HELD
 
 
 def send_what_fits(client: socket.socket, data: bytes) -> int:

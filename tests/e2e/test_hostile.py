@@ -4,11 +4,16 @@ import resource
 import socket
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
+import httpx
 import pytest
 
-from tests.support.broker_process import BrokerProcess, Wire
+from tests.support.amqp_wire import AmqpWire
+from tests.support.broker_process import TIMEOUT_S, BrokerProcess, Wire
+from tests.support.tokens import EVERYTHING, hello, token
+from toymq_py.session.authorization import GREETING_S
 
 MIB = 1024 * 1024
 
@@ -167,3 +172,36 @@ def test_noise(tmp_path: Path, seed: int) -> None:
         assert ping_ms(other) < 1000
         broker.stop()
         assert broker.ended() == (0, ""), "no traceback, nothing to say"
+
+
+@pytest.mark.parametrize("door", ["tcp", "http", "amqp"])
+def test_an_admin_gets_in_where_connections_without_a_token_hold_the_last_descriptors(tmp_path: Path, door: str) -> None:
+    """Nothing was said to the admin for 11 s, until the time of those connections was over: only the limit of connections
+    evicted, and files had taken the last descriptor."""
+    auth = tmp_path / "auth.toml"
+    auth.write_text(EVERYTHING)
+    auth.chmod(0o600)
+    options = ("--auth-file", str(auth), "--http", "127.0.0.1:0", "--amqp", "127.0.0.1:0")
+    with BrokerProcess(tmp_path / "d", *options, descriptors=48) as broker, broker.connect() as admin, ExitStack() as held:
+        assert broker.http is not None
+        http_port = int(broker.http.rpartition(":")[2].strip("/"))
+        for wire in (admin, *(held.enter_context(broker.connect()) for _ in range(7))):
+            wire.ask(hello("all"))
+        ports = broker.port, http_port
+        for n in range(8):
+            held.enter_context(socket.create_connection(("127.0.0.1", ports[n % 2]), TIMEOUT_S))
+        answers = [admin.ask(b"PUB t%d - 1\nx\n" % n)[:13] for n in range(60)]
+        assert answers[-1] == b"ERR DISK_FULL", "no descriptor is left"
+        for n in range(8):
+            held.enter_context(socket.create_connection(("127.0.0.1", ports[n % 2]), TIMEOUT_S))
+        began = time.perf_counter()
+        if door == "tcp":
+            with broker.connect() as wire:
+                assert wire.ask(hello("all")).startswith(b"HELLO 1 ")
+        elif door == "http":
+            bearer = {"authorization": f"Bearer {token('all')}"}
+            assert httpx.get(f"{broker.http}v1/broker", headers=bearer, timeout=TIMEOUT_S).status_code == 200
+        else:
+            with AmqpWire(broker.amqp) as amqp:
+                amqp.login(password=token("all"))
+        assert time.perf_counter() - began < GREETING_S / 2

@@ -268,6 +268,10 @@ class Quotas:
             self._evictable[seat] = None
         return seat
 
+    def make_room(self) -> bool:
+        """Descriptors have run out: close a connection that would give way for a seat. Returns: False when there is none."""
+        return self._evict_one()
+
     def identify(self, seat: Seat, name: str, *, admin: bool) -> None:
         """See ``Seat.identify``."""
         holder = self._tokens.get(name)

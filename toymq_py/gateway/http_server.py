@@ -12,6 +12,7 @@ from contextlib import suppress
 from toymq_py.auth.tokens import Authority
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
+from toymq_py.entrance import Entrance
 from toymq_py.errors import BadFraming
 from toymq_py.gateway.alert_watch import AlertWatch
 from toymq_py.gateway.answers import encode_last
@@ -24,7 +25,6 @@ from toymq_py.gateway.request_context import Amqp, Gateway
 from toymq_py.gateway.serving import Serving
 from toymq_py.gateway.tls_listener import TlsListener
 from toymq_py.gateway.webhook_pusher import WebhookPusher
-from toymq_py.net.acceptor import BACKLOG
 from toymq_py.net.bounded_reads import BoundedProtocol
 from toymq_py.net.certificates import Certificates
 from toymq_py.net.host_names import AllowedHosts
@@ -73,6 +73,7 @@ class HttpServer:
             Application(self._gateway, hosts=hosts, dialects=dialects), loop, clock, broker.quotas,
             frame_bytes_max=line_bytes_max(options.max_payload_bytes),
         )  # fmt: skip
+        self._entrance = Entrance(loop, broker.quotas, broker.metrics, None, lambda _: GatewayProtocol(self._serving))
         self._loop = loop
         self._started = started
         self._certificates = certificates
@@ -103,7 +104,7 @@ class HttpServer:
             parts = (self._gateway.webhooks, self._gateway.alerts, self._gateway.history)
             beside = [tasks.create_task(part.run()) for part in parts]
             tls = [self._tls_listener(listener, tasks) for listener in tls_listeners]
-            servers = [await self._server_of(listener) for listener in listeners]
+            self._entrance.open(listeners, (), tasks)
             for listener in tls:
                 listener.start()
             self._started()
@@ -114,17 +115,12 @@ class HttpServer:
                         await self._leaving.wait()
             for listener in tls:
                 listener.stop()
-            for server in servers:
-                server.close()
+            self._entrance.close()
             late = await self._serving.shut_down(self._shutdown_timeout_s)
             if late:
                 logger.error("%d HTTP connections were cut: their requests took longer than the shutdown may", late)
             for task in beside:
                 task.cancel()
-
-    async def _server_of(self, listener: socket.socket) -> asyncio.Server:
-        create = self._loop.create_unix_server if listener.family == socket.AF_UNIX else self._loop.create_server
-        return await create(lambda: GatewayProtocol(self._serving), sock=listener, backlog=BACKLOG)
 
     def _tls_listener(self, listener: socket.socket, tasks: asyncio.TaskGroup) -> TlsListener:
         """It hands its connections over after the handshake."""

@@ -48,7 +48,7 @@ class TlsListener:
             quotas: a handshake counts as a connection; otherwise unfinished ones would hold descriptors without a limit.
             refusal: the response to a request without TLS.
         """
-        self._acceptor = Acceptor(listener, loop, self._knocked)
+        self._acceptor = Acceptor(listener, loop, self._knocked, quotas.make_room)
         self._loop = loop
         self._tasks = tasks
         self._certificates = certificates

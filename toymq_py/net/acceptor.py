@@ -1,4 +1,4 @@
-"""One listening socket: accepts in bursts, and backs off when descriptors run out.
+"""One listening socket: accepts in bursts. When descriptors run out it asks for the room of another connection, or backs off.
 
 Contract: delivery.md, "Sessions" (accept loop). Does not know what becomes of a connection.
 """
@@ -28,12 +28,18 @@ class Acceptor:
     """
 
     def __init__(
-        self, listener: socket.socket, loop: asyncio.AbstractEventLoop, accepted: Callable[[socket.socket], None]
-    ) -> None:
-        """``accepted`` is called with each connection and owns it. It must not raise."""
+        self, listener: socket.socket, loop: asyncio.AbstractEventLoop, accepted: Callable[[socket.socket], None],
+        make_room: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            accepted: called with each connection, which it owns. It must not raise.
+            make_room: begins to close a connection, for the descriptor of one that waits. Returns: False where it has none.
+        """
         self._listener = listener
         self._loop = loop
         self._accepted = accepted
+        self._make_room = make_room
         self._back_off_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -64,11 +70,14 @@ class Acceptor:
             self._back_off(error)
 
     def _back_off(self, error: OSError) -> None:
-        """Log once, and accept again after a pause; open connections go on."""
+        """Log once, and accept again after a pause; open connections go on, but for one that has to make room."""
+        has_room = False
         if error.errno not in NO_DESCRIPTORS:
             logger.warning("accept failed: %s", error)
-        elif not self._back_off_s:
-            logger.error("no descriptors left (%s): accepting is paused", error.strerror)
-        self._back_off_s = min(max(2 * self._back_off_s, BACK_OFF_MIN_S), BACK_OFF_MAX_S)
+        else:
+            if not self._back_off_s:
+                logger.error("no descriptors left (%s): accepting is paused", error.strerror)
+            has_room = self._make_room()
+        self._back_off_s = BACK_OFF_MIN_S if has_room else min(max(2 * self._back_off_s, BACK_OFF_MIN_S), BACK_OFF_MAX_S)
         self._loop.remove_reader(self._listener)
         self._timer = self._loop.call_later(self._back_off_s, self._resume)

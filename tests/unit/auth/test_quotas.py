@@ -53,6 +53,16 @@ def test_anonymous_connections_lock_nobody_out() -> None:
     assert rig.metrics.connections_evicted_total == len(rig.evicted) == 111
 
 
+def test_without_descriptors_the_oldest_anonymous_connection_makes_room() -> None:
+    rig = Rig()
+    rig.admitted("an app", "app")
+    for name in ("first", "second"):
+        rig.enter(name)
+    assert [rig.quotas.make_room() for _ in range(3)] == [True, True, False]
+    assert rig.evicted == ["first", "second"]
+    assert rig.quotas.connections == 1
+
+
 def test_a_token_that_holds_its_share_gets_no_more() -> None:
     rig = Rig()
     held = [rig.admitted("x", "app") for _ in range(10)]

@@ -5,6 +5,7 @@ import logging
 import random
 import socket
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -48,11 +49,17 @@ class Door:
         self.loop = SimEventLoop(random.Random(1))
         self.listener = Listener()
         self.taken = 0
-        self.acceptor = Acceptor(cast("socket.socket", self.listener), self.loop, self._take)
+        self.evictable = 0
+        """Connections that would make room."""
+        self.acceptor = Acceptor(cast("socket.socket", self.listener), self.loop, self._take, self._make_room)
         self.acceptor.start()
 
     def _take(self, connection: object) -> None:
         self.taken += 1
+
+    def _make_room(self) -> bool:
+        self.evictable -= 1
+        return self.evictable >= 0
 
     def until(self, seconds: float) -> None:
         """Let the loop run for so long."""
@@ -92,6 +99,24 @@ def test_without_descriptors_it_waits_longer_each_time_and_says_so_once(door: Do
     gaps = [b - a for a, b in zip([1000.0, *attempts], attempts, strict=False)]
     assert gaps[:4] == pytest.approx([0.01, 0.02, 0.04, 0.08], abs=0.003)
     assert door.taken == 3
+    assert caplog.text.count("no descriptors left") == 1
+
+
+def test_without_descriptors_connections_make_room_for_those_that_wait(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    """An admin waited until the time of anonymous connections was over, 10 s, once files had taken the last descriptor."""
+    listener = door.listener
+    listener.waiting, door.evictable = 1, 8
+    listener.refusals = [errno.EMFILE] * 8
+    attempts = [door.loop.time()]
+    with caplog.at_level(logging.WARNING):
+        listener.knocked()
+        while listener.waiting:
+            door.until(0.001)
+            if listener.knocked is not None:
+                attempts.append(door.loop.time())
+                listener.knocked()
+    assert [b - a for a, b in pairwise(attempts)] == pytest.approx([0.01] * 8, abs=0.003), "it takes a moment to close one"
+    assert (door.evictable, door.taken) == (0, 1)
     assert caplog.text.count("no descriptors left") == 1
 
 
