@@ -82,10 +82,8 @@ class Seat:
         """Whose the connection is: its token's, or its address's while that is not known."""
         self.held_bytes = 0
         """What counts, with the unread and the arriving bytes."""
-        self.arriving_bytes = 0
-        """What counts of ``arriving``."""
-        self.unread_bytes = 0
-        """What counts of ``unread``."""
+        self.arriving_bytes = self.unread_bytes = 0
+        """What counts of ``arriving``, and of ``unread``."""
         self.left = False
         self.takes_no_messages = False
         """Its client sends no more, and may be gone."""
@@ -351,9 +349,7 @@ class Quotas:
 
     def settle(self, seat: Seat, held_bytes: int) -> bool:
         """See ``Seat.settle``; counts all of it."""
-        holder, more = seat.holder, held_bytes - seat.held_bytes
-        if seat.left:
-            more = -seat.held_bytes
+        holder, more = seat.holder, -seat.held_bytes if seat.left else held_bytes - seat.held_bytes
         seat.held_bytes += more
         holder.held_bytes += more
         self.held_bytes += more
