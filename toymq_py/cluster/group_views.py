@@ -96,6 +96,9 @@ def described(picture: Picture, here: str, own: Collection[str], sees: Callable[
         name: {
             "leader": group.leader.member.url if group.leader is not None else None,
             "nodes": group.addresses(), "placed": group.placed, "messages_s": round(group.load),
+            **({} if (kept := group.settings) is None else {
+                "in_sync": group.in_sync, "replicas": kept.replicas, "min_in_sync": kept.min_in_sync,
+            }),
         }
         for name, group in sorted(picture.groups.items()) if group.made
     }  # fmt: skip

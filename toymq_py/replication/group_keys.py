@@ -143,6 +143,18 @@ def decode_member(found: KeyValue) -> Member:
 # -- to etcd
 
 
+def decode_in_sync(found: KeyValue) -> InSync:
+    """Raises: EtcdError."""
+    in_sync: InSync = _decoded(found, _in_sync)
+    return in_sync
+
+
+def decode_group_settings(found: KeyValue) -> ClusterSettings:
+    """Raises: EtcdError."""
+    settings: ClusterSettings = _decoded(found, _settings)
+    return settings
+
+
 def encode_settings(settings: ClusterSettings) -> bytes:
     return _encoded(
         version=VERSION,

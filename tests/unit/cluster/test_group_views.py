@@ -7,7 +7,7 @@ import pytest
 
 from toymq_py.cluster import group_views
 from toymq_py.errors import EtcdError, Moved, PlacementUnknown
-from toymq_py.replication.agreement import LeaderKey, Member
+from toymq_py.replication.agreement import ClusterSettings, LeaderKey, Member
 from toymq_py.replication.kept_places import Group, KeptPlaces, Picture, Record
 
 MEMBER = Member("0" * 32, "b1", "b1:1", "b1:2", "b1:3", "")
@@ -73,6 +73,10 @@ def test_groups_are_described_with_the_topics_that_a_token_may_see() -> None:
     assert found["topics"] == {"here": "a", "there": "b"}
     assert found["groups"]["b"] == {"leader": "b1:1", "nodes": ["b1:1"], "placed": False, "messages_s": 7}
     assert sorted(found["groups"]) == ["a", "b"]
+    kept = picture()
+    kept.groups["b"].settings, kept.groups["b"].in_sync = ClusterSettings("u", 3, 2), 1
+    copies = group_views.described(kept, "a", [], None)["groups"]["b"]
+    assert [copies[name] for name in ("in_sync", "replicas", "min_in_sync")] == [1, 3, 2], "for `toymqctl doctor`"
     assert "topics" not in group_views.described(picture(), "a", ["here"], None)
 
 
