@@ -17,13 +17,20 @@ def cluster_of(client: sync.Client) -> dict[str, Any]:
         return {}
 
 
-def group_of(cluster: Mapping[str, Any], topic: str) -> str | None:
-    """The group that has a topic; of a partitioned one the groups of its partitions. None: there are no groups, or that is not
-    known."""
+def groups_by_topic(cluster: Mapping[str, Any]) -> dict[str, str]:
+    """The group of each topic, of a partitioned one the groups of its partitions; nothing where there are no groups."""
     places: Mapping[str, str] = cluster.get("topics", {}) if "groups" in cluster else {}
+    parts: dict[str, set[str]] = {}
+    for name, place in places.items():
+        if PARTITION_MARK in name:
+            parts.setdefault(whole_name(name), set()).add(place)
+    return {**places, **{whole: ", ".join(sorted(some)) for whole, some in parts.items()}}
+
+
+def group_of(groups: Mapping[str, str], topic: str) -> str | None:
+    """The group of a topic, of its dead letters, or of partitions that are one line of a list; None: that is not known."""
     origin = topic.removesuffix(DEAD_LETTERS)
-    parts = sorted({place for name, place in places.items() if PARTITION_MARK in name and whole_name(name) == origin})
-    return ", ".join(parts) or places.get(origin)
+    return groups.get(origin) or groups.get(whole_name(origin))
 
 
 def reachable_topics(client: sync.Client, cluster: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -303,6 +303,19 @@ def test_a_cluster_of_one_group_goes_on_as_one_of_several(tmp_path: Path) -> Non
                 time.sleep(0.05)
 
 
+def test_an_operator_sees_which_group_has_a_topic(groups: Groups) -> None:
+    def ctl(*arguments: str) -> Any:
+        return CliRunner().invoke(toymqctl, ["--url", groups[A].urls[0], *arguments])
+
+    for name, topic in ((B, b"shown"), (A, b"shown.too")):
+        assert say(groups[name], b"CREATE %b group=%b\n" % (topic, name.encode()), 1) == [b"OK 0\n"]
+    assert {each["topic"]: each["group"] for each in values(ctl("topics", "shown", "--json"))} == {"shown": B}
+    heads, *rows = [line.split() for line in ok(ctl("topics", "shown.*")).splitlines()]
+    assert (heads[-1], [(row[0], row[-1]) for row in rows]) == ("group", [("shown.too", A)])
+    assert ["group", B] in [line.split() for line in ok(ctl("describe", "shown")).splitlines()]
+    assert values(ctl("describe", "shown.too", "--json"))[0]["group"] == A
+
+
 def test_an_operator_sees_all_groups(groups: Groups) -> None:
     def ctl(*arguments: str) -> Any:
         return CliRunner().invoke(toymqctl, ["cluster", "--cluster", CLUSTER, "--etcd", groups[A].etcd.urls[0], *arguments])

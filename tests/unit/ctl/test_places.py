@@ -6,7 +6,7 @@ import pytest
 
 from toymq import sync
 from toymq_py.errors import NoSuchTopic, PlacementUnknown
-from toymqctl.places import group_of, reachable_topics
+from toymqctl.places import group_of, groups_by_topic, reachable_topics
 
 CLUSTER = {
     "group": "a",
@@ -19,16 +19,15 @@ CLUSTER = {
     ("topic", "group"),
     [
         ("plain", "a"), ("plain.dlq", "a"), ("gone", "b"), ("parts", "a, b"), ("parts#1", "b"), ("parts#1.dlq", "b"),
-        ("no", None),
+        ("parts#0-1", "a, b"), ("parts#0-1.dlq", "a, b"), ("no", None),
     ],
 )  # fmt: skip
 def test_the_group_of_a_topic(topic: str, group: str | None) -> None:
-    assert group_of(CLUSTER, topic) == group
+    assert group_of(groups_by_topic(CLUSTER), topic) == group
 
 
 def test_a_broker_without_groups_has_none() -> None:
-    assert group_of({"worker": 0, "workers": [["h:1"]]}, "plain") is None
-    assert group_of({}, "plain") is None
+    assert groups_by_topic({"worker": 0, "workers": [["h:1"]]}) == groups_by_topic({}) == {}
 
 
 def test_the_topics_of_groups_that_have_a_leader_are_described() -> None:
