@@ -84,9 +84,17 @@ class Group:
     def addresses(self) -> list[str]:
         """HOST:PORT of its nodes for clients, first of the leader that is, or was. Of a group that was away before this leader
         looked, where its nodes were."""
-        first = [self.led.url] if self.led is not None else []
-        found = [*first, *sorted(each.url for each in self.nodes.values())]
-        return list(dict.fromkeys(found or sorted(each.url for each in self.seen.values())))
+        return list(dict.fromkeys(member.url for member in self._members()))
+
+    def tls_addresses(self) -> list[str]:
+        """The same over TLS, of the nodes that speak it. An older node does not say so: then where it is without."""
+        found = (member.url if member.tls is None else member.tls for member in self._members())
+        return [address for address in dict.fromkeys(found) if address]
+
+    def _members(self) -> list[Member]:
+        first = [self.led] if self.led is not None else []
+        found = [*first, *sorted(self.nodes.values(), key=lambda each: each.url)]
+        return found or sorted(self.seen.values(), key=lambda each: each.url)
 
 
 class Picture:
