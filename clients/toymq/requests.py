@@ -88,6 +88,12 @@ def _settings_in_seconds(reply: protocol.JsonReply) -> dict[str, Any]:
     return arguments.settings_in_seconds(found)
 
 
+def cluster() -> Request[dict[str, Any]]:
+    """Ask which workers or groups there are, and which group has which topic. No method of the clients: ``moved=0`` goes with
+    it, behind which a worker passes on what is for another one, so that the connection does not follow any more."""
+    return _request(protocol.Cluster(), protocol.JsonReply, _json)
+
+
 # -- methods of both clients: each function here is the signature and docstring of the method with its name
 
 

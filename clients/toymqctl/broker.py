@@ -63,11 +63,14 @@ class Broker:
     http_url: str | None = None
     """URL of its HTTP gateway, where it is named; see ``gateway.py``."""
 
-    def connect(self, *, connect_timeout_s: float = 5.0, timeout_s: float = 30.0, idempotent: bool = True) -> sync.Client:
+    def connect(
+        self, *, connect_timeout_s: float = 5.0, timeout_s: float = 30.0, idempotent: bool = True,
+        on_event: OnEvent | None = None,
+    ) -> sync.Client:  # fmt: skip
         """Raises: ConfigError, ConnectFailed, RequestError (the token is not accepted), ProtocolViolation."""
         return sync.connect(
             self._urls, name="toymqctl", ssl=self._tls, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s,
-            idempotent=idempotent,
+            idempotent=idempotent, on_event=on_event,
         )  # fmt: skip
 
     @property

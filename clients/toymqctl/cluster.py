@@ -175,7 +175,7 @@ def hand_over(etcd: _Etcd, node: str | None) -> None:
 def move(etcd: _Etcd, topic: str, group: str) -> None:
     """Move TOPIC, with its dead letters, to GROUP.
 
-    It waits until the topic is there.
+    It waits until the topic is there, and says so while a group has no leader.
 
     Clients go on; publishers wait for less than a second. It goes on without this command, through failovers of either group.
     Named the group that TOPIC is in, it gives up a move. Partitioned topics stay where they are.

@@ -13,6 +13,8 @@ from toymqctl.cluster_requests import Refused
 
 LOOK_S = 0.2
 """How often etcd is asked whether a topic has come."""
+LEADERS_LOOKS = 25
+"""Of so many looks one is whether both groups have leaders: it reads the records of all topics."""
 
 
 async def move(kept: KeptPlaces, topic: str, to: str, say: Callable[[str], None]) -> str:
@@ -34,8 +36,12 @@ async def move(kept: KeptPlaces, topic: str, to: str, say: Callable[[str], None]
         raise Refused(
             f"{topic} is being moved to group {before.to}: give that up with `toymqctl cluster move {topic} {record.group}`"
         )
+    looks, origin, leaderless = 0, record.group, set[str]()
     while True:
         try:
+            if looks % LEADERS_LOOKS == 0:
+                leaderless = _said_to_wait(picture if looks == 0 else await kept.read(), {origin, to}, leaderless, say)
+            looks += 1
             pending, record = await kept.move(topic), await kept.record(topic)
         except EtcdError:  # whatever becomes of it here, the leaders go on
             pending = before
@@ -49,6 +55,17 @@ async def move(kept: KeptPlaces, topic: str, to: str, say: Callable[[str], None]
             await kept.withdraw(topic, pending)
             raise Refused(pending.refused)
         await asyncio.sleep(LOOK_S)
+
+
+def _said_to_wait(picture: Picture, groups: set[str], said: set[str], say: Callable[[str], None]) -> set[str]:
+    """Say what a move waits for, unless that is said. Returns: the groups without a leader."""
+    found = {name for name in groups if picture.groups.get(name, Group()).leader is None}
+    for name in sorted(found - said):
+        say(
+            f"group {name} has no leader: the move waits for it, and goes on by itself once it has one, also without this"
+            f" command (`toymqctl cluster --group {name}` says what is missing)"
+        )
+    return found
 
 
 async def remove_group(kept: KeptPlaces, group: str) -> str:

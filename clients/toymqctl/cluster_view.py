@@ -4,25 +4,28 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from toymq_py.names import PARTITION_MARK, whole_name
 from toymq_py.replication.agreement import ReplicaId, Seat
 from toymq_py.replication.kept_places import Picture
 from toymqctl.cluster_requests import Cluster
 from toymqctl.tables import duration, printable, size, table
 
 NONE: Mapping[str, Any] = {}
-_COLUMNS = ("node", "state", "in sync", "address", "lag", "version", "seen")
+_COLUMNS = ("node", "state", "in sync", "address", "lag", "version", "away")
 NS_PER_S = 1_000_000_000
 ID_SHOWN = 8
 """Digits of a replica whose node was never seen."""
 
 
 def placed(picture: Picture, group: str | None) -> dict[str, Any]:
-    """What a group has of a cluster of several; nothing of one without a name."""
+    """What a group has of a cluster of several; nothing of one without a name. Topics are counted as lists show them, a
+    partitioned one as one, also where only some of its partitions are."""
     if group is None:
         return {}
-    topics = sum(record.group == group for record in picture.records.values())
+    names = [name for name, record in picture.records.items() if record.group == group]
+    topics, parts = len({whole_name(name) for name in names}), sum(PARTITION_MARK in name for name in names)
     load = picture.groups[group].load if group in picture.groups else 0.0
-    return {"group": group, "topics": topics, "messages_s": round(load)}
+    return {"group": group, "topics": topics, "partitions": parts, "messages_s": round(load)}
 
 
 def shown(name: str, cluster: Cluster, now_s: float, placed: Mapping[str, Any] = NONE) -> str:
@@ -37,7 +40,8 @@ def shown(name: str, cluster: Cluster, now_s: float, placed: Mapping[str, Any] =
     members = _members(cluster)
     epoch = f"   epoch {state.leader.epoch}" if state.leader is not None else ""
     group = f"   group {placed['group']}" if placed else ""
-    topics = f"   topics {placed['topics']}   messages {placed['messages_s']}/s" if placed else ""
+    parts = f"   partitions {placed['partitions']}" if placed.get("partitions") else ""
+    topics = f"   topics {placed['topics']}{parts}   messages {placed['messages_s']}/s" if placed else ""
     facts = (
         f"cluster {name}{group}{epoch}   in sync {len(members)} of {settings.replicas}   min in sync {settings.min_in_sync}"
         f"   ttl {settings.ttl_s:g}s{topics}"
@@ -95,7 +99,7 @@ def troubles(cluster: Cluster, now_s: float) -> list[str]:
             f"publishes are refused (NOT_ENOUGH_REPLICAS): {len(members)} in sync, and {settings.min_in_sync} are needed"
         )
     if state.leader is not None and len(members) < settings.replicas:
-        found.append(f"{_copies(len(members))} of {settings.replicas} in sync: {_absent(cluster, now_s)}")
+        found.append(f"{_copies(len(members))} of {settings.replicas} in sync; {_absent(cluster, now_s)}")
     for seat in cluster.seats:
         if seat.waits_for and state.leader is not None and seat.member.replica == state.leader.member.replica:
             found.append(f"{printable(seat.member.name)} says: {printable(seat.waits_for)}")
@@ -157,7 +161,7 @@ def _absent(cluster: Cluster, now_s: float) -> str:
     others = [seat for seat in cluster.seats if seat.member.replica not in members]
     if not others:
         return "start another node"
-    return _listed(
+    return "not in sync: " + _listed(
         [
             (_waits(seat) if seat.waits_for else f"{printable(seat.member.name)} is {printable(seat.state)}")
             if seat.present
@@ -178,6 +182,7 @@ def _away(replica: ReplicaId, seat: Seat | None, now_s: float) -> str:
 
 
 def _age_s(seat: Seat, now_s: float) -> float:
+    """Since a node's last word: it speaks once a minute and when something changes, so it may have gone later."""
     return max(0.0, now_s - seat.seen_ns / NS_PER_S)  # another machine's clock may be ahead
 
 
@@ -193,5 +198,5 @@ def _row(seat: Seat, cluster: Cluster, now_s: float) -> tuple[str, ...]:
         seat.member.url,
         size(lag_bytes) if seat.present and (lag_bytes := _lag(seat, cluster)) is not None else "-",
         seat.version,
-        "now" if seat.present else f"{duration(_age_s(seat, now_s))} ago",
+        "-" if seat.present else f"at most {duration(_age_s(seat, now_s))}",
     )

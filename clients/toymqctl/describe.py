@@ -7,6 +7,7 @@ import click
 from toymq_py.units import counted
 from toymqctl.broker import Broker
 from toymqctl.consumers import consumer_table
+from toymqctl.places import cluster_of, group_of, groups_by_topic
 from toymqctl.quantities import TOPIC
 from toymqctl.settings import format_settings
 from toymqctl.tables import as_json as json_option
@@ -16,6 +17,7 @@ from toymqctl.tables import facts, print_json, screen_room, size, table
 def _facts(topic: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("topic", topic["topic"]),
+        *([("group", topic["group"])] if "group" in topic else []),
         ("state", topic["state"]),
         ("messages", str(topic["messages"])),
         ("partitions", str(topic["partitions"])) if "parts" in topic else ("ids", _ids(topic)),
@@ -62,9 +64,12 @@ def _evicted(topic: dict[str, Any]) -> list[tuple[str, str]]:
 @json_option
 @click.pass_obj
 def describe(broker: Broker, topic: str, as_json: bool) -> None:
-    """Show one TOPIC: state, ids, settings and consumers. Unlike `sub`, it does not create the topic."""
+    """Show one TOPIC: state, ids, settings and consumers, and the group of the cluster that has it. Unlike `sub`, it does not
+    create the topic."""
     with broker.connect() as client:
         found = client.describe(topic)
+        if (group := group_of(groups_by_topic(cluster_of(client)), topic)) is not None:
+            found["group"] = group
     if as_json:
         print_json([found])
     else:

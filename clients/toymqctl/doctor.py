@@ -1,7 +1,7 @@
 """``toymqctl doctor``: checks of a broker, with remedies."""
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 import click
 
-from toymq_py.errors import ToymqError
+from toymq_py.errors import PlacementUnknown, ToymqError
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.units import counted
 from toymqctl.broker import Broker
 from toymqctl.explanations import explain
 from toymqctl.letters import waiting
+from toymqctl.places import cluster_of, reachable_topics
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, print_json, size
 
@@ -46,6 +47,7 @@ ATTEMPTS_MANY = 100
 EXPIRES_SOON_S = 14 * 24 * 3600.0
 """Time to create and distribute another token."""
 
+NO_CLUSTER: Mapping[str, Any] = {}
 State = Literal["ok", "warn", "FAIL"]
 
 
@@ -60,11 +62,13 @@ class Finding:
 
 
 def examine(
-    stats: dict[str, Any], server: str, own_version: str, max_payload: int, round_trip_s: float, skew_s: float
-) -> Iterator[Finding]:
+    stats: dict[str, Any], server: str, own_version: str, max_payload: int, round_trip_s: float, skew_s: float,
+    cluster: Mapping[str, Any] = NO_CLUSTER,
+) -> Iterator[Finding]:  # fmt: skip
     """Check a broker's STATS and greeting.
 
     Args:
+        cluster: its answer to CLUSTER.
         server: name and version, from its greeting.
         max_payload: bytes, from its greeting.
         skew_s: how far its clock is ahead of ours.
@@ -74,15 +78,51 @@ def examine(
     yield _durability(stats)
     yield from _disk(stats)
     yield from _tier(stats)
-    yield from _copies(stats)
+    yield from _copies(stats, cluster)
     yield from _limits(stats, max_payload)
     yield _clock(skew_s)
     yield from _tokens(stats)
-    yield from _topics(stats["topics"])
-    yield from _consumers(stats["topics"], stats["limits"])
-    yield _lag(stats["topics"])
-    yield _retries(stats["topics"])
-    yield _letters(stats["topics"])
+    yield from _all_of(stats["topics"], stats["limits"])
+
+
+def examine_without_figures(
+    topics: list[dict[str, Any]], server: str, own_version: str, round_trip_s: float, cluster: Mapping[str, Any],
+    error: PlacementUnknown,
+) -> Iterator[Finding]:  # fmt: skip
+    """Check what can be asked for while a group is away: STATS needs all of them, and says so by the error.
+
+    Args:
+        topics: of the groups that are there.
+    """
+    yield _speed(round_trip_s)
+    yield _versions(server, own_version)
+    yield from _copies({}, cluster)
+    yield Finding(
+        "figures", "FAIL", f"{error}: durability, disk, bucket, limits, clock, tokens and the topics there are not checked",
+        "start its nodes, then check again",
+    )  # fmt: skip
+    yield from _all_of(topics, {})
+
+
+def examine_groups(cluster: Mapping[str, Any]) -> Iterator[Finding]:
+    """Check that each group of a cluster has a leader."""
+    for name, group in cluster.get("groups", {}).items():
+        if group["leader"] is not None:
+            yield Finding(f"group {name}", "ok", f"{group['leader']} leads")
+        elif not group["placed"]:
+            yield Finding(f"group {name}", "warn", "has had no leader yet, and gets no topic before", "start its nodes")
+        else:
+            nodes = f" Its nodes are, or were, {', '.join(group['nodes'])}" if group["nodes"] else ""
+            advice = f"start its nodes: `toymqctl cluster --group {name}` says what is waited for"
+            yield Finding(f"group {name}", "FAIL", f"no leader: its topics are away.{nodes}", advice)
+
+
+def _all_of(topics: list[dict[str, Any]], limits: dict[str, Any]) -> Iterator[Finding]:
+    yield from _topics(topics)
+    yield from _consumers(topics, limits)
+    yield _lag(topics)
+    yield _retries(topics)
+    yield _letters(topics)
 
 
 def _speed(round_trip_s: float) -> Finding:
@@ -144,26 +184,34 @@ def _tier(stats: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("tier", "ok", f"{stats['tier']} gets what is sealed")
 
 
-def _copies(stats: dict[str, Any]) -> Iterator[Finding]:
-    """Of a node of a cluster."""
-    if (cluster := stats.get("cluster")) is None:
-        return
-    if cluster["damaged_segments"]:
-        found = f"damage in {counted(int(cluster['damaged_segments']), 'segment')} that no copy has mended"
-        yield Finding("copies", "FAIL", found, "see the broker's log, and `toymq verify` on each node's directory")
-        return
+def _copies(stats: dict[str, Any], cluster: Mapping[str, Any]) -> Iterator[Finding]:
+    """Of each group of a cluster; the figures in STATS are those of the group that answers."""
+    own = stats.get("cluster")
+    whose = f"copies of group {cluster['group']}" if "groups" in cluster else "copies"
+    is_damaged = own is not None and own["damaged_segments"]
+    if own is not None and is_damaged:
+        found = f"damage in {counted(int(own['damaged_segments']), 'segment')} that no copy has mended"
+        yield Finding(whose, "FAIL", found, "see the broker's log, and `toymq verify` on each node's directory")
+    told = {name: group for name, group in cluster.get("groups", {}).items() if "in_sync" in group}  # not by older leaders
+    for name, group in told.items():
+        if group["leader"] is not None and not (is_damaged and name == cluster["group"]):
+            yield _in_sync(f"copies of group {name}", group, f"toymqctl cluster --group {name}")
+    if own is not None and not told and not is_damaged:
+        yield _in_sync(whose, own, "toymqctl cluster")
+
+
+def _in_sync(check: str, cluster: Mapping[str, Any], shows: str) -> Finding:
     in_sync, least = int(cluster["in_sync"]), int(cluster.get("min_in_sync", 1))
     copies = max(int(cluster.get("replicas", 0)), in_sync)  # an older broker does not say how many there are to be
-    remedy = "start the other nodes, or add one: `toymqctl cluster` shows them"
+    remedy = f"start the other nodes, or add one: `{shows}` shows them"
     if in_sync < least:
         found = f"{in_sync} of {copies} copies in sync: below {least} publishes are refused (NOT_ENOUGH_REPLICAS)"
-        yield Finding("copies", "FAIL", found, remedy)
-    elif in_sync <= 1:
-        yield Finding("copies", "warn", "one copy is in sync: what gets OK is on this node alone", remedy)
-    elif in_sync < copies:
-        yield Finding("copies", "warn", f"{in_sync} of {copies} copies are in sync", remedy)
-    else:
-        yield Finding("copies", "ok", f"{in_sync} copies in sync")
+        return Finding(check, "FAIL", found, remedy)
+    if in_sync <= 1:
+        return Finding(check, "warn", "one copy is in sync: what gets OK is on its leader's disk alone", remedy)
+    if in_sync < copies:
+        return Finding(check, "warn", f"{in_sync} of {copies} copies are in sync", remedy)
+    return Finding(check, "ok", f"{in_sync} copies in sync")
 
 
 def _limits(stats: dict[str, Any], max_payload: int) -> Iterator[Finding]:
@@ -358,17 +406,25 @@ def _against_redelivery(topic: str, consumer: dict[str, Any]) -> str:
 
 
 def _look(broker: Broker) -> Iterator[Finding]:
+    answered: list[str] = []
     try:
-        with broker.connect() as client:
-            yield Finding("reachable", "ok", str(broker.address))
+        with broker.connect(on_event=lambda event: answered.append(event.address)) as client:
+            yield Finding("reachable", "ok", answered[0])
             round_trip_s = statistics.median(client.ping() for _ in range(PINGS))
+            cluster = cluster_of(client)
+            yield from examine_groups(cluster)
             asked = datetime.now(UTC).timestamp()
-            stats = client.stats()
+            server, own_version = client.server or "", version("toymq")
+            try:
+                stats = client.stats()
+            except PlacementUnknown as error:
+                topics = reachable_topics(client, cluster)
+                yield from examine_without_figures(topics, server, own_version, round_trip_s, cluster, error)
+                return
             ours = (asked + datetime.now(UTC).timestamp()) / 2
             yield from examine(
-                stats, client.server or "", version("toymq"), client.max_payload or 0, round_trip_s,
-                stats["time_ms"] / 1000 - ours,
-            )  # fmt: skip
+                stats, server, own_version, client.max_payload or 0, round_trip_s, stats["time_ms"] / 1000 - ours, cluster
+            )
     except (ToymqError, OSError) as error:
         yield Finding("reachable", "FAIL", *explain(broker.address, error).split("; ", 1))
 
@@ -377,8 +433,10 @@ def _look(broker: Broker) -> Iterator[Finding]:
 @json_option
 @click.pass_obj
 def doctor(broker: Broker, as_json: bool) -> None:
-    """Check the broker and suggest remedies: reachability, versions, disk, bucket, limits, clock, tokens, degraded topics, lag
-    and retries of consumers, dead letters.
+    """Check the broker and suggest remedies: reachability, versions, disk, bucket, copies, limits, clock, tokens, degraded
+    topics, lag and retries of consumers, dead letters.
+
+    Of a cluster with groups the copies of each group are checked; of disk and fsync you see the worst of all leaders.
 
     Exit code 1 when a check FAILs; warnings alone exit with 0.
     """

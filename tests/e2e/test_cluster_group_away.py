@@ -197,3 +197,12 @@ def _refused_by_name(rig: ClusterRig) -> None:
     refused = CliRunner().invoke(toymqctl, ["--url", rig.urls[0], "describe", "alone"])
     assert refused.exit_code == 1
     assert re.search(f"PLACEMENT_UNKNOWN: {NO_LEADER}", refused.output), refused.output
+    here = rig.urls[0].removeprefix("toymq://")
+    examined = CliRunner().invoke(toymqctl, ["--url", f"toymq://127.0.0.1:1,{here}", "doctor"])
+    assert examined.exit_code == 1
+    assert examined.output.startswith(f"ok    reachable: {here}\n"), "the address that answered, not the first of the URL"
+    for said in (
+        "FAIL  group b: no leader: its topics are away", "warn  copies of group a: one copy is in sync",
+        "FAIL  figures: group b does not answer, and has had", "ok    topics: ",
+    ):  # fmt: skip
+        assert said in examined.output, examined.output

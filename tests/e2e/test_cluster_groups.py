@@ -88,7 +88,7 @@ def test_who_follows_nothing_is_told_where_it_is(groups: Groups) -> None:
     there = groups[B].urls[0].removeprefix("toymq://")
     for command in (b"PUB told - 1\nx\n", b"SUB told c\n", b"OFFSETS told\n", b"DELETE told.dlq\n"):
         (answer,) = say(groups[A], command, 1)
-        assert answer.startswith(f"ERR MOVED {there} toymqs://{there} http://".encode()), answer
+        assert answer.startswith(f"ERR MOVED {there} http://".encode()), answer
         assert b" (group b) has the topic told" in answer
     assert say(groups[B], b"PUB told - 1\nx\n", 1) == [b"OK 0\n"]
 
@@ -301,6 +301,19 @@ def test_a_cluster_of_one_group_goes_on_as_one_of_several(tmp_path: Path) -> Non
             while "this group was served with --group" not in node.log_path.read_text():
                 assert MONOTONIC() < until, node.log_path.read_text()
                 time.sleep(0.05)
+
+
+def test_an_operator_sees_which_group_has_a_topic(groups: Groups) -> None:
+    def ctl(*arguments: str) -> Any:
+        return CliRunner().invoke(toymqctl, ["--url", groups[A].urls[0], *arguments])
+
+    for name, topic in ((B, b"shown"), (A, b"shown.too")):
+        assert say(groups[name], b"CREATE %b group=%b\n" % (topic, name.encode()), 1) == [b"OK 0\n"]
+    assert {each["topic"]: each["group"] for each in values(ctl("topics", "shown", "--json"))} == {"shown": B}
+    heads, *rows = [line.split() for line in ok(ctl("topics", "shown.*")).splitlines()]
+    assert (heads[-1], [(row[0], row[-1]) for row in rows]) == ("group", [("shown.too", A)])
+    assert ["group", B] in [line.split() for line in ok(ctl("describe", "shown")).splitlines()]
+    assert values(ctl("describe", "shown.too", "--json"))[0]["group"] == A
 
 
 def test_an_operator_sees_all_groups(groups: Groups) -> None:

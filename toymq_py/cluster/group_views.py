@@ -51,7 +51,7 @@ def moved_to(picture: Picture, name: str, topic: str, absent_s: float) -> Reques
     group = picture.groups.get(name, Group())
     if not (addresses := group.addresses()):
         return PlacementUnknown(f"group {name} has the topic {topic}, and no node of it is known: start one")
-    words = [*addresses, *(f"toymqs://{address}" for address in addresses)]
+    words = [*addresses, *(f"toymqs://{address}" for address in group.tls_addresses())]
     if group.led is not None:
         gateways = ("http", group.led.http), ("https", group.led.https)
         words += [f"{scheme}://{where}/" for scheme, where in gateways if where]
@@ -96,6 +96,9 @@ def described(picture: Picture, here: str, own: Collection[str], sees: Callable[
         name: {
             "leader": group.leader.member.url if group.leader is not None else None,
             "nodes": group.addresses(), "placed": group.placed, "messages_s": round(group.load),
+            **({} if (kept := group.settings) is None else {
+                "in_sync": group.in_sync, "replicas": kept.replicas, "min_in_sync": kept.min_in_sync,
+            }),
         }
         for name, group in sorted(picture.groups.items()) if group.made
     }  # fmt: skip

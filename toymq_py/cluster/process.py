@@ -97,6 +97,19 @@ async def _run(
         return await process.run(ready, {**reloads, **files.reloads(options)}, lives)
 
 
+def over_tls(advertised: str, listen: str, tls: str) -> str:
+    """HOST:PORT at which clients reach a node over TLS; "" when they do not.
+
+    Args:
+        advertised: where clients are told to connect. At another address than ``listen`` a proxy may end TLS for the node.
+        listen: of ``--listen``, which speaks no TLS.
+        tls: where others reach ``--tls-listen``; "" without one.
+    """
+    if not tls:
+        return "" if advertised == listen else advertised
+    return tls if parse_address(advertised)[1] == parse_address(listen)[1] else advertised
+
+
 class _NodeProcess:
     """What lives from the start of the process to its end. Also the ``View`` of the standby answers."""
 
@@ -213,8 +226,11 @@ class _NodeProcess:
             host, _ = parse_address(self._advertised)
         repl = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         me = Member(
-            file.record.replica, self._name, self._advertised, repl, self._gateway("--http"), self._gateway("--https")
-        )
+            file.record.replica, self._name, self._advertised, repl, self._gateway("--http"), self._gateway("--https"),
+            over_tls(
+                self._advertised, daemon.shown_address(self._listeners["--listen"][0]), self._gateway("--tls-listen")
+            ),
+        )  # fmt: skip
         identity = Identity(settings.cluster, self._group, me.replica, self._name)
         link_options = LinkOptions(
             buffer_bytes=options.replicate_buffer_bytes, timeout_s=options.replica_timeout_ms / 1000,

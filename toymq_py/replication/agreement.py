@@ -49,7 +49,8 @@ class ClusterSettings:
 @dataclass(frozen=True, slots=True)
 class Member:
     """A replica and its node. ``name``: for people; ``url``: HOST:PORT for clients; ``repl``: HOST:PORT for followers; ``http``
-    and ``https``: HOST:PORT of its gateway, "" without one that others reach, None of a node that does not say so."""
+    and ``https``: HOST:PORT of its gateway, ``tls`` for clients over TLS, each "" without one that others reach, None of a node
+    that does not say so."""
 
     replica: ReplicaId
     name: str
@@ -57,6 +58,7 @@ class Member:
     repl: str
     http: str | None = None
     https: str | None = None
+    tls: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

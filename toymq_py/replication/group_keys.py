@@ -143,6 +143,18 @@ def decode_member(found: KeyValue) -> Member:
 # -- to etcd
 
 
+def decode_in_sync(found: KeyValue) -> InSync:
+    """Raises: EtcdError."""
+    in_sync: InSync = _decoded(found, _in_sync)
+    return in_sync
+
+
+def decode_group_settings(found: KeyValue) -> ClusterSettings:
+    """Raises: EtcdError."""
+    settings: ClusterSettings = _decoded(found, _settings)
+    return settings
+
+
 def encode_settings(settings: ClusterSettings) -> bytes:
     return _encoded(
         version=VERSION,
@@ -192,9 +204,9 @@ def _encoded(**members: object) -> bytes:
 
 
 def _of_member(member: Member) -> dict[str, str]:
-    gateway = {"http": member.http, "https": member.https}
+    others = {"http": member.http, "https": member.https, "tls": member.tls}
     known = {"replica": member.replica, "name": member.name, "url": member.url, "repl": member.repl}
-    return known | {name: where for name, where in gateway.items() if where is not None}
+    return known | {name: where for name, where in others.items() if where is not None}
 
 
 # -- one value each
@@ -267,8 +279,8 @@ def _seat(value: Mapping[str, Any], present: bool) -> Seat:
 
 def _member(value: Mapping[str, Any]) -> Member:
     texts = (_field(value, name, str) for name in ("name", "url", "repl"))
-    gateway = (_field(value, name, str) if name in value else None for name in ("http", "https"))
-    return Member(_replica(value.get("replica")), *texts, *gateway)
+    others = (_field(value, name, str) if name in value else None for name in ("http", "https", "tls"))
+    return Member(_replica(value.get("replica")), *texts, *others)
 
 
 def _replica(value: object) -> ReplicaId:

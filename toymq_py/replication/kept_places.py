@@ -14,8 +14,15 @@ from typing import Any
 from toymq_py.errors import DamagedData, EtcdError
 from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, whole_name
 from toymq_py.partitions import PARTITIONS
-from toymq_py.replication.agreement import DEFAULT_GROUP, LeaderKey, Member, Outcome
-from toymq_py.replication.group_keys import TEXT_CHARS_MAX, GroupKeys, decode_leader, decode_member
+from toymq_py.replication.agreement import DEFAULT_GROUP, ClusterSettings, LeaderKey, Member, Outcome
+from toymq_py.replication.group_keys import (
+    TEXT_CHARS_MAX,
+    GroupKeys,
+    decode_group_settings,
+    decode_in_sync,
+    decode_leader,
+    decode_member,
+)
 from toymq_py.replication.key_values import Check, Compare, Delete, Found, KeyRange, KeyValue, KeyValues, News, Put, Transaction
 from toymq_py.storage.checked_json import parse_object
 from toymq_py.storage.partitions_file import StoredPartitions, fields_of, stored_of
@@ -50,6 +57,8 @@ class Group:
         made: it has settings, so that it may have topics.
         placed: a leader with ``--group`` has served it: each of its topics has a record.
         begun: a node has led it.
+        settings: how many copies it is to have; None of one whose settings cannot be read.
+        in_sync: how many copies of it are in sync.
         settings_revision: of the last change of its settings.
         adopted_revision: the same, when they name a copy that goes on after etcd was lost; else 0.
         leader: None while it has none.
@@ -62,6 +71,8 @@ class Group:
     made: bool = False
     placed: bool = False
     begun: bool = False
+    settings: ClusterSettings | None = None
+    in_sync: int = 0
     settings_revision: int = 0
     adopted_revision: int = 0
     leader: LeaderKey | None = None
@@ -73,9 +84,17 @@ class Group:
     def addresses(self) -> list[str]:
         """HOST:PORT of its nodes for clients, first of the leader that is, or was. Of a group that was away before this leader
         looked, where its nodes were."""
-        first = [self.led.url] if self.led is not None else []
-        found = [*first, *sorted(each.url for each in self.nodes.values())]
-        return list(dict.fromkeys(found or sorted(each.url for each in self.seen.values())))
+        return list(dict.fromkeys(member.url for member in self._members()))
+
+    def tls_addresses(self) -> list[str]:
+        """The same over TLS, of the nodes that speak it. An older node does not say so: then where it is without."""
+        found = (member.url if member.tls is None else member.tls for member in self._members())
+        return [address for address in dict.fromkeys(found) if address]
+
+    def _members(self) -> list[Member]:
+        first = [self.led] if self.led is not None else []
+        found = [*first, *sorted(self.nodes.values(), key=lambda each: each.url)]
+        return found or sorted(self.seen.values(), key=lambda each: each.url)
 
 
 class Picture:
@@ -139,6 +158,7 @@ class Picture:
             group.placed = True
         elif part == "isr":
             group.begun = True
+            group.in_sync = len(decode_in_sync(found).members)
         elif part == "leader":
             group.leader = decode_leader(found)
             group.led = group.leader.member
@@ -153,6 +173,7 @@ class Picture:
     def _put_settings(group: Group, found: KeyValue) -> None:
         group.made, group.settings_revision = True, found.changed
         group.adopted_revision = found.changed if "adopted" in _object(found) else 0
+        group.settings = decode_group_settings(found)
 
     def _remove(self, key: str, revision: int) -> None:
         kind, _, rest = key.removeprefix(self._root).partition("/")
@@ -170,7 +191,7 @@ class Picture:
         elif part == "placed":
             group.placed = False
         elif part == "isr":
-            group.begun = False
+            group.begun, group.in_sync = False, 0
         elif part == "leader":
             group.leader = None
         elif part == "weight":

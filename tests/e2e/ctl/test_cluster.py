@@ -64,7 +64,7 @@ def test_a_cluster_from_nothing(cluster: Callable[..., Result], etcd: EtcdCluste
     asyncio.run(lead())
     (value,) = values(cluster("show", "--json"))
     assert (value["leader"], value["in_sync"], value["troubles"]) == (
-        "n1", [N1.replica], ["1 copy of 2 in sync: start another node"],
+        "n1", [N1.replica], ["1 copy of 2 in sync; start another node"],
     )  # fmt: skip
     refused(cluster("hand-over", "n1"), 1, "n1 leads already")
     refused(cluster("hand-over", "n2"), 1, "no node has the name n2; known: n1")

@@ -1,13 +1,14 @@
 """What a leader says of the groups: where a topic is, which groups there are, and how much each has to do."""
 
 import asyncio
+from dataclasses import replace
 from typing import cast
 
 import pytest
 
 from toymq_py.cluster import group_views
 from toymq_py.errors import EtcdError, Moved, PlacementUnknown
-from toymq_py.replication.agreement import LeaderKey, Member
+from toymq_py.replication.agreement import ClusterSettings, LeaderKey, Member
 from toymq_py.replication.kept_places import Group, KeptPlaces, Picture, Record
 
 MEMBER = Member("0" * 32, "b1", "b1:1", "b1:2", "b1:3", "")
@@ -29,6 +30,14 @@ def test_a_topic_of_another_group_is_at_its_nodes_and_its_gateway() -> None:
     assert isinstance(error, Moved)
     assert str(error) == "b1:1 toymqs://b1:1 http://b1:3/ (group b) has the topic there"
     assert isinstance(group_views.moved_to(picture(), "none", "there", 0.0), PlacementUnknown)
+
+
+@pytest.mark.parametrize(("tls", "words"), [("", "b1:1"), ("b1:9", "b1:1 toymqs://b1:9"), (None, "b1:1 toymqs://b1:1")])
+def test_only_an_address_at_which_tls_is_spoken_is_named_for_it(tls: str | None, words: str) -> None:
+    """Each node was named with ``toymqs://``, with or without ``--tls-listen``. An older one does not say."""
+    found, member = picture(), replace(MEMBER, tls=tls)
+    found.groups["b"] = replace(found.groups["b"], led=member, nodes={"r": member})
+    assert str(group_views.moved_to(found, "b", "there", 0.0)) == f"{words} http://b1:3/ (group b) has the topic there"
 
 
 def test_a_group_without_a_leader_is_away_once_a_failover_would_be_over() -> None:
@@ -73,6 +82,10 @@ def test_groups_are_described_with_the_topics_that_a_token_may_see() -> None:
     assert found["topics"] == {"here": "a", "there": "b"}
     assert found["groups"]["b"] == {"leader": "b1:1", "nodes": ["b1:1"], "placed": False, "messages_s": 7}
     assert sorted(found["groups"]) == ["a", "b"]
+    kept = picture()
+    kept.groups["b"].settings, kept.groups["b"].in_sync = ClusterSettings("u", 3, 2), 1
+    copies = group_views.described(kept, "a", [], None)["groups"]["b"]
+    assert [copies[name] for name in ("in_sync", "replicas", "min_in_sync")] == [1, 3, 2], "for `toymqctl doctor`"
     assert "topics" not in group_views.described(picture(), "a", ["here"], None)
 
 

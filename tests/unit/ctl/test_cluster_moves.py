@@ -29,9 +29,9 @@ class Rig:
         return KeptPlaces(self.etcd.client(client), CLUSTER, group)
 
     async def begin(self) -> None:
-        self.epochs = {}
+        self.epochs, self.leases = {}, dict[str, int]()
         for group in ("a", "b"):
-            await elect(self.etcd, group, 1)
+            _, self.leases[group] = await elect(self.etcd, group, 1)
             leader = (await self.etcd.agreement("x", CLUSTER, group).read()).leader
             assert leader is not None
             self.epochs[group] = leader.epoch
@@ -72,6 +72,29 @@ def test_it_waits_until_the_topic_is_there_also_of_another_command() -> None:
         said = await asyncio.gather(*commands, return_exceptions=True)
         assert "t is in group b" in said
         assert rig.said == ["t goes from group a to b"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("group", ["a", "b"])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_group_without_a_leader_is_said_once_while_the_move_waits_for_it(group: str, *, before: bool) -> None:
+    """It waited for ever, and said nothing of it."""
+
+    async def scenario(rig: Rig) -> None:
+        if before:
+            rig.etcd.end_lease(rig.leases[group])
+        moving = asyncio.get_running_loop().create_task(rig.move("t", "b"))
+        await asyncio.sleep(1.0)
+        waits = [line for line in rig.said if "no leader" in line]
+        assert len(waits) == int(before)
+        rig.etcd.end_lease(rig.leases[group])
+        await asyncio.sleep(30.0)
+        (said,) = (line for line in rig.said if "no leader" in line)
+        assert said.startswith(f"group {group} has no leader: the move waits for it, and goes on by itself once it has one")
+        assert not moving.done()
+        assert (await rig.pending()).to == "b"
+        moving.cancel()
 
     run(scenario)
 

@@ -48,9 +48,9 @@ def test_a_whole_cluster_is_a_line_and_a_table() -> None:
     found = cluster(N2, (N1, N2), seat(N1), LEADS)
     assert shown("orders", found, NOW_S).splitlines() == [
         "cluster orders   epoch 4711   in sync 2 of 2   min in sync 1   ttl 3s",
-        "node  state      in sync  address        lag  version  seen",
-        "n1    FOLLOWING  yes      10.0.0.1:6789   0B  5.0      now",
-        "n2    LEADING    yes      10.0.0.2:6789    -  5.0      now",
+        "node  state      in sync  address        lag  version  away",
+        "n1    FOLLOWING  yes      10.0.0.1:6789   0B  5.0      -",
+        "n2    LEADING    yes      10.0.0.2:6789    -  5.0      -",
     ]
     assert troubles(found, NOW_S) == []
 
@@ -59,20 +59,20 @@ def test_a_whole_cluster_is_a_line_and_a_table() -> None:
     ("found", "said"),
     [
         (cluster(None, None), ["no copy yet: the first node that starts begins the group"]),
-        (cluster(N2, (N2,), LEADS), ["1 copy of 2 in sync: start another node"]),
+        (cluster(N2, (N2,), LEADS), ["1 copy of 2 in sync; start another node"]),
         (
             cluster(N2, (N2,), seat(N1, "JOINING", lag_bytes=1 << 30), LEADS),
-            ["1 copy of 2 in sync: n1 is JOINING"],
+            ["1 copy of 2 in sync; not in sync: n1 is JOINING"],
         ),
         (
             cluster(N2, (N2,), seat(N1, gone_s=7200), LEADS),
-            ["1 copy of 2 in sync: n1 (away for at most 2.0h)"],
+            ["1 copy of 2 in sync; not in sync: n1 (away for at most 2.0h)"],
         ),
         (
             cluster(N2, (N2,), seat(N1, gone_s=60), LEADS, seat(N3, "LOOKING"), replicas=3, min_in_sync=2),
             [
                 "publishes are refused (NOT_ENOUGH_REPLICAS): 1 in sync, and 2 are needed",
-                "1 copy of 3 in sync: n1 (away for at most 1.0m) and n3 is LOOKING",
+                "1 copy of 3 in sync; not in sync: n1 (away for at most 1.0m) and n3 is LOOKING",
             ],
         ),
         (
@@ -98,7 +98,7 @@ def test_a_whole_cluster_is_a_line_and_a_table() -> None:
         ),
         (
             cluster(N2, (N2,), replace(seat(N1, "LOOKING"), waits_for="its disk\x1b[2J fails"), LEADS),
-            ["1 copy of 2 in sync: n1 waits (its disk·[2J fails)"],
+            ["1 copy of 2 in sync; not in sync: n1 waits (its disk·[2J fails)"],
         ),
         (
             cluster(N2, (N1, N2), seat(N1), LEADS, replace(seat(N1), member=replace(N3, name="n1"))),
@@ -135,6 +135,23 @@ def test_a_clock_that_is_ahead() -> None:
     assert "n1 (away for at most 0.0s)" in troubles(cluster(N2, (N2,), seat(N1, gone_s=-60), LEADS), NOW_S)[0]
 
 
+def test_a_node_that_was_killed_is_not_taken_for_the_copy_in_sync_nor_its_last_word_for_the_kill() -> None:
+    found = cluster(N2, (N2,), seat(N1, gone_s=43), LEADS)
+    *_, row, _, trouble = shown("orders", found, NOW_S).splitlines()
+    assert row == "n1    -        no       10.0.0.1:6789    -  5.0      at most 43.0s"
+    assert trouble == "1 copy of 2 in sync; not in sync: n1 (away for at most 43.0s)"
+
+
+def test_a_partitioned_topic_is_counted_as_one_as_in_lists() -> None:
+    """Each partition was counted, and the whole once more."""
+    picture = Picture("/")
+    picture.records = {name: Record("a", 1) for name in ("t", "p", "p#0", "p#2")} | {"p#1": Record("b", 1)}
+    found = placed(picture, "a")
+    assert found == {"group": "a", "topics": 2, "partitions": 2, "messages_s": 0}
+    line = shown("orders", cluster(N2, (N1, N2), seat(N1), LEADS), NOW_S, found).splitlines()[0]
+    assert line.endswith("   topics 2   partitions 2   messages 0/s")
+
+
 def test_for_programs() -> None:
     found = cluster(N2, (N2,), seat(N1, gone_s=240), LEADS)
     value = as_json("orders", found, NOW_S)
@@ -147,7 +164,7 @@ def test_for_programs() -> None:
     del value["nodes"]
     assert value == {
         "cluster": "orders", "uuid": "u", "replicas": 2, "min_in_sync": 1, "ttl_s": 3.0, "epoch": 4711, "leader": "n2",
-        "in_sync": [N2.replica], "troubles": ["1 copy of 2 in sync: n1 (away for at most 4.0m)"],
+        "in_sync": [N2.replica], "troubles": ["1 copy of 2 in sync; not in sync: n1 (away for at most 4.0m)"],
     }  # fmt: skip
     assert as_json("orders", cluster(None, None), NOW_S)["leader"] is None
 
@@ -156,8 +173,8 @@ def test_a_followers_lag_is_what_its_leader_says_and_damage_is_named() -> None:
     leads = replace(LEADS, lags=((N1.replica, 3 << 20),))
     found = cluster(N2, (N1, N2), replace(seat(N1, lag_bytes=None), damaged=1), leads)
     assert shown("orders", found, NOW_S).splitlines()[2:] == [
-        "n1    FOLLOWING  yes      10.0.0.1:6789  3.0MiB  5.0      now",
-        "n2    LEADING    yes      10.0.0.2:6789       -  5.0      now",
+        "n1    FOLLOWING  yes      10.0.0.1:6789  3.0MiB  5.0      -",
+        "n2    LEADING    yes      10.0.0.2:6789       -  5.0      -",
         "n1 has 1 damaged segment: its log names them",
     ]
     nodes = {node["name"]: (node["lag_bytes"], node["damaged"]) for node in as_json("orders", found, NOW_S)["nodes"]}
@@ -174,8 +191,8 @@ def test_a_group_shows_its_part_of_the_topics() -> None:
     picture.records = {"t": Record("a", 1), "u": Record("a", 2), "v": Record("b", 3)}
     picture._group("a").load = 12.4
     found = placed(picture, "a")
-    assert found == {"group": "a", "topics": 2, "messages_s": 12}
-    assert placed(picture, "c") == {"group": "c", "topics": 0, "messages_s": 0}
+    assert found == {"group": "a", "topics": 2, "partitions": 0, "messages_s": 12}
+    assert placed(picture, "c") == {"group": "c", "topics": 0, "partitions": 0, "messages_s": 0}
     assert placed(picture, None) == {}
     line = shown("orders", cluster(N2, (N1, N2), seat(N1), LEADS), NOW_S, found).splitlines()[0]
     assert line == (

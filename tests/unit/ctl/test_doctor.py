@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from toymqctl.doctor import Finding, examine
+from toymq_py.errors import PlacementUnknown
+from toymqctl.doctor import Finding, examine, examine_groups, examine_without_figures
 
 GIB = 1 << 30
 
@@ -63,6 +64,44 @@ def test_a_consumer_at_its_limit_of_unacked_messages_is_told_what_it_waits_for()
 def test_copies_that_are_in_sync_are_fine() -> None:
     (finding,) = (one for one in found(stats(cluster={"in_sync": 2, "damaged_segments": 0})) if one.check == "copies")
     assert (finding.state, finding.found) == ("ok", "2 copies in sync")
+
+
+LED = {"leader": "a1:1", "nodes": ["a1:1"], "placed": True, "messages_s": 0, "in_sync": 2, "replicas": 2, "min_in_sync": 1}
+GROUPS = {"group": "a", "groups": {"a": LED, "b": LED | {"leader": "b2:1", "in_sync": 1}}}
+"""Group a answers and is whole; group b is on its last copy."""
+AWAY = {"group": "a", "groups": {"a": LED, "b": LED | {"leader": None, "nodes": ["b1:1", "b2:1"]}}}
+
+
+def test_the_copies_of_every_group_are_looked_at() -> None:
+    """Those of the group that answered were, and the last copy of another one was ok."""
+    told = stats(cluster={"in_sync": 2, "damaged_segments": 0})
+    findings = {one.check: one for one in examine(told, "toymq/1.0", "1.0", 2 << 20, 0.001, 0.0, GROUPS)}
+    assert (findings["copies of group a"].state, findings["copies of group a"].found) == ("ok", "2 copies in sync")
+    last = findings["copies of group b"]
+    assert (last.state, last.found) == ("warn", "one copy is in sync: what gets OK is on its leader's disk alone")
+    assert "`toymqctl cluster --group b` shows them" in last.advice
+    assert "copies" not in findings
+    old = {"group": "a", "groups": {name: {"leader": "x:1", "placed": True, "nodes": []} for name in ("a", "b")}}
+    (only,) = (one for one in examine(told, "toymq/1.0", "1.0", 2 << 20, 0.001, 0.0, old) if "copies" in one.check)
+    assert only.check == "copies of group a", "an older leader does not know those of others: whose they are is said"
+    hurt = stats(cluster={"in_sync": 2, "damaged_segments": 1})
+    states = [(one.check, one.state) for one in examine(hurt, "toymq/1.0", "1.0", 2 << 20, 0.001, 0.0, GROUPS)]
+    assert [one for one in states if "copies" in one[0]] == [("copies of group a", "FAIL"), ("copies of group b", "warn")]
+
+
+def test_a_group_that_is_away_is_named_and_the_rest_is_checked() -> None:
+    """The one line was that the broker, which had answered, was not reachable."""
+    assert [(one.check, one.state) for one in examine_groups(AWAY)] == [("group a", "ok"), ("group b", "FAIL")]
+    *_, away = examine_groups(AWAY)
+    assert away.found == "no leader: its topics are away. Its nodes are, or were, b1:1, b2:1"
+    (new,) = examine_groups({"groups": {"c": {"leader": None, "placed": False, "nodes": []}}})
+    assert new.state == "warn"
+    error = PlacementUnknown("group b does not answer")
+    findings = list(examine_without_figures([topic(consumers=[BEHIND])], "toymq/1.0", "1.0", 0.001, AWAY, error))
+    assert [(one.check, one.state) for one in findings] == [
+        ("round trip", "ok"), ("version", "ok"), ("copies of group a", "ok"), ("figures", "FAIL"), ("topics", "ok"),
+        ("lag", "warn"), ("retries", "ok"), ("dead letters", "ok"),
+    ]  # fmt: skip
 
 
 def test_a_token_that_expires_later_is_fine() -> None:

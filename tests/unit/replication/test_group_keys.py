@@ -145,7 +145,7 @@ def test_a_name_is_one_part_of_a_key(name: str) -> None:
 
 
 def test_a_member_says_where_its_gateway_is_and_an_older_one_does_not() -> None:
-    new = replace(N1, http="10.0.0.1:8080", https="")
+    new = replace(N1, http="10.0.0.1:8080", https="", tls="10.0.0.1:6790")
     for member in (N1, new):
         written = json.loads(group_keys.encode_member(member))
         state = KEYS.decode_state(found(leader=written))

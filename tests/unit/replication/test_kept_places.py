@@ -223,6 +223,7 @@ def test_the_picture_is_what_etcd_has_and_news_keep_it_so(run: Run) -> None:
             assert found.records == {"t": Record("a", expected.records["t"].revision)}
             assert (found.groups["a"].placed, found.groups["a"].leader, found.groups["a"].load) == (True, None, 0.0)
             assert found.groups["a"].nodes == {}
+            assert (found.groups["a"].in_sync, found.groups["a"].settings) == (1, SETTINGS)
             assert found.groups["g0"].made
             assert (await old.settings()) == SETTINGS
         assert seen.groups["a"].led == N1, "the last leader is remembered"

@@ -1,0 +1,51 @@
+"""Which group of a cluster has which topic, as the leader that answers knows it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from toymq import sync
+from toymq.requests import cluster
+from toymq_py.errors import NoSuchTopic, PlacementUnknown, RequestError
+from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, whole_name
+
+
+def cluster_of(client: sync.Client) -> dict[str, Any]:
+    """The answer to CLUSTER; nothing of a broker that does not know it."""
+    try:
+        return client._ask(cluster())
+    except RequestError:
+        return {}
+
+
+def groups_by_topic(cluster: Mapping[str, Any]) -> dict[str, str]:
+    """The group of each topic, of a partitioned one the groups of its partitions; nothing where there are no groups."""
+    places: Mapping[str, str] = cluster.get("topics", {}) if "groups" in cluster else {}
+    parts: dict[str, set[str]] = {}
+    for name, place in places.items():
+        if PARTITION_MARK in name:
+            parts.setdefault(whole_name(name), set()).add(place)
+    return {**places, **{whole: ", ".join(sorted(some)) for whole, some in parts.items()}}
+
+
+def group_of(groups: Mapping[str, str], topic: str) -> str | None:
+    """The group of a topic, of its dead letters, or of partitions that are one line of a list; None: that is not known."""
+    origin = topic.removesuffix(DEAD_LETTERS)
+    return groups.get(origin) or groups.get(whole_name(origin))
+
+
+def reachable_topics(client: sync.Client, cluster: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Describe one by one the topics of the groups that have a leader: TOPICS and STATS are refused while one has none."""
+    return list(_described(client, cluster))
+
+
+def _described(client: sync.Client, cluster: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    places: Mapping[str, str] = cluster.get("topics", {})
+    wholes = {whole_name(name) for name in places if PARTITION_MARK in name}
+    for topic, place in places.items():
+        if topic in wholes or cluster["groups"].get(place, {}).get("leader") is None:
+            continue
+        for name in (topic, topic + DEAD_LETTERS):
+            try:
+                yield client.describe(name)
+            except (NoSuchTopic, PlacementUnknown):  # no dead letters; or its group has lost its leader just now
+                break
