@@ -11,7 +11,7 @@ from toymq_py.consumer_options import Start
 from toymq_py.errors import ModeConflict
 from toymq_py.storage.segment import segment_name
 from toymq_py.topic import Subscription
-from toymq_py.topic.keyed_deliverer import SCAN_ROWS
+from toymq_py.topic.keyed_deliverer import FULL_EACH_S, SCAN_ROWS
 
 
 def block(key: str) -> bytes | None:
@@ -158,6 +158,24 @@ def test_an_expired_message_lets_its_key_go_on() -> None:
     rig.advance(6)
     rig.ack("t", 0, 0)
     assert ids(rig, one) == [2]
+
+
+def test_a_full_look_ahead_is_warned_of_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(key_lanes, "WAITING_MAX", 50)
+    rig = BrokerRig()
+    publish(rig, *["K"] * 50, "K", "L")
+    one, two = keyed(rig, visibility_s=1e6), keyed(rig)
+    assert ids(rig, one) == [0]
+    for _ in range(3):
+        assert ids(rig, two) == []
+    (said,) = caplog.messages
+    assert said.startswith("c of t: 50 messages wait for their keys")
+    assert said.endswith("id 0, 1 times")
+    rig.advance(FULL_EACH_S)
+    assert ids(rig, two) == []
+    assert len(caplog.messages) == 2
 
 
 def test_a_hot_key_holds_what_is_behind_the_look_ahead_until_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
