@@ -307,3 +307,16 @@ def test_records_that_the_disk_refuses_do_not_hold_a_key() -> None:
         assert ids(rig, one) == [msg_id]
         rig.ack("t", msg_id, msg_id)
     assert rig.broker.topic("t").describe()["consumers"][0]["backlog"] == third - second
+
+
+def test_a_key_goes_on_when_its_failing_message_is_given_up_while_it_waits_for_its_backoff() -> None:
+    rig = BrokerRig()
+    publish(rig, "K", "K", "L")
+    one = keyed(rig)
+    assert ids(rig, one) == [0, 2]
+    rig.broker.topic("t").nack("c", [(0, 0)], 3600.0)
+    assert ids(rig, one) == []
+    assert rig.broker.topic("t").nack("c", [(0, 2)], None, dead=True) == 2, "1 was never delivered"
+    rig.loop.drain()
+    assert ids(rig, one) == [1]
+    assert len(rig.records("t.dlq")) == 2
