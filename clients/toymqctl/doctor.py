@@ -82,6 +82,7 @@ def examine(
     yield from _limits(stats, max_payload)
     yield _clock(skew_s)
     yield from _tokens(stats)
+<<<<<<< HEAD
     yield from _all_of(stats["topics"], stats["limits"])
 
 
@@ -123,6 +124,14 @@ def _all_of(topics: list[dict[str, Any]], limits: dict[str, Any]) -> Iterator[Fi
     yield _lag(topics)
     yield _retries(topics)
     yield _letters(topics)
+=======
+    yield from _topics(stats["topics"])
+    yield from _consumers(stats["topics"], stats["limits"])
+    yield from _stuck(stats["topics"])
+    yield _lag(stats["topics"])
+    yield _retries(stats["topics"])
+    yield _letters(stats["topics"])
+>>>>>>> hg
 
 
 def _speed(round_trip_s: float) -> Finding:
@@ -325,6 +334,31 @@ def _consumers(topics: list[dict[str, Any]], limits: dict[str, Any]) -> Iterator
                 )  # fmt: skip
 
 
+def _is_stuck(consumer: dict[str, Any]) -> bool:
+    """Whether all that waits, waits for the keys of messages that fail: more workers would get none of it."""
+    retrying = consumer.get("retrying", 0)  # missing in older brokers
+    return bool(retrying and consumer["ready"] and consumer["mode"] == "keyed" and consumer["inflight"] <= retrying)
+
+
+def _stuck(topics: list[dict[str, Any]]) -> Iterator[Finding]:
+    for topic in topics:
+        name = topic["topic"]
+        for consumer in topic["consumers"]:
+            if _is_stuck(consumer) and consumer["oldest_unacked_age_s"] > SLOW_S:
+                who, msg_id = consumer["consumer"], consumer["attempts_max_id"]
+                waiting_for, retried = consumer["ready"], consumer["retrying"]
+                settle = ("ack", "") if name.endswith(DEAD_LETTERS) else ("nack", " --dead")
+                yield Finding(
+                    f"consumer {who} of {name}", "warn",
+                    f"{counted(waiting_for, 'message', 'wait')} behind {retried} of the same keys that "
+                    f"{'is' if retried == 1 else 'are'} retried (most often: id {msg_id}, "
+                    f"delivered {consumer['attempts_max']} times)",
+                    f"more workers do not help. `toymqctl tail {name} --from {msg_id} --max 1` shows it, GET "
+                    f"/v1/topics/{name}/messages/{msg_id} its last error; mend its handler, or give it up: "
+                    f"`toymqctl {settle[0]} {name} {who} {msg_id}{settle[1]}`",
+                )  # fmt: skip
+
+
 def _is_abandoned(consumer: dict[str, Any]) -> bool:
     return bool(consumer["backlog"] and not consumer["sessions"] and consumer["oldest_unacked_age_s"] > STALE_S)
 
@@ -338,11 +372,12 @@ def _working(topics: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]
 
 
 def _lag(topics: list[dict[str, Any]]) -> Finding:
-    """What is leased is worked on, however long; an abandoned consumer has a line of its own."""
+    """What is leased is worked on, however long; an abandoned consumer has a line of its own, and so has a stuck one."""
     behind = [
         (consumer["oldest_unacked_age_s"], name, consumer)
         for name, consumer in _working(topics)
-        if consumer["ready"] and consumer["oldest_unacked_age_s"] > SLOW_S and not _is_abandoned(consumer)
+        if consumer["ready"] and consumer["oldest_unacked_age_s"] > SLOW_S
+        and not (_is_abandoned(consumer) or _is_stuck(consumer))
     ]  # fmt: skip
     if not behind:
         return Finding("lag", "ok", f"no consumer is behind by more than {duration(SLOW_S)}")
@@ -359,7 +394,7 @@ def _lag(topics: list[dict[str, Any]]) -> Finding:
 def _retries(topics: list[dict[str, Any]]) -> Finding:
     """What was given back with a delay is no backlog until it is due: a consumer that fails at everything has no lag."""
     failing = [
-        (consumer["retrying"], name, consumer["attempts_max"])
+        (consumer["retrying"], name, consumer["attempts_max"], consumer["attempts_max_id"])
         for name, consumer in _working(topics)
         if consumer.get("retrying") and consumer["attempts_max"] >= ATTEMPTS_NOTED  # an older broker does not say it
     ]  # fmt: skip
@@ -367,8 +402,8 @@ def _retries(topics: list[dict[str, Any]]) -> Finding:
         return Finding("retries", "ok", f"no message was delivered {ATTEMPTS_NOTED} times without an ack")
     failing.sort(key=lambda row: -row[0])
     said = [
-        f"{name} retries {counted(count, 'message')} after failed deliveries, one of them {attempts} times"
-        for count, name, attempts in failing
+        f"{name} retries {counted(count, 'message')} after failed deliveries, one of them {attempts} times (id {msg_id})"
+        for count, name, attempts, msg_id in failing
     ]
     return Finding("retries", "warn", _worst(said), "see why its handler fails: its log, or of a webhook `toymqctl webhooks`")
 

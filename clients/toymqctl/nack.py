@@ -14,7 +14,7 @@ from toymqctl.quantities import CONSUMER, TOPIC, Ids, say_why_fewer
 @click.argument("consumer", type=CONSUMER)
 @click.argument("ids", type=Ids())
 @click.option("--delay", "delay_s", type=Duration(), help="Time until they are delivered again; default: the topic's backoff.")
-@click.option("--dead", is_flag=True, help="Move them to the dead letters at once.")
+@click.option("--dead", is_flag=True, help="Move them to the dead letters at once, also what waits for its next delivery.")
 @click.option("--lease", type=click.IntRange(1, LEASE_NUMBER_MAX), help="`lease` of `pull --json`: only if it still holds.")
 @click.option("--reason", help="Any text; dead letters include it.")
 @click.pass_obj
@@ -30,11 +30,15 @@ def nack(
 ) -> None:
     """Return IDS (7, 3-9 or 3-9,12) of TOPIC that are in flight to CONSUMER, to be delivered again.
 
-    Prints how many were in flight.
+    Prints how many were in flight. With --dead it takes also those that were, and wait for their next delivery; exit code 1
+    when it takes none.
     """
     if dead and delay_s is not None:
         raise click.UsageError("--dead and --delay exclude each other")
     with broker.connect() as client:
         count = client.nack(topic, consumer, ids, delay=delay_s, dead=dead, reason=reason, lease=lease)
     click.echo(f"{'gave up' if dead else 'gave back'} {count}")
-    say_why_fewer(count, ids, f"in flight to {consumer}{'' if lease is None else f' under lease {lease}'}")
+    under = "" if lease is None else f" under lease {lease}"
+    say_why_fewer(count, ids, f"in flight to {consumer}{under}{', nor given back by it' if dead and lease is None else ''}")
+    if dead and not count:
+        raise SystemExit(1)

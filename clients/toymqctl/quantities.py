@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from datetime import UTC, datetime
 
 import click
 from click.shell_completion import CompletionItem
@@ -10,10 +11,10 @@ from click.shell_completion import CompletionItem
 from toymq import sync
 from toymq.message import parse_ranges
 from toymq_py.consumer_options import Start
-from toymq_py.errors import BadArgument, ToymqError
+from toymq_py.errors import BadArgument, ConfigError, ToymqError
 from toymq_py.names import is_pattern
 from toymq_py.records import IdRange
-from toymq_py.units import parse_number
+from toymq_py.units import parse_duration_ms, parse_number, parse_time_ns
 from toymqctl.settings import SETTINGS
 from toymqctl.target import target_of
 
@@ -53,7 +54,7 @@ class MessageId(click.ParamType[int]):
 
 
 class PositionType(click.ParamType[Start]):
-    """``earliest``, ``latest``, an id or ``@<unix-ms>``."""
+    """``earliest``, ``latest``, an id or a time: ``@<unix-ms>``, ``@2026-11-28T09:30:00Z``, ``@-5m`` for five minutes ago."""
 
     name = "position"
 
@@ -62,9 +63,19 @@ class PositionType(click.ParamType[Start]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Start:
         try:
-            return self._parse(str(value))
-        except BadArgument as error:
+            return self._parse(_with_unix_ms(str(value)))
+        except (BadArgument, ConfigError) as error:
             self.fail(str(error), param, ctx)
+
+
+def _with_unix_ms(position: str) -> str:
+    """The position as the broker takes it. Raises: ConfigError for a time that is none."""
+    text = position.removeprefix("@")
+    if text == position or text.isdecimal():
+        return position
+    if text.startswith("-"):
+        return f"@{int(datetime.now(UTC).timestamp() * 1000) - parse_duration_ms(text[1:])}"
+    return f"@{parse_time_ns(text) // 1_000_000}"
 
 
 class _Name(click.ParamType[str], ABC):

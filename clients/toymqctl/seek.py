@@ -16,11 +16,13 @@ from toymqctl.quantities import CONSUMER, POSITION, TOPIC
 @click.option("--create", "creates", is_flag=True, help="Create CONSUMER if it does not exist.")
 @click.pass_obj
 def seek(broker: Broker, topic: str, consumer: str, to: Start, creates: bool) -> None:
-    """Move CONSUMER of TOPIC to earliest, latest, an id or @unix-ms.
+    """Move CONSUMER of TOPIC to earliest, latest, an id or a time.
 
     \b
-        toymqctl seek orders billing earliest     deliver everything again
-        toymqctl seek orders billing latest       deliver only new messages
+        toymqctl seek orders billing earliest                deliver everything again
+        toymqctl seek orders billing latest                  deliver only new messages
+        toymqctl seek orders billing @-5m                    from five minutes ago on
+        toymqctl seek orders billing @2026-11-30T00:50:00Z   from then on; also @unix-ms
 
     Messages below TO count as acked, the others as unacked. Its subscriptions continue at TO.
     """

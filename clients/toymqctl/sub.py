@@ -22,7 +22,7 @@ from toymqctl.quantities import CONSUMER, POSITION, TOPIC
 @click.option("--no-ack", is_flag=True, help="Do not ack: the messages are delivered again after this session.")
 @click.option("--max", "max_count", type=click.IntRange(1), help="Stop after this many messages.")
 @click.option("--timeout", "timeout_s", type=Duration(), help="Stop when no message came for this long.")
-@click.option("--start", type=POSITION, help="Start of a new consumer: earliest (default), latest, an id, @unix-ms.")
+@click.option("--start", type=POSITION, help="Start of a new consumer: earliest (default), latest, an id, @unix-ms, @-5m.")
 @click.option("--window", type=click.IntRange(1), default=1024, help="Most messages in flight.")
 @click.option("--visibility", "visibility_s", type=Duration(), help="Lease of each message; default: the topic's.")
 @click.option(

@@ -24,7 +24,7 @@ TURN_S = 1.0
 @click.command()
 @click.argument("topic", type=TOPIC)
 @click.option("-n", "--lines", "count", type=click.IntRange(0), default=10, help="Number of ids to go back.")
-@click.option("--from", "begin", type=POSITION_TO_READ, help="Start at earliest, latest, an id or @unix-ms.")
+@click.option("--from", "begin", type=POSITION_TO_READ, help="Start at earliest, latest, an id, @unix-ms, @-5m.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for new messages until Ctrl-C.")
 @click.option("--max", "max_count", type=click.IntRange(1), help="Stop after this many messages.")
 @format_option

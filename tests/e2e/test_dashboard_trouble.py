@@ -66,6 +66,18 @@ def test_each_kind_has_its_place_and_what_to_do(broker: BrokerProcess, visit: Vi
     assert sorted(page.locator(".topicname").all_inner_texts()) == ["jobs", "labels", "mails", "orders.dlq", "reports"]
 
 
+def test_messages_that_wait_for_the_key_of_a_failing_one_are_not_called_slow(broker: BrokerProcess, visit: Visit) -> None:
+    page = visit(broker.http)
+    stuck = {"mode": "keyed", "ready": 6, "inflight": 1, "retrying": 1, "attempts_max": 4, "attempts_max_id": 0}
+    told(page, smtp=wrong(broker)["smtp"] | stuck)
+    page.reload()
+    line(page, "keys wait").wait_for()
+    said = line(page, "keys wait").inner_text().replace("\n", " ")
+    assert "smtp of mails has 6 messages that wait behind 1 of the same keys that is retried (most often: id 0" in said
+    assert "More workers do not help." in said
+    assert line(page, "lag").count() == 0
+
+
 def test_many_of_a_kind_are_one_line(broker: BrokerProcess, visit: Visit) -> None:
     changes = wrong(broker)
     page = visit(broker.http)

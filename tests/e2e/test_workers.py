@@ -99,7 +99,10 @@ def test_what_is_of_one_worker_alone_says_of_which(tmp_path: Path) -> None:
     with serving(tmp_path / "data", 2, "--http", "127.0.0.1:0") as workers:
         workers.ready(2)
         for worker in (0, 1):
-            assert httpx.get(f"{workers.http(worker)}/v1/broker").json()["part"] == f"worker {worker} of 2"
+            broker = httpx.get(f"{workers.http(worker)}/v1/broker").json()
+            assert broker["part"] == f"worker {worker} of 2"
+            options = {each["option"]: (each["value"], each["from"]) for each in broker["options"]}
+            assert options["workers"] == ("1", "--workers 2, for this worker")
             assert httpx.get(f"{workers.http(worker)}/v1/connections").json()["part"] == f"worker {worker} of 2"
         done = subprocess.run(
             [sys.executable, "-m", "toymqctl", "--http-url", workers.http(1), "connections"],

@@ -150,11 +150,13 @@ class ConsumerMachine(RuleBasedStateMachine):
                 want += 1
         assert self.real.nack(self.ids(ranges), self.now, delay, POLICY) == want
 
-    @rule(ranges=ranges)
+    @rule(ranges=st.lists(spans, min_size=1, max_size=1))
     def give_up(self, ranges: list[tuple[int, int]]) -> None:
         want = 0
         for first, last in ranges:
-            for row in self.model.pick(first, last, "inflight"):
+            for row in self.model.pick(first, last, "inflight", "ready", "delayed"):
+                if not row.attempt:
+                    continue
                 row.become("held")
                 row.reason = "rejected"
                 want += 1

@@ -92,6 +92,10 @@ def state_of(session: SessionRig) -> dict[str, Any]:
 )  # fmt: skip
 @example(lines=[b"NACK t c %d delay=0 lease=7\n" % n for n in (3, 1, 1, 2, 9)], cuts=[], taken=[5, 5], max_attempts=0)
 @example(lines=[b"NACK t c %d dead=1\n" % n for n in range(9)], cuts=[70], taken=[5, 2], max_attempts=2)
+@example(
+    lines=[b"NACK t c 1 delay=5000 lease=7\n", *(b"NACK t c %d dead=1 reason=x\n" % n for n in range(9))],
+    cuts=[], taken=[5, 2], max_attempts=0,
+)  # fmt: skip
 @settings(max_examples=examples(300), deadline=None)
 def test_a_run_does_what_its_lines_do_one_after_the_other(
     lines: list[bytes], cuts: list[int], taken: list[int], max_attempts: int

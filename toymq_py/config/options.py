@@ -326,13 +326,14 @@ class ServeOptions(BrokerOptions):
         return {option: where for option, where in self.listeners().items() if option in OF_ALL_WORKERS}
 
     def of_worker(self, worker: int, data_dir: str) -> "ServeOptions":
-        """The options of one worker's process."""
-        places = {option.removeprefix("--").replace("-", "_"): where for option, where in self._places_of(worker).items()}
-        return replace(self, workers=1, data_dir=data_dir, **places)  # type: ignore[arg-type] # addresses
+        """The options of one worker's process; their sources say what was given where the worker's own differ."""
+        own: dict[str, Any] = {each[2:].replace("-", "_"): where for each, where in self._places_of(worker).items()}
+        own |= {"workers": 1, "data_dir": data_dir}
+        given = {each: f"{self.sources.get(each, 'default')} {getattr(self, each)}, for this worker" for each in own}
+        return replace(self, **own, sources={**self.sources, **given})
 
     def _places_of(self, worker: int) -> dict[str, str]:
-        """A worker's own addresses, by option. Ports count up from those that were given, or from behind one that all workers
-        have; a port 0 takes a free one."""
+        """A worker's own addresses, by option: ports count up from those given, or behind one of all; 0 is a free one."""
         places: dict[str, str] = {}
         for option, where in self.listeners().items():
             host, _, port = where.rpartition(":")

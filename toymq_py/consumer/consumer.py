@@ -223,11 +223,12 @@ class Consumer(ConsumerView):
             self.has_acked = True
         return taken
 
-    def note_failure(self, ranges: Iterable[IdRange], failed: Failed, budget: FailureBudget) -> None:
-        """Store the failure that a NACK of these leases reports. Call it before the leases end."""
+    def note_failure(self, ranges: Iterable[IdRange], failed: Failed, budget: FailureBudget, *, dead: bool = False) -> None:
+        """Store the failure that a NACK reports of these leases or, with ``dead``, of what ``give_up`` takes. Call it before
+        that."""
         if self.failures is None:
             self.failures = FailureBook(budget)
-        for span in self._runs.leased(ranges):
+        for span in self._runs.rejectable(ranges) if dead else self._runs.leased(ranges):
             self.failures.add(*span, failed)
 
     def nack(self, ranges: Iterable[IdRange], now: float, delay_s: float | None, policy: DeliveryPolicy) -> int:
@@ -263,7 +264,8 @@ class Consumer(ConsumerView):
         return 0 < self._runs.max_attempts <= attempt
 
     def give_up(self, ranges: Iterable[IdRange]) -> int:
-        """Hold leased messages for the dead letters at once, whatever their attempts. Returns: how many."""
+        """Hold messages for the dead letters at once, whatever their attempts: leased ones, and those that were delivered and
+        wait to be delivered again. Returns: how many."""
         given_up = sum(self._runs.give_up(first, last) for first, last in ranges)
         self.changes += given_up > 0
         return given_up

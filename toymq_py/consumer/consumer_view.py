@@ -203,3 +203,7 @@ class ConsumerView:
     def leased_under(self, ranges: Iterable[IdRange], number: int | None) -> list[IdRange]:
         """The parts of the ranges that are inflight, to the lessee of that number or to any."""
         return self._runs.leased(ranges, number)
+
+    def rejectable(self, ranges: Iterable[IdRange]) -> list[IdRange]:
+        """The parts of the ranges that a NACK with ``dead`` makes dead letters."""
+        return self._runs.rejectable(ranges)

@@ -270,10 +270,10 @@ class LeaseTable(RunList):
     # -- dead letters
 
     def give_up(self, first: int, last: int) -> int:
-        """Make the leases in the range HELD, whatever their attempts. Returns: how many ids."""
+        """Make the leases in the range HELD, and what waits there for another delivery. Returns: how many ids."""
         i, j = self._carve(first, last)
         given_up = 0
-        for run in self._leases_of(i, j):
+        for run in self._rejectable_of(i, j):
             given_up += run.last + 1 - run.first
             self._discount(run, run.last + 1 - run.first)
             self._to_held(run)

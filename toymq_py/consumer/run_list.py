@@ -5,10 +5,10 @@ Changes nothing: ``LeaseTable`` does. Knows no heaps, totals or deadlines.
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
 
-from toymq_py.consumer.lease_run import DELAYED, HELD, INFLIGHT, LeaseRun, Lessee, attempts_if_killed
+from toymq_py.consumer.lease_run import DELAYED, HELD, INFLIGHT, READY, LeaseRun, Lessee, attempts_if_killed
 from toymq_py.id_rows import ID_ROWS_BLOCK, IdRows
 from toymq_py.records import IdRange
 
@@ -60,12 +60,22 @@ class RunList:
 
     def leased(self, ranges: Iterable[IdRange], number: int | None = None) -> list[IdRange]:
         """The parts of the ranges that a client has, the lessee of that number or any, neighbours joined."""
+        return self._spans(
+            ranges,
+            lambda run: run.state is INFLIGHT and run.deadline != inf
+            and (number is None or (run.owner is not None and run.owner.number == number)),
+        )  # fmt: skip
+
+    def rejectable(self, ranges: Iterable[IdRange]) -> list[IdRange]:
+        """The parts of the ranges that ``give_up`` takes: what a client has, or had and waits to be delivered again."""
+        return self._spans(ranges, _is_rejectable)
+
+    def _spans(self, ranges: Iterable[IdRange], takes: Callable[[LeaseRun], bool]) -> list[IdRange]:
+        """The parts of the ranges whose runs are taken, neighbours joined."""
         spans: list[IdRange] = []
         for first, last in ranges:
             for run in self._within(first, last):
-                if run.state is not INFLIGHT or run.deadline == inf:
-                    continue
-                if number is None or (run.owner is not None and run.owner.number == number):
+                if takes(run):
                     begin, end = max(run.first, first), min(run.last, last)
                     spans.append((spans.pop()[0] if spans and spans[-1][1] + 1 == begin else begin, end))
         return spans
@@ -119,6 +129,10 @@ class RunList:
         """Of runs i to j - 1 those that a client has: not those that are held without a deadline."""
         return [run for run in self._runs[i:j] if run.state is INFLIGHT and run.deadline != inf]
 
+    def _rejectable_of(self, i: int, j: int) -> list[LeaseRun]:
+        """Of runs i to j - 1 those of ``rejectable``."""
+        return list(filter(_is_rejectable, self._runs[i:j]))
+
     def _holds_below(self, owner: Lessee, i: int) -> bool:
         """Whether a run below run i is leased to the owner; nearly always the next one is, or none."""
         return any(run.owner is owner and run.state is INFLIGHT for run in map(self._runs.__getitem__, range(i - 1, -1, -1)))
@@ -126,3 +140,8 @@ class RunList:
     def _within(self, first: int, last: int) -> list[LeaseRun]:
         """The runs that hold some of these ids."""
         return self._runs[self._index(first) : bisect_right(self._firsts, last)]
+
+
+def _is_rejectable(run: LeaseRun) -> bool:
+    """Whether a run was delivered and is leased to a client, or waits for its next delivery."""
+    return run.attempt > 0 and (run.state in (READY, DELAYED) or (run.state is INFLIGHT and run.deadline != inf))

@@ -50,6 +50,7 @@ from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.topic_operations import json_response
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.records import MSG_ID_MAX, IdRange
+from toymq_py.topic import Topic
 from toymq_py.units import DURATION_MS_MAX, check_number, parse_number
 
 DURATION_S_MAX = DURATION_MS_MAX / 1000
@@ -72,7 +73,7 @@ def parse_failure(reason: object, error: object) -> Failure | None:
     return failure_of(*texts)
 
 
-DEAD = flag("dead", "Make it a dead letter at once.")
+DEAD = flag("dead", "Make it a dead letter at once; without `lease` also while it waits for its next delivery.")
 REASON: Parameter[str] = Parameter("reason", "query", "Any text, for the dead letter.", {"type": "string"}, str)
 LEASE = count("lease", "`lease` of the answer that had the message; default: any lease of it.", 1, LEASE_NUMBER_MAX)
 DELAY_S = seconds("delay_s", "Deliver again after so long; default: the topic's backoff; 0: at once.", 0, DURATION_S_MAX)
@@ -83,14 +84,28 @@ async def ack(gateway: Gateway, request: Request) -> Response:
     topic = gateway.broker.topic(TOPIC.need(request))
     msg_id, consumer = MESSAGE_ID.need(request), CONSUMER.need(request)
     if not topic.ack(consumer, [(msg_id, msg_id)]):
-        raise not_leased(consumer, msg_id)
+        raise not_leased(topic, consumer, msg_id)
     await gateway.stored(topic.flush_offsets)
     return Response(status_code=204)
 
 
-def not_leased(consumer: str, msg_id: int) -> NotLeased:
-    """The error for a message that is not leased to a consumer."""
-    return NotLeased(f"{msg_id} is not leased to {consumer}: never delivered, acked already, or this lease has ended")
+def not_leased(topic: Topic, consumer: str, msg_id: int) -> NotLeased:
+    """The error for a message that is not leased to a consumer, or not under the number that was named: it says what the
+    message is instead."""
+    state, attempt = topic.channel(consumer).consumer.state_of(msg_id)
+    if msg_id >= topic.log.committed_id:
+        instead = "there is no such message"
+    elif state == "acked":
+        instead = "it is acked, or a dead letter"
+    elif state == "dying":
+        instead = "it is on its way to the dead letters"
+    elif state == "inflight":
+        instead = "this lease has ended, and another one has it"
+    elif attempt:
+        instead = f"the lease has ended, and it waits for delivery {attempt + 1}; nack?dead=true without a lease gives it up"
+    else:
+        instead = "it was never delivered"
+    return NotLeased(f"{msg_id} is not leased to {consumer}: {instead}")
 
 
 async def ack_many(gateway: Gateway, request: Request) -> Response:
@@ -140,7 +155,7 @@ async def nack(gateway: Gateway, request: Request) -> Response:
     failure = parse_failure(body.get("reason", REASON.of(request)), body.get("error"))
     delay_s, dead, lease = DELAY_S.of(request), DEAD.of(request) or False, LEASE.of(request)
     if not topic.nack(consumer, [(msg_id, msg_id)], delay_s, dead=dead, failure=failure, lease=lease):
-        raise not_leased(consumer, msg_id)
+        raise not_leased(topic, consumer, msg_id)
     await gateway.stored(topic.flush_offsets)  # the attempt counts, also after a crash
     return Response(status_code=204)
 
@@ -201,7 +216,7 @@ async def extend(gateway: Gateway, request: Request) -> Response:
     topic = gateway.broker.topic(TOPIC.need(request))
     msg_id, consumer = MESSAGE_ID.need(request), CONSUMER.need(request)
     if not topic.touch(consumer, [(msg_id, msg_id)], VISIBILITY_S.of(request), lease=LEASE.of(request)):
-        raise not_leased(consumer, msg_id)
+        raise not_leased(topic, consumer, msg_id)
     return Response(status_code=204)
 
 

@@ -362,13 +362,13 @@ class Handler:
 
     def _settle_each(self, run: SettlementRun) -> None:
         """Apply a run as its commands one after the other, and answer each."""
-        command = run.command
-        topic = self._broker.topic(command.topic)
+        command, topic = run.command, self._broker.topic(run.topic)
         channel = topic.channel(command.consumer)
         if isinstance(command, Ack):
             counts = channel.ack_each(run.ids)
         else:
-            counts = channel.settle_each(run.ids, command.lease, self._settler(channel, command))
+            dead = isinstance(command, Nack) and command.dead
+            counts = channel.settle_each(run.ids, command.lease, self._settler(channel, command), dead=dead)
         answers = b"".join([b"OK 1\n" if count else b"OK 0\n" for count in counts])
         if isinstance(command, Ack) and command.sync:
             self._stored(topic.flush_offsets, answer=lambda: answers, replies=len(counts))

@@ -430,9 +430,9 @@ class Channel:
             self._notify_room()
         return counts
 
-    def settle_each(self, ids: Sequence[int], lease: int | None, settle: Callable[[Sequence[IdRange]], int]) -> list[int]:
+    def settle_each(self, ids: Sequence[int], lease: int | None, settle: settlement.Settle, *, dead: bool = False) -> list[int]:
         """See ``settlement.settle_each``; ``settle`` is one of the methods below."""
-        return settlement.settle_each(self.consumer, ids, lease, settle)
+        return settlement.settle_each(self.consumer, ids, lease, settle, dead=dead)
 
     def leased_under(self, ids: Sequence[IdRange], number: int | None) -> Sequence[IdRange]:
         """Of the ids, what is leased to the subscription or poll of that number; all of them with None."""
@@ -454,7 +454,7 @@ class Channel:
         if dead and context.topic.endswith(DEAD_LETTERS):
             raise BadArgument(f"{context.topic} holds dead letters and has no dead-letter topic of its own")
         if failure is not None:
-            consumer.note_failure(ids, (failure, context.clock.wall_ns() // 1_000_000), context.failure_budget)
+            consumer.note_failure(ids, (failure, context.clock.wall_ns() // 1_000_000), context.failure_budget, dead=dead)
         count = consumer.give_up(ids) if dead else consumer.nack(ids, context.clock.monotonic(), delay_s, context.policy)
         if count:
             context.metrics.nack_total += count

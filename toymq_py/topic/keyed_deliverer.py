@@ -4,8 +4,10 @@ Contract: delivery.md, "mode"; ADR 0122. The order is ``KeyLanes``', leases come
 log. Belongs to the event loop.
 """
 
+import logging
 from collections.abc import Callable
 from itertools import takewhile
+from math import inf
 from sys import maxsize
 
 from toymq_py.consumer import Consumer, KeyLanes, Lessee
@@ -22,6 +24,10 @@ from toymq_py.topic.deliverer import (
     rows_of,
 )
 
+logger = logging.getLogger("toymq_py.subscription")
+
+FULL_EACH_S = 600.0
+"""Time between two warnings of a consumer whose look-ahead is full."""
 KEY_ORDER = Lessee(0)
 """Owner of the leases of messages that were delivered before the consumer was keyed, and wait for their key now."""
 
@@ -30,13 +36,14 @@ class KeyedDeliverer(Deliverer):
     """Leases the next messages whose keys are free: redeliveries and messages that waited for their key by ascending id, then
     what follows in the log. What is not free waits in the lanes; it is read again when its turn comes."""
 
-    __slots__ = ("_lanes", "_read")
+    __slots__ = ("_lanes", "_read", "_warned_at")
 
     def __init__(self, context: ChannelContext, consumer: Consumer, notify_ready: Callable[[], None]) -> None:
         """Begin to order a consumer. ``notify_ready`` is called soon after the turn of a waiting message has come, and as
         ``on_examined`` of ``Deliverer``."""
         super().__init__(context, consumer, notify_ready)
         self._lanes = consumer.lanes = KeyLanes(consumer.floor, lambda: context.scheduler.soon(notify_ready))
+        self._warned_at = -inf
         self._read: Records | None = None  # what the last scan read and had no room for; ``READ_BYTES`` at most
 
     def has_again(self) -> bool:
@@ -59,6 +66,7 @@ class KeyedDeliverer(Deliverer):
         if again is not None:
             return self._take_heads_again(lessee, min(room, lanes.scanned - again), max_bytes, deadline, now)
         if lanes.full:
+            self._warn_full(now)
             return NoDelivery.NOTHING_READY
         if lanes.late:
             self._enter_late(lessee, now)
@@ -72,6 +80,17 @@ class KeyedDeliverer(Deliverer):
             lanes.scanned = limit
             return None
         return NoDelivery.NOTHING_READY
+
+    def _warn_full(self, now: float) -> None:
+        """Nothing else shows why messages whose keys are free are not delivered."""
+        if now >= self._warned_at + FULL_EACH_S:
+            self._warned_at = now
+            attempt, msg_id = self._consumer.most_attempted()
+            logger.warning(
+                "%s of %s: %d messages wait for their keys, as many as it looks ahead: those behind wait, too, whatever their "
+                "key. Most often delivered and not acked: id %d, %d times", self._consumer.name, self._context.topic,
+                self._lanes.waiting, msg_id, attempt,
+            )  # fmt: skip
 
     def _take_turns(self) -> None:
         """Look at the messages that have become heads of their lanes."""

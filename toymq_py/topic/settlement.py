@@ -6,6 +6,9 @@ from toymq_py.consumer import Consumer
 from toymq_py.records import IdRange
 from toymq_py.topic.deliverer import ranges_of, stretches_of
 
+Settle = Callable[[Sequence[IdRange]], int]
+"""Does something with messages of one consumer. Returns: with how many."""
+
 
 def ack_each(consumer: Consumer, ids: Sequence[int]) -> list[int]:
     """Ack deliveries as one ``ack`` after the other does. Returns: for each id 1 when it was acked by this, else 0."""
@@ -20,13 +23,15 @@ def ack_each(consumer: Consumer, ids: Sequence[int]) -> list[int]:
 
 
 def settle_each(
-    consumer: Consumer, ids: Sequence[int], lease: int | None, settle: Callable[[Sequence[IdRange]], int]
+    consumer: Consumer, ids: Sequence[int], lease: int | None, settle: Settle, *, dead: bool = False
 ) -> list[int]:
     """Call ``settle`` as for one id after the other, but once for ids that ascend. It gets those that are leased: under the
-    number ``lease``, or any with None. Returns: for each id 1 when it was leased, else 0. Raises: as ``settle``."""
+    number ``lease``, or any with None; then also those that it takes with ``dead`` without a lease. Returns: for each id 1
+    when ``settle`` got it, else 0. Raises: as ``settle``."""
     counts: list[int] = []
     for ascending in stretches_of(ids):
-        leased = consumer.leased_under(ranges_of(ascending), lease)
+        ranges = ranges_of(ascending)
+        leased = consumer.rejectable(ranges) if dead and lease is None else consumer.leased_under(ranges, lease)
         if settle(leased) == len(ascending):
             counts += [1] * len(ascending)
         else:

@@ -354,9 +354,9 @@ class Topic:
         self, name: str, ids: Sequence[IdRange], delay_s: float | None,
         *, dead: bool = False, failure: Failure | None = None, lease: int | None = None,
     ) -> int:  # fmt: skip
-        """End leases without an ack; with ``dead`` the messages become dead letters at once, which show ``failure``. With
-        ``lease`` those of the subscription or poll of that number alone (ADR 0087). Returns: how many were inflight. Raises:
-        NoSuchConsumer, BadArgument (``dead`` on a dead-letter topic)."""
+        """End leases without an ack; with ``dead`` they become dead letters at once, which show ``failure``, as does what waits
+        for its next delivery. ``lease``: of the subscription or poll of that number alone (ADR 0087). Returns: how many.
+        Raises: NoSuchConsumer, BadArgument (``dead`` on a dead-letter topic)."""
         channel = self.channel(name)
         return channel.nack(channel.leased_under(ids, lease), delay_s, dead=dead, failure=failure)
 

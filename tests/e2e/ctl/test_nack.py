@@ -21,6 +21,22 @@ def test_nack_by_number_whichever_session_has_it(ctl: Ctl, broker: BrokerProcess
         assert [row["scheduled"] for row in values(ctl("consumers", "returned", "--json"))] == [2]
 
 
+def test_what_waits_for_its_next_delivery_becomes_a_dead_letter(ctl: Ctl) -> None:
+    ok(ctl("pub", "poison", "a", "b"))
+    (held,) = values(ctl("pull", "poison", "w", "--json"))
+    assert ok(ctl("nack", "poison", "w", "0", "--delay", "1h", "--lease", str(held["lease"]))) == "gave back 1\n"
+    late = ctl("nack", "poison", "w", "0", "--dead", "--lease", str(held["lease"]))
+    assert (late.exit_code, late.stdout) == (1, "gave up 0\n"), "this lease has ended"
+    assert ok(ctl("nack", "poison", "w", "0", "--dead", "--reason", "bad sku")) == "gave up 1\n"
+    (letter,) = values(ctl("pull", "poison.dlq", "reader", "--wait", "10s", "--json"))
+    headers = letter["headers"]
+    assert isinstance(headers, dict)
+    assert (headers["toymq-reason"], headers["toymq-attempts"]) == ("bad sku", "1")
+    none = ctl("nack", "poison", "w", "0-1", "--dead")
+    said = "toymqctl: 2 of 2 are not in flight to w, nor given back by it\n"
+    assert (none.exit_code, none.stdout, none.stderr) == (1, "gave up 0\n", said), "a dead letter, and one never delivered"
+
+
 def test_a_lease_that_has_ended_is_not_that_of_the_next_worker(ctl: Ctl) -> None:
     ok(ctl("pub", "leased", "a"))
     (late,) = values(ctl("pull", "leased", "w", "--visibility", "1ms", "--json"))

@@ -3,7 +3,7 @@
 import gc
 import weakref
 
-from toymq_py.consumer.lease_run import INFLIGHT, MERGE_SLACK_S, READY, Lessee
+from toymq_py.consumer.lease_run import DELAYED, INFLIGHT, MERGE_SLACK_S, READY, Lessee
 from toymq_py.consumer.lease_table import ANY, DELIVERED, LeaseTable
 
 A, B, S = Lessee(100), Lessee(100), Lessee(100)
@@ -199,7 +199,21 @@ def test_what_is_held_without_a_deadline_is_no_lease_that_a_client_can_end() -> 
     assert table.touch(0, 9, 60.0) == 8
     assert table.leased([(0, 9)]) == [(0, 3), (6, 9)]
     assert table.postpone(0, 6, 1.0, lambda attempt: 0.0) == 5
-    assert table.give_up(0, 9) == 3
+    assert table.give_up(0, 9) == 8
     assert [(run.first, run.last) for run in table if run.state is INFLIGHT] == [(4, 5)]
     table.give_back(B, 4, 5)
     assert table.outstanding == 10
+
+
+def test_what_waits_for_its_next_delivery_is_given_up_and_what_was_never_delivered_is_not() -> None:
+    table = LeaseTable()
+    table.lease(A, 0, 4, 30.0)
+    table.postpone(0, 0, 1.0, lambda attempt: 60.0)
+    table.postpone(1, 1, 1.0, lambda attempt: 0.0)
+    table.give_back(A, 2, 2)
+    table.give_back(A, 3, 3)
+    table.hold(B, 3, 3)
+    assert table.rejectable([(0, 9)]) == [(0, 1), (4, 4)]
+    assert table.give_up(0, 3) == 2
+    assert [(held.first, held.last, held.attempt, held.reason) for held in table.take_held(9)] == [(0, 1, 1, "rejected")]
+    assert (table.messages(DELAYED), table.messages(READY), table.next_deadline()) == (0, 1, 30.0)

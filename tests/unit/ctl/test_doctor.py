@@ -13,11 +13,15 @@ GIB = 1 << 30
 def consumer(**changes: Any) -> dict[str, Any]:
     return {
         "consumer": "c", "backlog": 0, "ready": 0, "inflight": 0, "sessions": 0, "oldest_unacked_age_s": 0.0, "attempts_max": 1,
-        **changes,
+        "mode": "shared", **changes,
     }  # fmt: skip
 
 
 BEHIND = consumer(backlog=5, ready=5, oldest_unacked_age_s=61.0)
+STUCK = consumer(
+    mode="keyed", backlog=90, ready=80, inflight=0, sessions=4, retrying=1, attempts_max=4, attempts_max_id=7,
+    oldest_unacked_age_s=61.0,
+)  # fmt: skip
 ENDLESS = consumer(backlog=1, sessions=1, attempts_max=101, attempts_max_id=7)
 
 
@@ -159,8 +163,17 @@ def test_a_sound_broker_has_no_trouble() -> None:
         ),
         ({"topics": [topic(consumers=[BEHIND])]}, "lag", "warn", "1.0m, and nothing is attached", "start its workers"),
         (
-            {"topics": [topic(consumers=[consumer(sessions=1, retrying=94, attempts_max=7)])]}, "retries", "warn",
-            "c of t retries 94 messages after failed deliveries, one of them 7 times", "see why its handler fails",
+            {"topics": [topic(consumers=[STUCK])]}, "consumer c of t", "warn",
+            "80 messages wait behind 1 of the same keys that is retried (most often: id 7, delivered 4 times)",
+            "more workers do not help. `toymqctl tail t --from 7 --max 1` shows it, GET /v1/topics/t/messages/7 its last "
+            "error; mend its handler, or give it up: `toymqctl nack t c 7 --dead`",
+        ),
+        ({"topics": [topic(consumers=[STUCK | {"inflight": 2}])]}, "lag", "warn", "90 unacked", "or more of them"),
+        ({"topics": [topic(consumers=[STUCK | {"mode": "shared"}])]}, "lag", "warn", "90 unacked", "or more of them"),
+        (
+            {"topics": [topic(consumers=[consumer(sessions=1, retrying=94, attempts_max=7, attempts_max_id=12)])]},
+            "retries", "warn", "c of t retries 94 messages after failed deliveries, one of them 7 times (id 12)",
+            "see why its handler fails",
         ),
         (
             {"topics": [topic(topic=f"t{n}.dlq", messages=9, letters=n) for n in range(6)]}, "dead letters", "warn",

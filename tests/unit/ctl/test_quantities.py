@@ -1,11 +1,13 @@
 """Parameter types: ids, and names completed from the broker."""
 
+from datetime import UTC, datetime
+
 import click
 import pytest
 from click.testing import CliRunner
 
 from toymqctl.cli import main
-from toymqctl.quantities import SETTING, Ids
+from toymqctl.quantities import POSITION, SETTING, Ids
 
 
 def test_ids_are_ranges() -> None:
@@ -24,3 +26,15 @@ def test_without_a_broker_no_name_is_completed_and_nothing_is_printed() -> None:
     environment = {"_TOYMQCTL_COMPLETE": "bash_complete", "COMP_WORDS": "toymqctl describe ", "COMP_CWORD": "2"}
     result = CliRunner().invoke(main, [], env={**environment, "TOYMQ_URL": "127.0.0.1:1"}, prog_name="toymqctl")
     assert result.output.strip() == ""
+
+
+def test_a_position_may_be_a_time_of_the_calendar_or_a_while_ago() -> None:
+    for text in ("@2026-11-30T00:50:00Z", "@2026-11-30T01:50:00+01:00", "@1795999800000"):
+        assert str(POSITION.convert(text, None, None)) == "@1795999800000"
+    before_ms = datetime.now(UTC).timestamp() * 1000
+    ago = POSITION.convert("@-5m", None, None)
+    assert ago.kind == "time"
+    assert before_ms - 1 <= ago.value + 300_000 <= datetime.now(UTC).timestamp() * 1000
+    for wrong in ("@soon", "@-soon", "@2000-01-01", "@"):
+        with pytest.raises(click.BadParameter):
+            POSITION.convert(wrong, None, None)

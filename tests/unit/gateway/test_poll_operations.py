@@ -88,6 +88,23 @@ async def test_a_lease_that_has_ended_does_not_act_on_the_next_one(rig: HttpRig)
     assert ids(await rig.lease("t")) == [(0, 3)]
 
 
+async def test_a_message_that_waits_for_its_next_delivery_is_given_up_without_a_lease(rig: HttpRig) -> None:
+    await rig.publish("t", "a", "b", "c")
+    await rig.lease("t", max=2)
+    path = "/v1/topics/t/messages"
+    assert (await rig.ask("DELETE", f"{path}/1?consumer=c")).status_code == 204
+    assert (await rig.ask("POST", f"{path}/0:nack?consumer=c&delay_s=3600")).status_code == 204
+    for msg_id, why in (
+        (0, "the lease has ended, and it waits for delivery 2; nack?dead=true without a lease gives it up"),
+        (1, "it is acked, or a dead letter"), (2, "it was never delivered"), (3, "there is no such message"),
+    ):  # fmt: skip
+        answer = await rig.ask("POST", f"{path}/{msg_id}:nack?consumer=c")
+        refused(answer, 404, "NOT_LEASED")
+        assert answer.json()["detail"] == f"{msg_id} is not leased to c: {why}"
+    assert (await rig.ask("POST", f"{path}/0:nack?consumer=c&dead=true&reason=bad")).status_code == 204
+    await rig.until(lambda: "t.dlq" in rig.broker.topics and rig.broker.topics["t.dlq"].log.committed_id == 1)
+
+
 async def test_a_dead_letter_and_its_way_back(rig: HttpRig) -> None:
     await rig.ask("POST", "/v1/topics/t/messages", content=b"bad", headers={"X-Header-Color": "red"})
     await rig.lease("t")

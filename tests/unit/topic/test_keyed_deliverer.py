@@ -11,7 +11,7 @@ from toymq_py.consumer_options import Start
 from toymq_py.errors import ModeConflict
 from toymq_py.storage.segment import segment_name
 from toymq_py.topic import Subscription
-from toymq_py.topic.keyed_deliverer import SCAN_ROWS
+from toymq_py.topic.keyed_deliverer import FULL_EACH_S, SCAN_ROWS
 
 
 def block(key: str) -> bytes | None:
@@ -160,6 +160,24 @@ def test_an_expired_message_lets_its_key_go_on() -> None:
     assert ids(rig, one) == [2]
 
 
+def test_a_full_look_ahead_is_warned_of_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(key_lanes, "WAITING_MAX", 50)
+    rig = BrokerRig()
+    publish(rig, *["K"] * 50, "K", "L")
+    one, two = keyed(rig, visibility_s=1e6), keyed(rig)
+    assert ids(rig, one) == [0]
+    for _ in range(3):
+        assert ids(rig, two) == []
+    (said,) = caplog.messages
+    assert said.startswith("c of t: 50 messages wait for their keys")
+    assert said.endswith("id 0, 1 times")
+    rig.advance(FULL_EACH_S)
+    assert ids(rig, two) == []
+    assert len(caplog.messages) == 2
+
+
 def test_a_hot_key_holds_what_is_behind_the_look_ahead_until_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_lanes, "WAITING_MAX", 50)
     rig = BrokerRig()
@@ -289,3 +307,16 @@ def test_records_that_the_disk_refuses_do_not_hold_a_key() -> None:
         assert ids(rig, one) == [msg_id]
         rig.ack("t", msg_id, msg_id)
     assert rig.broker.topic("t").describe()["consumers"][0]["backlog"] == third - second
+
+
+def test_a_key_goes_on_when_its_failing_message_is_given_up_while_it_waits_for_its_backoff() -> None:
+    rig = BrokerRig()
+    publish(rig, "K", "K", "L")
+    one = keyed(rig)
+    assert ids(rig, one) == [0, 2]
+    rig.broker.topic("t").nack("c", [(0, 0)], 3600.0)
+    assert ids(rig, one) == []
+    assert rig.broker.topic("t").nack("c", [(0, 2)], None, dead=True) == 2, "1 was never delivered"
+    rig.loop.drain()
+    assert ids(rig, one) == [1]
+    assert len(rig.records("t.dlq")) == 2

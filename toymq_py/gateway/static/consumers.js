@@ -34,6 +34,7 @@ export function consumersOf(topic, some = topic.described.consumers) {
     const slow = consumer.backlog ? consumer.slow_since_ms : null; // it is looked at every ten seconds
     return {
       ...consumer, topic: topic.name, age: topic.age(consumer.oldest_unacked_at_ms), slow_since_ms: slow,
+      stuck: consumer.mode === "keyed" && consumer.ready > 0 && consumer.retrying > 0 && consumer.inflight <= consumer.retrying, // more workers would get nothing
       detached: slow !== null && !consumer.sessions && !consumer.inflight, // one that asks now and then is not slow in between
     };
   });

@@ -39,6 +39,12 @@ const KINDS = {
     many: (n) => `${plural(n, "consumer")} are slow.`, all: "#/consumers/slow",
     todo: (c) => (c?.paused ? "Its sessions are paused: resume them." : "Start more workers, or look for what takes long in their log."),
   },
+  stuck: {
+    word: "keys wait", tone: "warn", where: (c) => [page(c.topic, "/messages"), `${c.consumer} of ${c.topic}`],
+    one: (c) => `has ${plural(c.ready, "message")} that ${c.ready === 1 ? "waits" : "wait"} behind ${count(c.retrying)} of the same keys that ${c.retrying === 1 ? "is" : "are"} retried (most often: id ${c.attempts_max_id}, delivered ${plural(c.attempts_max, "time")}).`,
+    many: (n) => `${plural(n, "consumer")} have messages that wait behind retried ones of the same keys.`, all: "#/consumers/slow",
+    todo: () => "More workers do not help. Read the message and its last error, then mend its handler or give it up: toymqctl nack --dead.",
+  },
   again: {
     word: "redelivered", tone: "warn", where: (c) => [page(c.topic, "/messages"), `${c.consumer} of ${c.topic}`],
     one: (c) => `has had one message (id ${c.attempts_max_id}) ${count(c.attempts_max)} times without an ack.`,
@@ -63,7 +69,7 @@ export function troublesOf(topic) {
   for (const each of topic.described.consumers) {
     if (each.slow_since_ms === null && each.attempts_max < ATTEMPTS_NOTED) continue;
     const [c] = consumersOf(topic, [each]);
-    if (c.slow_since_ms !== null) found.push([c.detached ? "detached" : "slow", c]);
+    if (c.slow_since_ms !== null) found.push([c.detached ? "detached" : c.stuck ? "stuck" : "slow", c]);
     if (c.attempts_max >= ATTEMPTS_NOTED) found.push(["again", c]);
   }
   return found;
