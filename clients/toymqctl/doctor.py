@@ -82,7 +82,6 @@ def examine(
     yield from _limits(stats, max_payload)
     yield _clock(skew_s)
     yield from _tokens(stats)
-<<<<<<< HEAD
     yield from _all_of(stats["topics"], stats["limits"])
 
 
@@ -121,17 +120,10 @@ def examine_groups(cluster: Mapping[str, Any]) -> Iterator[Finding]:
 def _all_of(topics: list[dict[str, Any]], limits: dict[str, Any]) -> Iterator[Finding]:
     yield from _topics(topics)
     yield from _consumers(topics, limits)
+    yield from _stuck(topics)
     yield _lag(topics)
     yield _retries(topics)
     yield _letters(topics)
-=======
-    yield from _topics(stats["topics"])
-    yield from _consumers(stats["topics"], stats["limits"])
-    yield from _stuck(stats["topics"])
-    yield _lag(stats["topics"])
-    yield _retries(stats["topics"])
-    yield _letters(stats["topics"])
->>>>>>> hg
 
 
 def _speed(round_trip_s: float) -> Finding:
