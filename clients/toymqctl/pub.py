@@ -17,6 +17,7 @@ from toymq_py.partitions import number_of
 from toymq_py.records import PAYLOAD_BYTES_LIMIT
 from toymqctl.broker import Broker
 from toymqctl.input_lines import InputLines
+from toymqctl.late_answers import LateAnswers, partitions_of, publishes_of
 from toymqctl.partitions import dealer
 from toymqctl.quantities import TOPIC
 
@@ -86,22 +87,23 @@ def pub(
     headers = _headers(header_lines)
 
     def one(payload: bytes) -> None:
-        if parts is None:
-            _say(client.pub(topic, payload, key=key, headers=headers, delay=delay_s, ttl=ttl_s, route=route))
-        else:
-            name = parts.choose(key, route, headers)
-            _say(client.pub(name, payload, key=key, headers=headers, delay=delay_s, ttl=ttl_s), f" {name}")
+        name = topic if parts is None else parts.choose(key, route, headers)
+        at = route if parts is None else None
+        with late.waiting(name):
+            receipt = client.pub(name, payload, key=key, headers=headers, delay=delay_s, ttl=ttl_s, route=at)
+        _say(receipt, "" if parts is None else f" {name}")
 
     def many(items: Iterable[Item]) -> Iterator[str]:
         if parts is not None:
-            return parts.publish_many(client, items, headers, delay=delay_s, ttl=ttl_s)
-        return (topic for _ in client.pub_many(topic, items, delay=delay_s, ttl=ttl_s))
+            return late.each(topic, parts.publish_many(client, items, headers, delay=delay_s, ttl=ttl_s))
+        return late.each(topic, (topic for _ in client.pub_many(topic, items, delay=delay_s, ttl=ttl_s)))
 
     def stream(source: BinaryIO, size: int | None) -> None:
         _publish(many, topic, source, size)
 
-    with broker.connect(idempotent=not no_dedupe) as client:
-        parts = dealer(client, topic)
+    with broker.connect(idempotent=not no_dedupe) as client, LateAnswers(publishes_of(client)) as late:
+        with late.waiting(topic, partitions_of):
+            parts = dealer(client, topic)
         if count > 1:
             message = payloads[0].encode(errors="surrogateescape")
             published: Counter[str] = Counter()

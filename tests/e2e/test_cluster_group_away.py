@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +15,7 @@ from click.testing import CliRunner
 
 import toymq
 import toymq.sync
+from tests.support.broker_process import environment
 from tests.support.cluster_groups import Groups, connected, say, stored
 from tests.support.cluster_rig import MONOTONIC, WAIT_S, ClusterRig
 from tests.support.requirements import require
@@ -198,6 +201,16 @@ def _refused_by_name(rig: ClusterRig) -> None:
     assert refused.exit_code == 1
     assert re.search(f"PLACEMENT_UNKNOWN: {NO_LEADER}", refused.output), refused.output
     here = rig.urls[0].removeprefix("toymq://")
+    half = CliRunner().invoke(toymqctl, ["--url", here, "create", "newp", "--partitions", "4"])
+    assert half.exit_code == 1
+    assert re.search(r"PLACEMENT_UNKNOWN: .*repeat CREATE newp", half.output), half.output
+    program = [sys.executable, "-c", "from toymqctl.cli import main; main()", "--url", here, "pub", "alone", "late"]
+    with subprocess.Popen(program, env=environment(), stderr=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stderr is not None
+        said = next(line for line in waiting.stderr if "partitioned" not in line)
+        waiting.kill()
+    late = "toymqctl: waiting up to 30 s for the answer to a publish to alone: group b has the topic alone, and "
+    assert re.fullmatch(f"{late}{PROBLEM}.*\n", said), said
     examined = CliRunner().invoke(toymqctl, ["--url", f"toymq://127.0.0.1:1,{here}", "doctor"])
     assert examined.exit_code == 1
     assert examined.output.startswith(f"ok    reachable: {here}\n"), "the address that answered, not the first of the URL"

@@ -47,7 +47,7 @@ from toymq_py.session.place_links import PlaceLinks
 from toymq_py.session.refused_sequences import RefusedSequences
 from toymq_py.session.replies import MADE_COST_BYTES, WAIT_COST_BYTES, PendingReply, Replies
 from toymq_py.session.spread_subscription import SpreadSubscription
-from toymq_py.session.stages import Plan, Stages, plan_of
+from toymq_py.session.stages import Plan, Stages, plan_of, to_repeat
 from toymq_py.topic import Refused
 
 SETTLING = Ack, Nack, Touch, SettlementRun, Unsubscribe
@@ -210,7 +210,7 @@ class Passing:
             if isinstance(reply, RequestError):
                 self._replies.fail(held, reply)
             else:
-                self._replies.fill(held, lambda: told(command.topic, NO_TOPIC[:1], reply))
+                self._replies.fill(held, lambda: to_repeat(command, told(command.topic, NO_TOPIC[:1], reply)))
 
         Stages(plan, ask, done, missing).begin()
 

@@ -51,6 +51,14 @@ def plan_of(
     return Plan([[place for place in others if place != placement.here], [home]], NOT_HERE)
 
 
+def to_repeat(command: Create | Delete, reply: bytes) -> bytes:
+    """The reply, as it is told: where a place is missing, others may have done their part, and a repeat completes it."""
+    if not reply.startswith(b"ERR PLACEMENT_UNKNOWN ") or b"repeat " in reply:
+        return reply
+    words = f"{type(command).__name__.upper()} {command.topic}"
+    return b"%b; part of it may be done: repeat %b\n" % (reply.removesuffix(b"\n"), words.encode())
+
+
 class Stages:
     """Of one command, whose replies are numbers."""
 

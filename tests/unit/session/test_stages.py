@@ -6,8 +6,9 @@ import pytest
 
 from toymq_py.errors import NoSuchTopic, RequestError, ShuttingDown
 from toymq_py.placement import Place
+from toymq_py.protocol import Create, Delete
 from toymq_py.session.gathering import NO_SUCH, NOT_HERE
-from toymq_py.session.stages import Plan, Stages
+from toymq_py.session.stages import Plan, Stages, to_repeat
 
 Reply = bytes | RequestError
 
@@ -31,6 +32,15 @@ def asked(
     Stages(Plan(STAGES, lacks), ask, told.append, missing).begin()
     (reply,) = told
     return found, reply
+
+
+def test_a_refusal_for_want_of_a_place_says_that_a_repeat_completes_it() -> None:
+    """It left partitions behind, and did not say what to do."""
+    away = b"ERR PLACEMENT_UNKNOWN group b does not answer"
+    assert to_repeat(Create("t", {}), away + b"\n") == away + b"; part of it may be done: repeat CREATE t\n"
+    assert to_repeat(Delete("t"), away + b"\n") == away + b"; part of it may be done: repeat DELETE t\n"
+    for reply in (b"OK 2\n", b"ERR EXISTS t\n", b"ERR PLACEMENT_UNKNOWN t is being deleted: repeat DELETE t first\n"):
+        assert to_repeat(Create("t", {}), reply) == reply
 
 
 def test_each_stage_is_asked_when_those_before_have_done_it() -> None:
