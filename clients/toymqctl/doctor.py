@@ -297,8 +297,8 @@ def _stuck(topics: list[dict[str, Any]]) -> Iterator[Finding]:
                     f"{counted(waiting_for, 'message', 'wait')} behind {retried} of the same keys that "
                     f"{'is' if retried == 1 else 'are'} retried (most often: id {msg_id}, "
                     f"delivered {consumer['attempts_max']} times)",
-                    f"more workers do not help. `toymqctl tail {name} --from {msg_id} --max 1` shows it, GET "
-                    f"/v1/topics/{name}/messages/{msg_id} its last error; mend its handler, or give it up: "
+                    f"more workers do not help. `toymqctl inspect {name} {msg_id}` shows its last error; mend its handler, or "
+                    "give it up: "
                     f"`toymqctl {settle[0]} {name} {who} {msg_id}{settle[1]}`",
                 )  # fmt: skip
 
