@@ -129,6 +129,10 @@ def test_a_sound_broker_has_no_trouble() -> None:
             "more workers do not help. `toymqctl inspect t 7` shows its last error; "
             "mend its handler, or give it up: `toymqctl nack t c 7 --dead`",
         ),
+        (
+            {"topics": [topic(consumers=[STUCK | {"ready": 20_000}])]}, "consumer c of t", "warn",
+            "4 times); messages of other keys behind 20000 of them may wait, too", "more workers do not help",
+        ),
         ({"topics": [topic(consumers=[STUCK | {"inflight": 2}])]}, "lag", "warn", "90 unacked", "or more of them"),
         ({"topics": [topic(consumers=[STUCK | {"mode": "shared"}])]}, "lag", "warn", "90 unacked", "or more of them"),
         (
