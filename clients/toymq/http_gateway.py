@@ -73,7 +73,9 @@ class HttpGateway:
         with answer, contextlib.suppress(ValueError, AttributeError, OSError):
             problem = json.load(answer)
             if isinstance(code := problem.get("code"), str):
-                refusal = REQUEST_ERRORS.get(code, RequestError)(str(problem.get("detail")))
+                kind = REQUEST_ERRORS.get(code, RequestError)
+                plain = kind.__init__ is RequestError.__init__  # others are made of more than a text
+                refusal = (kind if plain else RequestError)(str(problem.get("detail")))
                 refusal.code = code  # the gateway has codes that the wire has not
                 return refusal
         return GatewayFailed(f"{self.url} answers {answer.code}: is a gateway there?")

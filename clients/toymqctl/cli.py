@@ -30,9 +30,9 @@ _ASKED = "toymqctl.cli.asked"
 """Of a context: the words behind the options of the program."""
 
 COMMANDS = (
-    "pub", "sub", "pull", "ack", "nack", "tail", "topics", "describe", "create", "config", "purge", "delete", "consumers",
-    "seek", "forget", "dlq", "doctor", "stats", "top", "ping", "connections", "webhooks", "alerts", "cluster", "context",
-    "token", "completion",
+    "pub", "sub", "pull", "ack", "nack", "tail", "inspect", "topics", "describe", "create", "config", "purge", "delete",
+    "consumers", "seek", "forget", "dlq", "doctor", "stats", "top", "ping", "connections", "webhooks", "alerts", "cluster",
+    "context", "token", "completion",
 )  # fmt: skip
 """Loaded when asked for: all of them are a fifth of the time that one takes."""
 
@@ -49,7 +49,7 @@ class _OneLineErrors(CommandGroup):
         **dict.fromkeys(("exchanges", "list_exchanges", "bindings", "list_bindings"), f"{OF_AMQP} them"),
     }
     sections: ClassVar = {
-        "Messages": ("pub", "sub", "pull", "ack", "nack", "tail"),
+        "Messages": ("pub", "sub", "pull", "ack", "nack", "tail", "inspect"),
         "Topics and consumers": (
             "topics", "describe", "create", "config", "purge", "delete", "consumers", "seek", "forget", "dlq",
         ),

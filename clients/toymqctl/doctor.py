@@ -38,6 +38,8 @@ STALE_S = 24 * 3600.0
 """Age of unacked messages without a subscriber above which a check warns: an abandoned consumer keeps them on the disk."""
 SLOW_S = 60.0
 """Age of messages that wait for an attached consumer above which it is behind, as on the dashboard."""
+LOOK_AHEAD = 20_000
+"""Messages that a consumer with mode=keyed knows to wait for their keys; it looks at none behind them (ADR 0122)."""
 ATTEMPTS_NOTED = 5
 """Deliveries of a message without an ack that are worth a look, as on the dashboard: a quarter of the default's attempts."""
 NAMED_MAX = 3
@@ -344,9 +346,10 @@ def _stuck(topics: list[dict[str, Any]]) -> Iterator[Finding]:
                     f"consumer {who} of {name}", "warn",
                     f"{counted(waiting_for, 'message', 'wait')} behind {retried} of the same keys that "
                     f"{'is' if retried == 1 else 'are'} retried (most often: id {msg_id}, "
-                    f"delivered {consumer['attempts_max']} times)",
-                    f"more workers do not help. `toymqctl tail {name} --from {msg_id} --max 1` shows it, GET "
-                    f"/v1/topics/{name}/messages/{msg_id} its last error; mend its handler, or give it up: "
+                    f"delivered {consumer['attempts_max']} times)"
+                    + (f"; messages of other keys behind {LOOK_AHEAD} of them may wait, too" if waiting_for >= LOOK_AHEAD else ""),
+                    f"more workers do not help. `toymqctl inspect {name} {msg_id}` shows its last error; mend its handler, or "
+                    "give it up: "
                     f"`toymqctl {settle[0]} {name} {who} {msg_id}{settle[1]}`",
                 )  # fmt: skip
 

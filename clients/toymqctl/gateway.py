@@ -1,4 +1,4 @@
-"""The HTTP gateway of a command's broker, for webhooks, alerts, connections and `dlq discard`.
+"""The HTTP gateway of a command's broker, for webhooks, alerts, connections, inspect and `dlq discard`.
 
 ``--http-url``, ``TOYMQ_HTTP_URL`` or the context name it. Otherwise the broker is asked over the wire where it listens.
 """
@@ -7,7 +7,7 @@ from toymq.http_gateway import HttpGateway, choose
 from toymq_py.names import check_name
 from toymqctl.broker import Broker
 
-NEEDS_IT = "webhooks, alerts, connections and `dlq discard` are reached over HTTP"
+NEEDS_IT = "webhooks, alerts, connections, inspect and `dlq discard` are reached over HTTP"
 
 
 def gateway_of(broker: Broker) -> HttpGateway:

@@ -165,8 +165,12 @@ def test_a_sound_broker_has_no_trouble() -> None:
         (
             {"topics": [topic(consumers=[STUCK])]}, "consumer c of t", "warn",
             "80 messages wait behind 1 of the same keys that is retried (most often: id 7, delivered 4 times)",
-            "more workers do not help. `toymqctl tail t --from 7 --max 1` shows it, GET /v1/topics/t/messages/7 its last "
-            "error; mend its handler, or give it up: `toymqctl nack t c 7 --dead`",
+            "more workers do not help. `toymqctl inspect t 7` shows its last error; "
+            "mend its handler, or give it up: `toymqctl nack t c 7 --dead`",
+        ),
+        (
+            {"topics": [topic(consumers=[STUCK | {"ready": 20_000}])]}, "consumer c of t", "warn",
+            "4 times); messages of other keys behind 20000 of them may wait, too", "more workers do not help",
         ),
         ({"topics": [topic(consumers=[STUCK | {"inflight": 2}])]}, "lag", "warn", "90 unacked", "or more of them"),
         ({"topics": [topic(consumers=[STUCK | {"mode": "shared"}])]}, "lag", "warn", "90 unacked", "or more of them"),
