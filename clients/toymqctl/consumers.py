@@ -31,7 +31,7 @@ def _row(topic: str, consumer: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _mode(consumer: dict[str, Any]) -> str:
-    """A consumer that nothing is attached to is called exclusive unless another mode was asked for since the broker's start."""
+    """A consumer that nothing is attached to is called exclusive unless another mode was asked for last."""
     if consumer["mode"] == "exclusive" and not consumer["sessions"]:
         return "-"
     return str(consumer["mode"]) + (" (paused)" if consumer["paused"] else "")

@@ -46,8 +46,8 @@ def pull(
         toymqctl ack jobs workers 17
         toymqctl nack jobs workers 17 --delay 5s
 
-    A consumer whose messages have an order is pulled with --mode keyed each time: the broker keeps no mode over a restart, and
-    without it leases several messages of a key at once.
+    A consumer whose messages have an order is pulled with --mode keyed. Without --mode the consumer's last one holds, over
+    restarts of the broker, too.
 
     Of a pattern or a partitioned topic each line begins with its topic: `toymqctl ack jobs#3 workers 17`.
 

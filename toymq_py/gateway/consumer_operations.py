@@ -93,7 +93,7 @@ def not_leased(topic: Topic, consumer: str, msg_id: int) -> NotLeased:
     """The error for a message that is not leased to a consumer, or not under the number that was named: it says what the
     message is instead."""
     state, attempt = topic.channel(consumer).consumer.state_of(msg_id)
-    if msg_id >= topic.log.committed_id:
+    if msg_id >= topic.next_id:
         instead = "there is no such message"
     elif state == "acked":
         instead = "it is acked, or a dead letter"
