@@ -347,7 +347,7 @@ def _stuck(topics: list[dict[str, Any]]) -> Iterator[Finding]:
                     f"{counted(waiting_for, 'message', 'wait')} behind {retried} of the same keys that "
                     f"{'is' if retried == 1 else 'are'} retried (most often: id {msg_id}, "
                     f"delivered {consumer['attempts_max']} times)"
-                    + (f"; messages of other keys behind {LOOK_AHEAD} of them may wait, too" if waiting_for >= LOOK_AHEAD else ""),
+                    + (f"; messages of other keys behind {LOOK_AHEAD} of them may wait, too" * (waiting_for >= LOOK_AHEAD)),
                     f"more workers do not help. `toymqctl inspect {name} {msg_id}` shows its last error; mend its handler, or "
                     "give it up: "
                     f"`toymqctl {settle[0]} {name} {who} {msg_id}{settle[1]}`",
