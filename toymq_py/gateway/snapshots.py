@@ -19,7 +19,7 @@ from toymq_py.gateway.group_errands import GroupErrands
 from toymq_py.gateway.neighbours import Neighbours
 from toymq_py.gateway.waiters import Waiting
 from toymq_py.merging import merged_stats, merged_topics
-from toymq_py.observability.history import History
+from toymq_py.observability.history import SLOW_S, History
 
 INTERVAL_S = 1.0
 TOPICS_PER_TURN = 64
@@ -120,8 +120,11 @@ class Snapshots:
                 for item in part:
                     name, before = item["topic"], self._described.get(item["topic"])
                     described[name] = timeless(item, before, self._now_ms)
-                    for consumer in item["consumers"]:
-                        consumer["slow_since_ms"] = self._history.slow_since_ms(name, consumer["consumer"])
+                    if name in self._broker.topics:
+                        for consumer in item["consumers"]:
+                            consumer["slow_since_ms"] = self._history.slow_since_ms(name, consumer["consumer"])
+                    else:
+                        judge_slow(item, before, self._now_ms)
                     if before == item:
                         topics[name] = self._topics[name]
                     else:
@@ -149,6 +152,18 @@ class Snapshots:
         listed = ", ".join(self._topics[topic] for topic in topics)
         data = f'{{"now_ms": {self._now_ms}, "stats": {self._stats}, "topics": [{listed}], "gone": {json.dumps(gone)}}}'
         return f"event: {name}\ndata: {data}\n\n".encode()
+
+
+def judge_slow(item: dict[str, Any], before: dict[str, Any] | None, now_ms: int) -> None:
+    """Enter since when consumers of another worker's or group's topic are slow, by the same rule as ``History``, which knows this
+    process's alone. ``before``: see ``timeless``, which comes first."""
+    known = {} if before is None else {each["consumer"]: each["slow_since_ms"] for each in before["consumers"]}
+    for consumer in item["consumers"]:
+        at_ms, since_ms = consumer["oldest_unacked_at_ms"], None
+        if at_ms is not None and now_ms - at_ms > SLOW_S * 1000:
+            since_ms = known.get(consumer["consumer"])
+            since_ms = at_ms + SLOW_S * 1000 if since_ms is None else since_ms
+        consumer["slow_since_ms"] = since_ms
 
 
 def timeless(item: dict[str, Any], before: dict[str, Any] | None, now_ms: int) -> dict[str, Any]:

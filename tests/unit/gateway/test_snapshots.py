@@ -9,7 +9,7 @@ import pytest
 from tests.support.http_rig import gateway
 from tests.support.sim_disk import SimDisk
 from toymq_py.gateway import snapshots
-from toymq_py.gateway.snapshots import SAME_MOMENT_MS, timeless
+from toymq_py.gateway.snapshots import SAME_MOMENT_MS, judge_slow, timeless
 
 
 def described(age_s: float) -> dict[str, Any]:
@@ -24,6 +24,25 @@ def test_the_age_of_what_lies_still_changes_nothing() -> None:
     other = timeless(described(3.0), later, 11_000 + SAME_MOMENT_MS + 1)
     assert other["consumers"][0]["oldest_unacked_at_ms"] == 8_051, "another message is the oldest one"
     assert timeless(described(0.0), other, 12_000)["consumers"][0]["oldest_unacked_at_ms"] is None, "there is none"
+
+
+def test_consumers_of_topics_elsewhere_are_slow_by_their_age() -> None:
+    """On the dashboard of another worker, or group, they were never slow, and nothing was attached to them unsaid."""
+
+    def seen(at_ms: int | None, now_ms: int, before: dict[str, Any] | None = None) -> dict[str, Any]:
+        item = {"consumers": [{"consumer": "c", "oldest_unacked_at_ms": at_ms}]}
+        judge_slow(item, before, now_ms)
+        return item
+
+    def since_ms(item: dict[str, Any]) -> int | None:
+        return item["consumers"][0]["slow_since_ms"]  # type: ignore[no-any-return]
+
+    assert since_ms(seen(None, 0)) is None
+    assert since_ms(seen(1000, 61_000)) is None, "a minute is not more than a minute"
+    slow = seen(1000, 61_001)
+    assert since_ms(slow) == 61_000
+    assert since_ms(seen(30_000, 100_000, slow)) == 61_000, "another message is the oldest, it is as slow as before"
+    assert since_ms(seen(90_000, 110_000, slow)) is None
 
 
 async def test_topics_that_lag_are_sent_when_something_happens_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
