@@ -155,7 +155,7 @@ class Snapshots:
 
 
 def judge_slow(item: dict[str, Any], before: dict[str, Any] | None, now_ms: int) -> None:
-    """Enter since when consumers of another worker's or group's topic are slow, by the same rule as ``History``, which knows this
+    """Enter since when consumers of another worker's or group's topic are slow, by the rule of ``History``, which knows this
     process's alone. ``before``: see ``timeless``, which comes first."""
     known = {} if before is None else {each["consumer"]: each["slow_since_ms"] for each in before["consumers"]}
     for consumer in item["consumers"]:
