@@ -32,8 +32,8 @@ class TierRig(BrokerRig):
         super().__init__(**options)
         self.uploads = self.another_process()
 
-    def restart(self) -> None:
-        super().restart()
+    def restart(self, *, again: bool = False) -> None:
+        super().restart(again=again)
         self.cold = ColdReads(
             self.disk, self.bucket, f"{self.options.data_dir}/{DIRECTORY_NAME}", cache_bytes=self.cache_bytes,
             files=self.broker.files, metrics=self.broker.metrics, place_of=lambda topic: place_of(self.broker, topic),

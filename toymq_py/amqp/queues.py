@@ -177,6 +177,7 @@ class Queues:
             CONSUMER, mode="shared", window=window, visibility_s=LEASE_S, wake=wake, ended=ended
         )
         queue, channel = self.topology.queues.get(name), subscription.channel
+        channel.instead = None  # basic.get cannot wait until its attempt is stored (ADR 0249)
         most = None if queue is None else queue.arguments.get("x-max-priority")
         if most and channel.consumer.priority_of is None:
             channel.prioritize(partial(priority_of, most))

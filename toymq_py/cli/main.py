@@ -17,8 +17,8 @@ COMMANDS = (
 start."""
 OF_TOYMQCTL = (
     "pub", "sub", "pull", "tail", "topics", "describe", "consumers", "create", "delete", "purge", "seek", "forget", "ack",
-    "nack", "dlq", "stats", "top", "ping", "doctor", "connections", "webhooks", "alerts", "cluster", "context", "token",
-    "completion",
+    "nack", "inspect", "dlq", "stats", "top", "ping", "doctor", "connections", "webhooks", "alerts", "cluster", "context",
+    "token", "completion",
 )  # fmt: skip
 """Commands of the other program, which asks a running broker."""
 

@@ -45,6 +45,7 @@ class CarefulStart:
         channel = self._channel
         if self._ends_at is None:
             self._ends_at = channel.context.clock.monotonic() + CAREFUL_S
+            channel.context.metrics.channels_examining += 1
             self._look_later()
         leased = self._still_leased()
         if leased is not None and self._stored:
@@ -106,17 +107,22 @@ class CarefulStart:
     def _look(self) -> None:
         channel = self._channel
         if channel.closed or channel.context.topic_deleted:
+            channel.context.metrics.channels_examining -= 1
             return
         assert self._ends_at is not None
         leased = self._still_leased()
         if channel.context.clock.monotonic() < self._ends_at or (leased is not None and not self._stored):
             self._look_later()
             self._wake_one()
-        else:
-            channel.instead = None
-            if leased is not None:
-                self._give_up(leased)
-        channel.wake_next()
+            channel.wake_next()
+            return
+        channel.instead = None
+        channel.context.metrics.channels_examining -= 1
+        if leased is not None:
+            self._give_up(leased)
+        for taker in list(channel.idle):  # all: a poll that does not wait has waited for this
+            if channel.idle.pop(taker, self) is None:
+                taker.wake(taker)
 
 
 def begin_carefully(topics: Iterable[Topic], unclean_ends: int) -> None:

@@ -218,8 +218,8 @@ class Channel:
 
     @property
     def is_examining(self) -> bool:
-        """A thread looks how far damage goes; what is behind it can be taken then, and a taker is woken."""
-        return self._deliverer.is_examining
+        """Nothing to take is no answer yet: a thread looks how far damage goes, or see ``instead``. A taker is woken then."""
+        return self.instead is not None or self._deliverer.is_examining
 
     def attach(
         self, *, mode: Mode | None, window: int, visibility_s: float | None, wake: Callable[[Subscription], bool],

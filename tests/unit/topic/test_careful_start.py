@@ -122,3 +122,21 @@ def test_a_poll_that_goes_meanwhile_leaves_the_message_uncounted() -> None:
     rig.advance(LOOK_S)
     (delivery,) = rig.poll("t").take(10, 1 << 20)
     assert (delivery.first_id, delivery.attempt) == (0, 1)
+
+
+def test_a_poll_that_does_not_wait_is_not_told_nothing_and_is_woken_at_the_end() -> None:
+    """A lease over HTTP was 204 while messages were there."""
+    rig, session = killed_twice(messages=1)
+    session.close()
+    poll = rig.poll("t")
+    assert poll.take(10, 1 << 20) == []
+    assert poll.is_examining
+    rig.advance(STORED_S)
+    (delivery,) = poll.take(10, 1 << 20)
+    assert delivery.first_id == 0
+    other = rig.poll("t")
+    assert other.take(10, 1 << 20) == []
+    assert other.is_examining
+    rig.advance(CAREFUL_S)
+    assert other.take(10, 1 << 20) == []
+    assert not other.is_examining, "now it knows that there is nothing"
