@@ -339,18 +339,18 @@ def _stuck(topics: list[dict[str, Any]]) -> Iterator[Finding]:
         name = topic["topic"]
         for consumer in topic["consumers"]:
             if _is_stuck(consumer) and consumer["oldest_unacked_age_s"] > SLOW_S:
-                who, msg_id = consumer["consumer"], consumer["attempts_max_id"]
+                reader, msg_id = consumer["consumer"], consumer["attempts_max_id"]
                 waiting_for, retried = consumer["ready"], consumer["retrying"]
                 settle = ("ack", "") if name.endswith(DEAD_LETTERS) else ("nack", " --dead")
                 yield Finding(
-                    f"consumer {who} of {name}", "warn",
+                    f"consumer {reader} of {name}", "warn",
                     f"{counted(waiting_for, 'message', 'wait')} behind {retried} of the same keys that "
                     f"{'is' if retried == 1 else 'are'} retried (most often: id {msg_id}, "
                     f"delivered {consumer['attempts_max']} times)"
                     + (f"; messages of other keys behind {LOOK_AHEAD} of them may wait, too" * (waiting_for >= LOOK_AHEAD)),
                     f"more workers do not help. `toymqctl inspect {name} {msg_id}` shows its last error; mend its handler, or "
                     "give it up: "
-                    f"`toymqctl {settle[0]} {name} {who} {msg_id}{settle[1]}`",
+                    f"`toymqctl {settle[0]} {name} {reader} {msg_id}{settle[1]}`",
                 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from toymq_py.gateway.group_errands import GroupErrands
 from toymq_py.gateway.neighbours import Neighbours
 from toymq_py.gateway.waiters import Waiting
 from toymq_py.merging import merged_stats, merged_topics
-from toymq_py.observability.history import SLOW_S, History
+from toymq_py.observability.history import History, slow_since_ms
 
 INTERVAL_S = 1.0
 TOPICS_PER_TURN = 64
@@ -155,15 +155,12 @@ class Snapshots:
 
 
 def judge_slow(item: dict[str, Any], before: dict[str, Any] | None, now_ms: int) -> None:
-    """Enter since when consumers of another worker's or group's topic are slow, by the rule of ``History``, which knows this
-    process's alone. ``before``: see ``timeless``, which comes first."""
+    """Enter since when consumers of another worker's or group's topic are slow: ``History`` knows this process's alone.
+    ``before``: see ``timeless``, which comes first."""
     known = {} if before is None else {each["consumer"]: each["slow_since_ms"] for each in before["consumers"]}
     for consumer in item["consumers"]:
-        at_ms, since_ms = consumer["oldest_unacked_at_ms"], None
-        if at_ms is not None and now_ms - at_ms > SLOW_S * 1000:
-            since_ms = known.get(consumer["consumer"])
-            since_ms = at_ms + SLOW_S * 1000 if since_ms is None else since_ms
-        consumer["slow_since_ms"] = since_ms
+        before_ms = known.get(consumer["consumer"])
+        consumer["slow_since_ms"] = slow_since_ms(consumer["oldest_unacked_at_ms"], now_ms, before_ms)
 
 
 def timeless(item: dict[str, Any], before: dict[str, Any] | None, now_ms: int) -> dict[str, Any]:

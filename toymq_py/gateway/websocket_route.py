@@ -1,4 +1,4 @@
-"""A WebSocket from its handshake to its end: who may open one. Contract: gateway.md; docs/http.md."""
+"""A WebSocket from its handshake to its end, and the rights that opening one takes. Contract: gateway.md; docs/http.md."""
 
 import asyncio
 from collections.abc import Callable

@@ -197,11 +197,9 @@ class History:
         same = known is not None and known.due == due
         oldest_ns = known.oldest_ns if known is not None and same else oldest_due_ns(channel)
         age_s = 0.0 if oldest_ns is None else max(now_ns - oldest_ns, 0) / 1e9
-        slow_since_ms = None
-        if age_s > SLOW_S:
-            before = None if known is None else known.slow_since_ms
-            slow_since_ms = round(now_ns / 1e6 - (age_s - SLOW_S) * 1000) if before is None else before
-        return _Lag(channel, due, oldest_ns, slow_since_ms), age_s
+        before = None if known is None else known.slow_since_ms
+        slow_ms = slow_since_ms(None if oldest_ns is None else oldest_ns / 1e6, now_ns / 1e6, before)
+        return _Lag(channel, due, oldest_ns, slow_ms), age_s
 
     def _put(self, name: str, step: int, seconds: float, found: _Progress) -> bool:
         """Returns: whether the topic has a ring."""
@@ -269,3 +267,15 @@ def _number(value: float) -> float | None:
     if value != value:
         return None
     return int(value) if value.is_integer() else round(value, 3)
+
+
+def slow_since_ms(oldest_ms: float | None, now_ms: float, before: int | None) -> int | None:
+    """Since when a consumer is slow, in unix milliseconds; None when it is not.
+
+    Args:
+        oldest_ms: when its oldest message fell due; None: it has none.
+        before: since when it was slow at the last look: another oldest message leaves it as slow as before.
+    """
+    if oldest_ms is None or now_ms - oldest_ms <= SLOW_S * 1000:
+        return None
+    return round(oldest_ms + SLOW_S * 1000) if before is None else before

@@ -86,7 +86,7 @@ def test_a_connection_is_its_address_until_its_token_is_known() -> None:
     one.identify("ops", admin=True)
     assert one.holder is not other.holder
     one.leave()
-    assert one.holder is one.address, "it counts for nobody's token any more"
+    assert one.holder is one.address, "it counts for no token any more"
 
 
 def test_what_is_left_at_last_is_for_admins() -> None:

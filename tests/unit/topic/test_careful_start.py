@@ -140,3 +140,13 @@ def test_a_poll_that_does_not_wait_is_not_told_nothing_and_is_woken_at_the_end()
     rig.advance(CAREFUL_S)
     assert other.take(10, 1 << 20) == []
     assert not other.is_examining, "now it knows that there is nothing"
+
+
+def test_a_full_disk_holds_nothing_back() -> None:
+    rig, session = killed_twice()
+    path = f"{rig.options.data_dir}/topics/t/offsets.json"
+    rig.disk.capacity_bytes, before = 0, rig.disk.read_file(path)
+    assert ids(rig, session) == []
+    rig.advance(STORED_S)
+    assert rig.disk.read_file(path) == before, "the attempt is not stored"
+    assert ids(rig, session) == [0]
