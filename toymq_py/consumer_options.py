@@ -1,11 +1,13 @@
 """What a client may say of a consumer: where it starts, how sessions share it, which leases it means. Contract: protocol.md,
 "SUB"."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 from toymq_py.errors import BadArgument
-from toymq_py.records import MSG_ID_MAX
+from toymq_py.records import UNIX_MS_MAX
+from toymq_py.units import parse_number
 
 Mode = Literal["exclusive", "shared", "keyed", "single"]
 """How sessions share one consumer: one at a time, many that compete, many that compete and keep the order of each key, or many
@@ -44,14 +46,10 @@ class Start:
             return EARLIEST
         if text == "latest":
             return LATEST
-        at_time = text.startswith("@")
-        digits = text[1:] if at_time else text
-        if digits.isascii() and digits.isdigit() and len(digits) <= 20:
-            value = int(digits)
-            if at_time and value <= 2**63 // 1_000_000:
-                return cls("time", value)
-            if not at_time and value <= MSG_ID_MAX:
-                return cls("id", value)
+        with suppress(BadArgument):
+            if text.startswith("@"):
+                return cls("time", parse_number("time", text[1:], 0, UNIX_MS_MAX))
+            return cls("id", parse_number("message id", text))
         raise BadArgument(f"invalid position {text[:50]!a}: write earliest, latest, a message id or @<unix-ms>")
 
     @classmethod

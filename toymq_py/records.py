@@ -13,6 +13,8 @@ KEY_BYTES_MAX = 512
 PRODUCER_PREFIX = b"~seq~"
 """Begins the names under which clients number their publishes without a key; to a reader such a message has none."""
 MSG_ID_MAX = 2**64 - 1
+UNIX_MS_MAX = 2**63 // 1_000_000
+"""What fits into the nanoseconds of a record."""
 
 DEFAULT_MAX_PAYLOAD = 2 * 1024 * 1024
 PAYLOAD_BYTES_LIMIT = 64 * 1024 * 1024

@@ -17,7 +17,8 @@ _QUANTITY = re.compile(r"(\d{1,19})\s*([A-Za-z]*)\Z", re.ASCII)
 
 
 def parse_number(what: str, text: str, low: int = 0, high: int = MSG_ID_MAX) -> int:
-    """An unsigned decimal number; ``int`` alone would take "1_0", "+5" and " 5". Raises: BadArgument, which names ``what``."""
+    """An unsigned decimal number, with zeros ahead of it or without, of at most 20 digits; ``int`` alone would take "1_0", "+5"
+    and " 5". Raises: BadArgument, which names ``what``."""
     if not (text.isascii() and text.isdigit() and len(text) <= 20 and low <= int(text) <= high):
         raise BadArgument(f"invalid {what} {text[:50]!a}: write a whole number from {low} to {high}")
     return int(text)

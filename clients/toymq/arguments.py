@@ -18,7 +18,7 @@ from toymq_py.errors import BadArgument, BadName, ConfigError
 from toymq_py.names import check_name, check_topic_or_pattern, is_incarnation
 from toymq_py.protocol import publish_key
 from toymq_py.protocol.frames import COUNT_MAX, is_key
-from toymq_py.records import MSG_ID_MAX, PRODUCER_PREFIX, IdRange
+from toymq_py.records import MSG_ID_MAX, PRODUCER_PREFIX, UNIX_MS_MAX, IdRange
 from toymq_py.units import (
     DURATION_MS_MAX,
     DURATION_SETTINGS,
@@ -31,8 +31,6 @@ from toymq_py.units import (
 
 WORD_CHARS_MAX = 1024
 """Of a client's name: it shares a header line with the token."""
-UNIX_MS_MAX = 2**63 // 1_000_000
-"""What fits into the nanoseconds of a record."""
 Seconds = float | str
 """A duration: seconds, or a text with a unit, ``"500ms"``, ``"5s"``, ``"2m"``, ``"24h"``, ``"7d"``."""
 LEASES = frozenset(("visibility", "nack_backoff_min", "nack_backoff_max"))

@@ -2,7 +2,9 @@
 
 import pytest
 
+from toymq_py.config.options import TopicSettings
 from toymq_py.errors import BadArgument, ConfigError
+from toymq_py.partitions import parse_partitions
 from toymq_py.units import (
     DURATION_MS_MAX,
     check_number,
@@ -59,6 +61,12 @@ def test_a_setting_is_said_on_the_wire_as_a_number() -> None:
     assert format_setting("visibility", 30_000) == "30s"
     assert format_setting("retain_max_bytes", 1 << 30) == "1GiB"
     assert format_setting("max_attempts", 30_000) == "30000"
+
+
+def test_zeros_ahead_of_a_number_do_not_count() -> None:
+    found = [parse_number("window", "07", 1, 7), parse_partitions("08"), parse_duration_ms("08s"), parse_size("08KiB")]
+    assert found == [7, 8, 8000, 8192]
+    assert TopicSettings().changed({"max_attempts": "08"}) == TopicSettings(max_attempts=8)
 
 
 @pytest.mark.parametrize("text", ["", "1_0", "+5", " 5", "-1", "8", "٣"])

@@ -17,6 +17,7 @@ from toymq_py.units import (
     duration_doubt,
     format_duration,
     parse_duration_ms,
+    parse_number,
     parse_size,
     rounded_size,
 )
@@ -189,9 +190,7 @@ def _quantity(when: Condition, name: str, value: int | str) -> int:
             return parse_size(value)
     except ConfigError as error:
         raise BadArgument(f"{name}: {error}") from None
-    if not (value.isascii() and value.isdigit()):
-        raise BadArgument(f"invalid {name} {value[:50]!a}: write a number of messages")
-    return int(value[:20])
+    return parse_number(name, value, 0, THRESHOLD_MAX)
 
 
 def _duration_ms(name: str, text: str) -> int:

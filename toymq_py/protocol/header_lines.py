@@ -21,6 +21,7 @@ from toymq_py.protocol.frames import (
     parse_ids,
     parse_ms,
 )
+from toymq_py.records import UNIX_MS_MAX
 from toymq_py.units import parse_number
 
 Options = dict[str, str]
@@ -139,7 +140,7 @@ def _fetch(a: list[str], o: Options) -> Command:
 
 
 def _offsets(a: list[str], o: Options) -> Command:
-    return commands.Offsets(topic_name(a[0]), _number(o, "at", 0, 2**63 // 1_000_000), _flag(o, "incarnation", "0"))
+    return commands.Offsets(topic_name(a[0]), _number(o, "at", 0, UNIX_MS_MAX), _flag(o, "incarnation", "0"))
 
 
 def _redrive(a: list[str], o: Options) -> Command:

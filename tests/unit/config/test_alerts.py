@@ -43,7 +43,7 @@ def test_what_is_not_said_has_a_default() -> None:
         ({"when": "age", "topic": "t", "threshold": "5"}, "invalid threshold '5': 5 is 5ms"),
         ({"when": "age", "topic": "t", "threshold": "5x"}, "threshold: invalid duration '5x'"),
         ({"when": "disk", "threshold": "5x"}, "threshold: invalid size '5x'"),
-        ({"when": "lag", "topic": "t", "threshold": "5m"}, "invalid threshold '5m': write a number of messages"),
+        ({"when": "lag", "topic": "t", "threshold": "5m"}, "invalid threshold '5m': write a whole number from 0 to"),
         ({"when": "lag", "topic": "t", "threshold": 0}, "invalid threshold '0': write a whole number from 1"),
         ({"when": "letters", "topic": "t", "repeat": "5s"}, "repeat is 5s: write 1m or more, or 0 for never"),
         ({"when": "letters", "topic": "t", "for": True}, "'for_ms' is wrong"),
@@ -63,6 +63,17 @@ def test_what_is_not_said_has_a_default() -> None:
 def test_what_makes_no_sense_is_refused_with_a_remedy(body: dict[str, object], says: str) -> None:
     with pytest.raises(RequestError, match=re.escape(says)):
         rule(**body)
+
+
+@pytest.mark.parametrize("threshold", ["8", "08", f"{8:0>20}"])
+def test_zeros_ahead_of_a_threshold_do_not_count(threshold: str) -> None:
+    assert rule(when="lag", topic="t", threshold=threshold).threshold == 8
+
+
+def test_a_threshold_is_not_cut_short() -> None:
+    """Of 21 digits the first 20 counted."""
+    with pytest.raises(BadArgument, match=r"^invalid clear '000000000000000000012': write a whole number from 0 to "):
+        rule(when="lag", topic="t", threshold="8", clear=f"{12:0>21}")
 
 
 def test_a_new_secret_has_enough_bytes_and_is_never_shown() -> None:

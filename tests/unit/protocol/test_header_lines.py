@@ -1,5 +1,6 @@
 """Header lines: what they mean, and what is refused under which code. Contract: protocol.md."""
 
+import re
 import subprocess
 import sys
 
@@ -208,3 +209,20 @@ def test_an_unknown_option_is_shown_without_an_import() -> None:
     first, last = done.stdout.splitlines()
     assert first.startswith(r"unknown option wi\\ndow: this command takes ")
     assert last == "[]"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "HELLO 1", "SUB o c window=8 visibility=9 lease=7", "SUB o c start=8", "SUB o c start=@978307200000", "SEEK o c 8",
+        "PULL o c 8 wait=9 visibility=7 lease=6", "ACK o c 3-9,12", "NACK o c 8 delay=9 lease=7", "TOUCH o c 8 visibility=9",
+        "FETCH o 8 9 max_bytes=7 wait=6", "OFFSETS o at=8", "REDRIVE o ids=3-9,12", "REDRIVE o max=8",
+    ],
+)  # fmt: skip
+def test_zeros_ahead_of_a_number_do_not_count(line: str) -> None:
+    padded = re.sub(r"\d+", lambda number: f"0{number[0]}", line)
+    assert parse_line(padded.encode()) == parse_line(line.encode())
+    longest = re.sub(r"\d+", lambda number: f"{number[0]:0>20}", line)
+    assert parse_line(longest.encode()) == parse_line(line.encode())
+    with pytest.raises(RequestError):
+        parse_line(re.sub(r"\d+", lambda number: f"{number[0]:0>21}", line).encode())
