@@ -57,6 +57,17 @@ def whole_name(name: str) -> str:
     return name[: name.index(PARTITION_MARK)] + (DEAD_LETTERS if name.endswith(DEAD_LETTERS) else "")
 
 
+def other_name(name: str) -> str | None:
+    """The other name of all partitions of a topic: ``orders#*`` of ``orders``, and the reverse; so, too, of their
+    dead letters. None for the name of one partition, and for any other pattern."""
+    letters = DEAD_LETTERS if name.endswith(DEAD_LETTERS) else ""
+    stem = name.removesuffix(letters)
+    if stem.endswith(_ALL_PARTITIONS):
+        stem = stem.removesuffix(_ALL_PARTITIONS)
+        return None if is_pattern(stem) else stem + letters
+    return None if is_pattern(stem) or PARTITION_MARK in stem else f"{stem}{_ALL_PARTITIONS}{letters}"
+
+
 def some_of(names: Iterable[str], most: int = NAMED_MAX) -> str:
     """Names for an error, in order: ``a, b and 7 more``, or ``none``."""
     ordered = sorted(names)
@@ -141,8 +152,7 @@ class TopicPattern:
     @classmethod
     def of_partitions(cls, name: str) -> "TopicPattern":
         """Matches every partition of a topic, or, for ``<topic>.dlq``, the dead-letter topics of them. Its text is the name."""
-        letters = DEAD_LETTERS if name.endswith(DEAD_LETTERS) else ""
-        pattern = cls(f"{name.removesuffix(DEAD_LETTERS)}{_ALL_PARTITIONS}{letters}")
+        pattern = cls(other_name(name) or name)
         pattern.text = name
         return pattern
 

@@ -32,7 +32,7 @@ from toymq_py.errors import (
     StorageFailed,
     TopicExists,
 )
-from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, TopicPattern, is_pattern, whole_name
+from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, TopicPattern, is_pattern, other_name, whole_name
 from toymq_py.partitions import (
     PARTITIONS,
     Partitioned,
@@ -190,6 +190,12 @@ class PartitionedTopics:
         if is_pattern(name):
             return TopicPattern(name)
         return TopicPattern.of_partitions(name) if self._has_some and self.find(name) is not None else None
+
+    def other_name(self, name: str) -> str:
+        """The other name that a subscription to all partitions may have: ``orders#*`` of ``orders``, and the reverse. The name
+        itself, where it has no other: ``orders`` of a plain topic."""
+        is_whole = is_pattern(name) or name in self.by_name or name.removesuffix(DEAD_LETTERS) in self.by_name
+        return (other_name(name) or name) if is_whole else name
 
     @property
     def _has_some(self) -> bool:

@@ -72,6 +72,10 @@ def test_two_workers_have_partitions_each_and_every_worker_routes(tmp_path: Path
                 name: list(range(length + 10)) for name, length in zip(NAMES, expected, strict=True) if length + 10
             }
             assert first.ask(b"UNSUB orders c\n") == b"OK 0"
+            for name, other in ((b"orders", b"orders#*"), (b"orders#*", b"orders")):
+                assert first.ask(b"SUB %b d start=latest\n" % name) == b"OK %d" % COUNT
+                assert first.ask(b"UNSUB %b d\n" % other) == b"OK 0", "both names are of all partitions"
+                assert first.ask(b"UNSUB %b d\n" % name).startswith(b"ERR NOT_SUBSCRIBED ")
             assert second.ask(b"SEEK orders c latest\n") == b"OK %d" % COUNT
             assert second.ask(b"DELETE orders\n") == b"OK %d" % total
             assert not list((tmp_path / "data/workers").glob("*/topics/*#*"))

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from toymq_py.errors import BadName, ConfigError
-from toymq_py.names import TopicPattern, check_host, check_name, is_pattern
+from toymq_py.names import TopicPattern, check_host, check_name, is_pattern, other_name
 
 
 @pytest.mark.parametrize("name", ["a", "0", "_", "orders", "a.b-c_d.E9", "x" * 196, "a..b", "orders.dlq", "a."])
@@ -92,3 +92,13 @@ def test_a_pattern_covers_what_it_matches_whole() -> None:
         for other in patterns:
             expected = matched[other] <= matched[one]
             assert one.covers(other.text) is expected, f"{one.text} covers {other.text}: expected {expected}"
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("orders", "orders#*"), ("orders.dlq", "orders#*.dlq"), ("orders#3", None), ("orders#3.dlq", None), ("a.*", None),
+     ("*.orders#*", None)],
+)  # fmt: skip
+def test_all_partitions_have_two_names(name: str, other: str | None) -> None:
+    assert other_name(name) == other
+    assert other is None or other_name(other) == name

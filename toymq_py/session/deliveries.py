@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from toymq_py.auth.quotas import Seat
 from toymq_py.clock import Clock
-from toymq_py.errors import AlreadySubscribed
+from toymq_py.errors import AlreadySubscribed, NotSubscribed
 from toymq_py.names import TopicPattern
 from toymq_py.net.fair_queue import Runnable
 from toymq_py.protocol import Frames, encode_closed, encode_messages
@@ -90,6 +90,15 @@ class Deliveries:
         self.by_name[subscription.name] = subscription
         subscription.paused = self.paused
         self._unconfirmed[subscription] = None
+
+    def subscribed(self, name: str, other: str, consumer: str) -> AnySubscription:
+        """The session's subscription of a name, or to all partitions under the ``other`` one. Raises: NotSubscribed."""
+        found = self.by_name.get(name)
+        if found is None and (of_other := self.by_name.get(other)) is not None and of_other.pattern is not None:
+            found = of_other
+        if found is None or found.consumer_name != consumer:
+            raise NotSubscribed(f"this session is not subscribed to {name} as {consumer}")
+        return found
 
     def subscription_to(self, topic: str, consumer: str) -> Subscription | None:
         """The session's subscription to a topic as a consumer, which may be part of a pattern's."""

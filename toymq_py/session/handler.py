@@ -23,7 +23,6 @@ from toymq_py.errors import (
     Moved,
     NameBusy,
     NoSuchTopic,
-    NotSubscribed,
     RequestError,
     ShuttingDown,
 )
@@ -338,9 +337,8 @@ class Handler:
             self._audit_new(command.topic)
 
     def _unsubscribe(self, command: commands.Unsubscribe) -> None:
-        subscription = self._deliveries.by_name.get(command.topic)
-        if subscription is None or subscription.consumer_name != command.consumer:
-            raise NotSubscribed(f"this session is not subscribed to {command.topic} as {command.consumer}")
+        other = self._broker.partitioned.other_name(command.topic)
+        subscription = self._deliveries.subscribed(command.topic, other, command.consumer)
         subscription.uncounted = command.uncounted
         self._deliveries.drop(subscription)
         self._ok(0)

@@ -10,6 +10,7 @@ passed on. So for each session where there are groups (ADR 0190). One of another
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from toymq_py.errors import AlreadySubscribed, NoSuchTopic, PlacementUnknown, RequestError
@@ -164,15 +165,20 @@ class Passing:
             self._subscribe_everywhere(command)
         elif isinstance(command, Pull):
             self._pull(command)
-        elif isinstance(command, Unsubscribe) and (found := self.links.spread.get(command.topic)) is not None:
+        elif isinstance(command, Unsubscribe) and (found := self._spread(command)) is not None:
+            name = found.command.topic
             if command.consumer == found.command.consumer:
-                del self.links.spread[command.topic]
+                del self.links.spread[name]
                 found.ask_no_more()
             merge = lambda gathered: gathered.refusal or encode_ok(0)  # noqa: E731
-            self._ask_all(command, merge, ends=command.topic, places=found.joined)
+            self._ask_all(replace(command, topic=name), merge, ends=name, places=found.joined)
         else:
             return False
         return True
+
+    def _spread(self, command: Unsubscribe) -> SpreadSubscription | None:
+        spread = self.links.spread
+        return spread.get(command.topic) or spread.get(self._partitioned.other_name(command.topic))
 
     def _take_whole(self, command: Command, topic: str) -> bool:
         """A command for a partitioned topic: each worker has some of its partitions. A PUB is divided before it comes here."""

@@ -113,3 +113,28 @@ def test_a_setting_is_answered_when_it_is_stored(session: SessionRig) -> None:
     assert session.write() == b"OK 0\n"
     session.apply(commands.Create("t", {"max_attempts": "4"}))
     assert session.write().startswith(b"ERR EXISTS ")
+
+
+def subscribe_and_end(session: SessionRig, subscribed: str, ended: str) -> bytes:
+    session.apply(commands.Subscribe(subscribed, "c"))
+    session.apply(commands.Unsubscribe(ended, "c"))
+    return session.write()
+
+
+@pytest.mark.parametrize(
+    ("subscribed", "ended"),
+    [("orders", "orders#*"), ("orders#*", "orders"), ("orders.dlq", "orders#*.dlq"), ("orders#*.dlq", "orders.dlq")],
+)
+def test_a_subscription_to_all_partitions_ends_under_either_name(session: SessionRig, subscribed: str, ended: str) -> None:
+    """One that was made as ``orders`` and ended as ``orders#*`` was NOT_SUBSCRIBED."""
+    session.apply(commands.Create("orders", {"partitions": "3"}))
+    session.write()
+    first, second = subscribe_and_end(session, subscribed, ended).splitlines()
+    assert (first.split()[0], second) == (b"OK", b"OK 0")
+    assert session.deliveries.by_name == {}
+
+
+@pytest.mark.parametrize(("subscribed", "ended"), [("orders", "orders#*"), ("orders#*", "orders"), ("orders", "orders#0")])
+def test_a_plain_topic_has_one_name(session: SessionRig, subscribed: str, ended: str) -> None:
+    assert b"\nERR NOT_SUBSCRIBED " in subscribe_and_end(session, subscribed, ended)
+    assert list(session.deliveries.by_name) == [subscribed]

@@ -208,3 +208,21 @@ async def test_what_is_for_one_partition_is_refused_here(rig: Rig) -> None:
     rig.partitioned.by_name[HERE] = Partitioned(HERE, 8)
     for text in (f"FETCH {HERE} 0 1\n", f"ACK {HERE} c 0\n", f"OFFSETS {HERE}\n"):
         assert not rig.take(text)
+
+
+@pytest.mark.parametrize(("subscribed", "ended"), [("t", "t#*"), ("t#*", "t")])
+async def test_a_subscription_to_all_partitions_ends_everywhere_under_either_name(
+    of_groups: Rig, subscribed: str, ended: str
+) -> None:
+    rig = of_groups
+    rig.partitioned.by_name["t"] = Partitioned("t", 8)
+    rig.take(f"SUB {subscribed} c\n")
+    await rig.hears(f"SUB {subscribed} c\n")
+    rig.says("OK 1\n")
+    await rig.client_reads("OK 1\n")
+    assert rig.take(f"UNSUB {ended} c\n")
+    await rig.hears(f"UNSUB {subscribed} c\n")
+    rig.says("OK 0\n")
+    await rig.client_reads("OK 0\n")
+    assert rig.here_heard[-1] == f"UNSUB {subscribed} c\n"
+    assert rig.passing.links.spread == {}
