@@ -29,6 +29,7 @@ from toymq_py.errors import (
     NoSuchTopic,
     PlacementUnknown,
     RequestError,
+    ShuttingDown,
     StorageFailed,
     TopicExists,
 )
@@ -377,9 +378,7 @@ class PartitionedTopics:
 
         def removed(error: OSError | RequestError | None) -> None:
             if error is not None:
-                reason = error.strerror if isinstance(error, OSError) else error
-                remedy = "a restart of the broker completes it"
-                self._stuck[name] = StorageFailed(f"{name} could not be deleted ({reason}): {remedy}")
+                self._stuck[name] = _undeleted(name, error)
                 finish(self._stuck[name])
                 return
             del self.by_name[name]
@@ -413,6 +412,13 @@ class PartitionedTopics:
 
 def _going(name: str) -> PlacementUnknown:
     return PlacementUnknown(f"{name} is being deleted, and that was interrupted: repeat DELETE {name}")
+
+
+def _undeleted(name: str, error: OSError | RequestError) -> RequestError:
+    if isinstance(error, ShuttingDown):
+        return ShuttingDown(f"some of {name} may be deleted, and the broker is shutting down: its next start deletes the rest")
+    reason = error.strerror if isinstance(error, OSError) else error
+    return StorageFailed(f"{name} could not be deleted ({reason}): a restart of the broker completes it")
 
 
 def for_each(

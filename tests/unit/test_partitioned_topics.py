@@ -19,6 +19,7 @@ from toymq_py.errors import (
     IsPartitioned,
     NoSuchTopic,
     RequestError,
+    ShuttingDown,
     StorageFailed,
     TopicExists,
 )
@@ -144,6 +145,24 @@ def test_what_could_not_be_removed_is_refused_until_a_restart() -> None:
     assert create(rig, "other", partitions="2") == "OK", "and what is stored next says so still"
     rig.reopen()
     assert list(rig.broker.partitioned.by_name) == ["other"]
+    check_whole(rig)
+
+
+def test_a_shutdown_within_a_delete_is_told_as_one_and_the_next_start_completes_it() -> None:
+    """It was STORAGE_FAILED, of a disk that has no fault."""
+    rig = BrokerRig()
+    create(rig, partitions="4")
+    errors: list[OSError | RequestError | None] = []
+    partition_operations.delete(rig.broker, "orders", lambda count, error: errors.append(error))
+    rig.broker.stop_deliveries()
+    rig.loop.advance(0)
+    (error,) = errors
+    assert isinstance(error, ShuttingDown)
+    assert str(error) == "some of orders may be deleted, and the broker is shutting down: its next start deletes the rest"
+    with pytest.raises(ShuttingDown):
+        rig.broker.topic_or_new("orders")
+    rig.reopen()
+    assert "orders" not in rig.broker.partitioned.by_name
     check_whole(rig)
 
 
