@@ -4,6 +4,7 @@ A text file with a number, of this machine alone; there is none after a clean st
 counted are processes that die, and those leave the file to the next one. ADR 0249.
 """
 
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from toymq_py.storage.fs import FileSystem, write_all
@@ -17,17 +18,41 @@ DIGITS_MAX = 9
 def count_life(fs: FileSystem, data_dir: str) -> int:
     """Count a life that begins. Returns: how many before it, in a row, had no clean stop. Assumes that the directory is locked.
     A file that cannot be read or written counts as none."""
-    before = 0
+    before = _count(fs, data_dir)
+    _store(fs, data_dir, before + 1)
+    return before
+
+
+def _count(fs: FileSystem, data_dir: str) -> int:
+    with suppress(OSError):
+        file = fs.open(f"{data_dir}/{FILE_NAME}", write=False)
+        try:
+            text = file.pread(DIGITS_MAX, 0)
+        finally:
+            file.close()
+        return int(text) if text.isdigit() else 0
+    return 0
+
+
+def _store(fs: FileSystem, data_dir: str, number: int) -> None:
     with suppress(OSError):
         file = fs.open(f"{data_dir}/{FILE_NAME}", create=True)
         try:
-            text = file.pread(DIGITS_MAX, 0)
-            before = int(text) if text.isdigit() else 0
             file.truncate(0)
-            write_all(file, b"%d" % min(before + 1, 10**DIGITS_MAX - 1), 0)
+            write_all(file, b"%d" % min(number, 10**DIGITS_MAX - 1), 0)
         finally:
             file.close()
-    return before
+
+
+def carry_over(fs: FileSystem, directories: Iterable[str], homes: Sequence[str]) -> None:
+    """The topics of some directories are in others now, and a message that kills the broker is in any: each new ``home`` counts
+    as many lives as the one with the most did. Killed anywhere, call it again."""
+    counts = {directory: _count(fs, directory) for directory in directories}
+    most = max(counts.values(), default=0)
+    for home in homes if most else ():
+        _store(fs, home, most)
+    for directory in counts.keys() - set(homes):
+        end_cleanly(fs, directory)
 
 
 def end_cleanly(fs: FileSystem, data_dir: str) -> None:

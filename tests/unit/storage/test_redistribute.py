@@ -17,6 +17,7 @@ from toymq_py.storage import partitions_file, webhooks_file
 from toymq_py.storage.offline.redistribute import present, redistribute
 from toymq_py.storage.partitions_file import StoredPartitions
 from toymq_py.storage.topic_directories import topic_names
+from toymq_py.storage.unclean_ends import FILE_NAME, count_life
 from toymq_py.storage.workers_file import Division, divide, load, load_division, worker_path
 
 ROOT = "/data/d"
@@ -77,6 +78,20 @@ def test_topics_and_webhooks_are_where_their_workers_have_them(before: int, afte
     assert moved == {topic: worker_of(topic, after) for topic in TOPICS if home(before, topic) != home(after, topic)}
     redistribute(disk, ROOT, after)
     check(disk, after)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 4), (4, 2), (3, 1)])
+def test_a_message_that_kills_is_expected_where_it_went(before: int, after: int) -> None:
+    """The count stayed at the root, which no process serves."""
+    disk = made(before)
+    directories = [worker_path(ROOT, worker) for worker in range(before)] if before > 1 else [ROOT]
+    for times, directory in enumerate(directories, 1):
+        for _ in range(times):
+            count_life(disk, directory)
+    redistribute(disk, ROOT, after)
+    homes = [worker_path(ROOT, worker) for worker in range(after)] if after > 1 else [ROOT]
+    assert disk.exists(f"{ROOT}/{FILE_NAME}") == (after == 1)
+    assert [count_life(disk, directory) for directory in homes] == [before] * after
 
 
 def of(number: int) -> Division | None:

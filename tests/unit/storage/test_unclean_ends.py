@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.sim_disk import SimDisk
 from toymq_py.storage.fs import FileSystem
-from toymq_py.storage.unclean_ends import FILE_NAME, count_life, end_cleanly
+from toymq_py.storage.unclean_ends import FILE_NAME, carry_over, count_life, end_cleanly
 
 DIR = "/d"
 
@@ -56,3 +56,17 @@ def test_a_disk_that_refuses_it_stops_no_broker(use: Callable[[FileSystem, str],
             raise OSError(errno.EROFS, "read-only")
 
     assert use(Refusing(), DIR) in (0, None)  # type: ignore[arg-type]
+
+
+def test_it_goes_with_the_topics(disk: SimDisk) -> None:
+    old, new = [DIR, f"{DIR}/0", f"{DIR}/1"], [f"{DIR}/1", f"{DIR}/2"]
+    for path in {*old, *new} - {DIR}:
+        disk.mkdir(path)
+    carry_over(disk, old, new)
+    assert not any(disk.exists(f"{path}/{FILE_NAME}") for path in (*old, *new)), "a clean stop before"
+    for path in (DIR, DIR, f"{DIR}/1"):
+        count_life(disk, path)
+    for _ in range(2):  # as after a kill
+        carry_over(disk, old, new)
+        assert [disk.exists(f"{path}/{FILE_NAME}") for path in old] == [False, False, True]
+        assert [disk.read_file(f"{path}/{FILE_NAME}") for path in new] == [b"2", b"2"]

@@ -4,8 +4,9 @@
     2  the directories of the new workers are made, and each gets the table of partitioned topics
     3  each topic's directory is renamed to where its new worker has it
     4  each webhook goes to the worker of its topic, one on a pattern to all: it is added there, then dropped by the others
-    5  directories of workers that are no more are removed, if nothing is left in them
-    6  workers.json says the new number; for one process the file is removed
+    5  each worker counts the lives without a clean stop that the one with the most did (ADR 0249)
+    6  directories of workers that are no more are removed, if nothing is left in them
+    7  workers.json says the new number; for one process the file is removed
 
 A rename takes no time, however large the topic. Killed anywhere, or cut off from power, the same command goes on: every step
 begins with what it finds, and step 2 syncs the names that a killed run left in the new directories, before anything is dropped
@@ -23,7 +24,7 @@ from toymq_py.storage import partitions_file, webhooks_file
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.partitions_file import StoredPartitions
 from toymq_py.storage.topic_directories import check_topics, no_directories, topic_names
-from toymq_py.storage.unclean_ends import LEFT_BY_PROCESSES
+from toymq_py.storage.unclean_ends import LEFT_BY_PROCESSES, carry_over
 from toymq_py.storage.workers_file import (
     Division,
     UnknownDivision,
@@ -85,6 +86,7 @@ def redistribute(
                 fs.sync_dir(f"{directory}/topics")
                 moved(topic, worker)
     _move_webhooks(fs, root, homes)
+    carry_over(fs, _directories(fs, root), homes)
     for directory in _directories(fs, root):
         if directory not in homes:
             if tables.get(directory):
