@@ -80,6 +80,10 @@ class DataDirectory:
             self._lock.release()
             self._lock = None
 
+    def uncount_life(self) -> None:
+        """The process ends in order, and not all is stored. Blocks."""
+        unclean_ends.uncount_life(self.fs, self.path, self.unclean_ends)
+
     def lost(self) -> str | None:
         """Why this is not the directory that was locked, or None; see ``DirectoryLock.lost``. Thread-safe."""
         lock = self._lock

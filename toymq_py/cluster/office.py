@@ -40,6 +40,8 @@ logger = logging.getLogger("toymq_py.cluster")
 
 HASTE_S = 0.1
 """How long a hand-over waits for acks, and publishers for it: acks that are under way come within some milliseconds."""
+HANGS_S = 1.0
+"""A disk whose job takes longer may hang."""
 OPENING_S_MAX = 120.0
 """A recovery that takes longer does not keep its lease: maybe the disk hangs."""
 
@@ -254,6 +256,12 @@ class BrokerOffice:
             self._service.stop(HASTE_S if in_haste else None)
             await self._serving
         self._open.close()
+
+    def step_down(self) -> None:
+        """The term has ended, and the process ends behind it, in order: it has not died, and its next life does not begin
+        carefully for it (ADR 0249). A disk that hangs is left alone."""
+        if self._broker is not None and self._jobs.longest_s() < HANGS_S:
+            self._broker.directory.uncount_life()
 
     def abandon(self) -> None:
         """As ``Office.abandon``."""

@@ -172,6 +172,8 @@ class _NodeProcess:
             comes_back = await node.run()
         except TermEnded as error:
             logger.warning("this node leads no longer: %s", error)
+            if self._office is not None:
+                self._office.step_down()
             return TERM_ENDED
         finally:
             replicas.stop()

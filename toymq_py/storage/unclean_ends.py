@@ -55,6 +55,14 @@ def carry_over(fs: FileSystem, directories: Iterable[str], homes: Sequence[str])
         end_cleanly(fs, directory)
 
 
+def uncount_life(fs: FileSystem, data_dir: str, before: int) -> None:
+    """This life ends otherwise than by a death: ``before`` it there were so many."""
+    if before:
+        _store(fs, data_dir, before)
+    else:
+        end_cleanly(fs, data_dir)
+
+
 def end_cleanly(fs: FileSystem, data_dir: str) -> None:
     """This life has a clean stop."""
     with suppress(OSError):

@@ -3,13 +3,16 @@
 import asyncio
 import threading
 import time
+from typing import Any
 
 import pytest
 
+from tests.support.broker_rig import BrokerRig
 from tests.support.fake_clock import FakeClock
+from toymq_py.broker import Broker
 from toymq_py.clock import SystemClock
 from toymq_py.cluster import office
-from toymq_py.cluster.office import JobWatch, OpeningLease
+from toymq_py.cluster.office import BrokerOffice, JobWatch, OpeningLease
 from toymq_py.errors import EtcdError
 from toymq_py.storage.commit.sync_threads import run_guarded
 
@@ -49,6 +52,44 @@ def test_a_job_that_fails_is_over() -> None:
     with pytest.raises(OSError, match="a bug"):
         watch.watched(broken)(lambda: None)
     assert watch.longest_s() == 0
+
+
+def office_of(broker: Broker, clock: FakeClock) -> BrokerOffice:
+    given: Any = None
+    made = BrokerOffice(
+        given, given, {}, given, given, clock, given, agreement=given, ttl_s=1.0, rows=given, reload_wire=given
+    )  # fmt: skip
+    made._broker = broker
+    return made
+
+
+def test_a_leader_that_steps_down_has_not_died() -> None:
+    """Behind two lost leases a node began as behind two kills: one message of each consumer at a time."""
+    rig = BrokerRig()
+    for _ in range(3):
+        office_of(rig.broker, rig.clock).step_down()
+        rig.reopen(again=True)
+        assert rig.broker.directory.unclean_ends == 0
+    rig.reopen(again=True)
+    office_of(rig.broker, rig.clock).step_down()
+    rig.reopen(again=True)
+    assert rig.broker.directory.unclean_ends == 1, "the kill before it counts still"
+
+
+def test_one_that_steps_down_from_a_disk_that_hangs_does_not_wait_for_it() -> None:
+    rig = BrokerRig()
+    office = office_of(rig.broker, rig.clock)
+
+    def hanging() -> None:
+        rig.clock.advance(2)
+        fault = rig.disk.fail("open", 1, 5)
+        office.step_down()
+        assert not fault.fired
+
+    office._jobs.watched(run_guarded)(hanging)
+    rig.disk.heal()
+    rig.reopen(again=True)
+    assert rig.broker.directory.unclean_ends == 1
 
 
 class FakeAgreement:

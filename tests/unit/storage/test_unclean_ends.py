@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.sim_disk import SimDisk
 from toymq_py.storage.fs import FileSystem
-from toymq_py.storage.unclean_ends import FILE_NAME, carry_over, count_life, end_cleanly
+from toymq_py.storage.unclean_ends import FILE_NAME, carry_over, count_life, end_cleanly, uncount_life
 
 DIR = "/d"
 
@@ -56,6 +56,16 @@ def test_a_disk_that_refuses_it_stops_no_broker(use: Callable[[FileSystem, str],
             raise OSError(errno.EROFS, "read-only")
 
     assert use(Refusing(), DIR) in (0, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("deaths", [0, 1, 3])
+def test_a_life_that_did_not_end_by_a_death_does_not_count(disk: SimDisk, deaths: int) -> None:
+    for _ in range(deaths):
+        count_life(disk, DIR)
+    before = count_life(disk, DIR)
+    uncount_life(disk, DIR, before)
+    assert disk.listdir(DIR) == ([FILE_NAME] if deaths else [])
+    assert count_life(disk, DIR) == deaths
 
 
 def test_it_goes_with_the_topics(disk: SimDisk) -> None:
