@@ -20,6 +20,7 @@ from tests.support.broker_process import Wire
 from tests.support.cluster_rig import WAIT_S, ClusterNode, ClusterRig, Load, running_cluster
 from tests.support.requirements import require
 from toymq_py.replication.node import REASONS
+from toymq_py.storage.unclean_ends import FILE_NAME
 
 pytestmark = require("etcd", "proc")
 
@@ -71,6 +72,7 @@ async def test_a_leader_that_pauses_is_replaced_and_follows_when_it_wakes(cluste
         leader.signal_node(signal.SIGSTOP)
         await rig.leader(other_than=leader.name)
         leader.signal_node(signal.SIGCONT)
+        await asyncio.to_thread(leader.until, lambda: not (leader.data_dir / FILE_NAME).exists(), "it has not died")
 
     await harmed(cluster, pause, moves=True)
 

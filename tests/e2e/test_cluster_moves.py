@@ -114,6 +114,11 @@ async def test_a_group_whose_topics_were_moved_is_taken_out(groups: Groups) -> N
         await client.pub("new", b"1")
         names = [each["topic"] for each in await client.topics(">")]
         assert names == ["new", "orders"], "no list waits for it"
+    node = groups[A].nodes["a1"]
+    node.start()
+    why = "the group a is no longer in the cluster"
+    await asyncio.to_thread(node.until, lambda: why in node.log_path.read_text(), why)
+    node.stop()
     with pytest.raises(Refused, match="b is the only group"):
         await removed(groups, B)
 

@@ -75,6 +75,13 @@ class ClusterNode(BrokerProcess):
             raise ProcessLookupError(f"{self.name} has no process")
         return int(children[0])
 
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Wait for something of this node. Raises: AssertionError, with its log."""
+        ends_at = MONOTONIC() + WAIT_S
+        while not holds():
+            assert MONOTONIC() < ends_at, f"not within {WAIT_S:g} s: {what}\n{self.log_path.read_text()}"
+            time.sleep(0.01)
+
     def signal_node(self, number: signal.Signals) -> None:
         os.kill(self.node_pid, number)
 

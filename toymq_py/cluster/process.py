@@ -9,7 +9,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from toymq_py import daemon
@@ -28,6 +28,7 @@ from toymq_py.config.options import ServeOptions
 from toymq_py.data_directory import made_and_locked
 from toymq_py.errors import ConfigError, DataDirectoryError, EtcdError, TermEnded
 from toymq_py.metrics import ClusterRows
+from toymq_py.names import some_of
 from toymq_py.net.host_names import AllowedHosts
 from toymq_py.replication.agreement import DEFAULT_GROUP, Agreement, ClusterSettings, LeaderKey, Member
 from toymq_py.replication.bulk_copy import Pace
@@ -38,6 +39,7 @@ from toymq_py.replication.link_options import Identity, LinkOptions
 from toymq_py.replication.move_line import MOVE
 from toymq_py.replication.node import REASONS, Node
 from toymq_py.replication.pass_line import PASS, Pass
+from toymq_py.replication.replica_file import FILE_NAME as REPLICA_FILE
 from toymq_py.replication.replica_file import ReplicaFile, record_in
 from toymq_py.replication.term import Surroundings, TermOptions
 from toymq_py.runtime.broker_loop import LoopScheduler
@@ -108,6 +110,26 @@ def over_tls(advertised: str, listen: str, tls: str) -> str:
     if not tls:
         return "" if advertised == listen else advertised
     return tls if parse_address(advertised)[1] == parse_address(listen)[1] else advertised
+
+
+def unmade(cluster: str, group: str | None, others: Iterable[str], used: str | None) -> str:
+    """What to do where etcd has no settings for this node's group.
+
+    Args:
+        group: of ``--group``.
+        others: the groups that the cluster has.
+        used: the data directory, if it was of a group before.
+    """
+    init = "`toymqctl cluster init`" if group is None else f"`toymqctl cluster --group {group} init`"
+    there, name = some_of(others), group or DEFAULT_GROUP
+    if there == some_of(()):
+        return f"etcd knows no cluster {cluster}: {init} makes one"
+    if used is None:
+        return f"the cluster {cluster} has no group {name}, it has {there}: {init} makes it, or name one with --group"
+    return (
+        f"the group {name} is no longer in the cluster {cluster}, which has {there}: `toymqctl cluster remove-group` took it "
+        f"out. Stop this node; {used} stays as it is. {init} would make a new group, which begins with empty directories"
+    )
 
 
 class _NodeProcess:
@@ -206,7 +228,7 @@ class _NodeProcess:
             try:
                 if (settings := await agreement.settings()) is not None:
                     return settings
-                reason = f"etcd knows no cluster {self._options.cluster}: `toymqctl cluster init` makes one"
+                reason = await self._unmade() if attempt % SAY_EVERY == 0 else ""
             except EtcdError as error:
                 reason = f"etcd does not answer: {error}"
             if attempt % SAY_EVERY == 0:
@@ -217,6 +239,19 @@ class _NodeProcess:
             if self._stop.is_set():
                 return None
         return None
+
+    async def _unmade(self) -> str:
+        """Raises: EtcdError."""
+        assert self._options.cluster is not None
+        kept = KeptPlaces(self._etcd_client(), self._options.cluster, self._group)
+        try:
+            groups = (await kept.read()).groups
+        finally:
+            await kept.close()
+        others = [name for name, group in groups.items() if group.made]
+        directory = self._options.data_dir
+        was_here = self._fs.exists(f"{directory}/{REPLICA_FILE}")
+        return unmade(self._options.cluster, self._options.group, others, directory if was_here else None)
 
     def _made(self, agreement: Agreement, settings: ClusterSettings) -> Node:
         """Raises: DataDirectoryError when the directory belongs elsewhere."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from toymq_py.cluster.process import over_tls
+from toymq_py.cluster.process import over_tls, unmade
 
 
 @pytest.mark.parametrize(
@@ -17,3 +17,20 @@ def test_clients_are_told_an_address_of_tls_only_where_it_may_be_spoken(
     advertised: str, listen: str, tls: str, found: str
 ) -> None:  # fmt: skip
     assert over_tls(advertised, listen, tls) == found
+
+
+@pytest.mark.parametrize(
+    ("group", "others", "used", "says"),
+    [
+        (None, [], None, "etcd knows no cluster c: `toymqctl cluster init` makes one"),
+        ("b", [], "/d", "etcd knows no cluster c: `toymqctl cluster --group b init` makes one"),
+        ("b", ["a"], None, "the cluster c has no group b, it has a: `toymqctl cluster --group b init` makes it, or name one"),
+        (None, ["b", "a"], None, "the cluster c has no group g0, it has a, b: `toymqctl cluster init` makes it, or name one"),
+        ("b", ["a"], "/d", "the group b is no longer in the cluster c, which has a: `toymqctl cluster remove-group` took"),
+    ],
+)  # fmt: skip
+def test_a_node_without_settings_says_what_is_missing(
+    group: str | None, others: list[str], used: str | None, says: str
+) -> None:  # fmt: skip
+    """One of a group that was taken out said that the cluster was to be made."""
+    assert unmade("c", group, others, used).startswith(says)
