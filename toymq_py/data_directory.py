@@ -16,7 +16,7 @@ from toymq_py.names import check_name
 from toymq_py.storage import alerts_file, amqp_file, directory_owner, moves_file, partitions_file, unclean_ends, webhooks_file
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import DirectoryLock
-from toymq_py.storage.fs import FileSystem, remove_tree
+from toymq_py.storage.fs import FileSystem, Stamp, remove_tree
 from toymq_py.storage.restoring import check_restored
 from toymq_py.storage.topic_directories import begin, check_topics, no_directories
 from toymq_py.storage.workers_file import check_undivided
@@ -42,6 +42,7 @@ class DataDirectory:
         self._topics = f"{path}/topics"
         self._deleted = count()
         self._lock: DirectoryLock | None = None
+        self._of_workers: dict[int, tuple[Stamp, Mapping[str, partitions_file.StoredPartitions]]] = {}
         self.unclean_ends = 0
         """How many lives of the broker before this one, in a row, had no clean stop."""
 
@@ -175,9 +176,25 @@ class DataDirectory:
     def topics_of_workers(self, workers: Iterable[int]) -> Iterator[str]:
         """The names of what is in the directories of other workers. Blocks. Raises: OSError."""
         for worker in workers:
-            topics = f"{self.path.rpartition('/')[0]}/{worker}/topics"
+            topics = f"{self._of_worker(worker)}/topics"
             if self.fs.is_dir(topics):
                 yield from self.fs.listdir(topics)
+
+    def partitions_of_worker(self, worker: int) -> Mapping[str, partitions_file.StoredPartitions]:
+        """The partitioned topics that another worker knows; none where they cannot be read. Blocks, for a look whether the file
+        is the one that was read."""
+        directory = self._of_worker(worker)
+        try:
+            stamp = self.fs.stamp(f"{directory}/{partitions_file.FILE_NAME}")
+            known = self._of_workers.get(worker)
+            if known is None or known[0] != stamp:
+                known = self._of_workers[worker] = stamp, partitions_file.load(self.fs, directory)
+        except (OSError, DamagedData):
+            return {}
+        return known[1]
+
+    def _of_worker(self, worker: int) -> str:
+        return f"{self.path.rpartition('/')[0]}/{worker}"
 
     def write_partitions(self, found: Mapping[str, partitions_file.StoredPartitions]) -> None:
         """Replace the partitioned topics. Blocks. Raises: OSError."""

@@ -38,6 +38,7 @@ from toymq_py.partitions import (
     PARTITIONS,
     Partitioned,
     check_whole_name,
+    half_made,
     number_of,
     parse_partitions,
     wholes_of,
@@ -172,6 +173,12 @@ class PartitionedTopics:
         origin = name.removesuffix(DEAD_LETTERS)
         if origin in self.lost and origin not in self.by_name and name not in self._topics:
             raise StorageFailed(without_number(origin, self.lost[origin]))
+
+    def refuse_half_made(self, name: str, worker: int) -> None:
+        """Refuse a topic that is not partitioned here, and is at the worker that would have a plain one: it would answer for
+        its own partitions, as if they were all. Blocks, see ``partitions_of_worker``. Raises: PlacementUnknown."""
+        if name.removesuffix(DEAD_LETTERS) in self._directory.partitions_of_worker(worker):
+            raise half_made(name)
 
     def _not_now(self, name: str) -> BeingDeleted:
         what = "is being deleted" if name in self._deleting else "is being made"

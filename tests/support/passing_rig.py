@@ -15,6 +15,7 @@ from toymq_py.errors import Moved
 from toymq_py.metrics import Metrics
 from toymq_py.net.fair_queue import FairQueue, Runnable
 from toymq_py.partitioned_topics import PartitionedTopics
+from toymq_py.partitions import Partitioned
 from toymq_py.placement import Place, PlaceLink, Placement, worker_of
 from toymq_py.protocol import Command, ServerConnection
 from toymq_py.session.deliveries import Deliveries
@@ -23,7 +24,10 @@ from toymq_py.session.passing import Passing
 from toymq_py.session.refused_sequences import RefusedSequences
 from toymq_py.session.replies import Replies
 from toymq_py.session.upstream import Upstream
+from toymq_py.storage import partitions_file
+from toymq_py.storage.partitions_file import StoredPartitions
 
+WORKERS = "/d/workers"
 HERE, THERE = (next(name for name in "abcdefgh" if worker_of(name, 2) == worker) for worker in (0, 1))
 
 
@@ -60,7 +64,8 @@ class Rig:
         self.written = b""
         placement = placement or Placement(0, ("127.0.0.1:1", "127.0.0.1:2"), (str(socket), str(socket)))
         deliveries = Deliveries(self.replies, runnable, clock, loop.call_later)
-        directory = DataDirectory(SimDisk(Random(1)), SimLoop(FakeClock(), Random(1)), "/d")
+        self._disk = SimDisk(Random(1))
+        directory = DataDirectory(self._disk, SimLoop(FakeClock(), Random(1)), f"{WORKERS}/0")
         self.partitioned = PartitionedTopics(SimDisk(Random(1)), directory, lambda: placement, (), {})
         self.gate = Gate()
         self.passing = Passing(
@@ -88,6 +93,13 @@ class Rig:
             assert await reader.readline() == b"PING\n"
             writer.write(b"PONG\n")
         self.there.set()
+
+    def worker_knows(self, worker: int, *wholes: Partitioned) -> None:
+        """The partitioned topics in the directory of a worker."""
+        known = {whole.name: StoredPartitions(whole) for whole in wholes}
+        for path in ("/d", WORKERS, f"{WORKERS}/{worker}"):
+            self._disk.mkdir(path)
+        partitions_file.FILE.write(self._disk, f"{WORKERS}/{worker}", partitions_file.encode(known))
 
     def take(self, text: str) -> bool:
         """One command, or a run of them. Returns: whether it was passed on."""

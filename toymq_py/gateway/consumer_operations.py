@@ -176,7 +176,7 @@ async def redrive_letters(gateway: Gateway, request: Request) -> Response:
         return json_response(await here())
     if gateway.errands is not None and ids is None and max_count is None:
         return json_response({"redriven": await gateway.errands.redrive(name)})
-    found = await whole_topics.here_and_there(gateway, request, here, json.dumps(body).encode())
+    found = await whole_topics.here_and_there(gateway, request, name, here, json.dumps(body).encode())
     return json_response({"redriven": sum(one["redriven"] for one in found)})
 
 
@@ -274,7 +274,7 @@ async def _everywhere(
         return {}
 
     if whole_topics.is_whole(gateway, topic):
-        await whole_topics.here_and_there(gateway, request, here, body)
+        await whole_topics.here_and_there(gateway, request, topic, here, body)
     else:
         await here()
 

@@ -98,7 +98,7 @@ async def patch_topic(gateway: Gateway, request: Request) -> Response:
             await whole_topics.reach_others(gateway, request)
         await gateway.stored(lambda done: partition_operations.configure(gateway.broker, name, changes, done))
         if whole_topics.is_whole(gateway, name):
-            await whole_topics.ask_others(gateway, request, json.dumps(changes).encode())
+            await whole_topics.ask_others(gateway, request, json.dumps(changes).encode(), whole=name)
     return json_response(await _described(gateway, request, name, changes))
 
 
@@ -154,7 +154,7 @@ async def purge_topic(gateway: Gateway, request: Request) -> Response:
         return json_response(await here())
     if gateway.errands is not None:
         return json_response({"purged": await gateway.errands.purge(name)})
-    found = await whole_topics.here_and_there(gateway, request, here)
+    found = await whole_topics.here_and_there(gateway, request, name, here)
     return json_response({"purged": sum(one["purged"] for one in found)})
 
 

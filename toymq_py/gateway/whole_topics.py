@@ -12,12 +12,13 @@ from urllib.parse import quote
 from starlette.requests import Request
 
 from toymq_py import partition_operations
-from toymq_py.errors import NoSuchConsumer, NoSuchTopic, RequestError
+from toymq_py.errors import Moved, NoSuchConsumer, NoSuchTopic, RequestError
 from toymq_py.gateway.access import is_internal
 from toymq_py.gateway.group_errands import GroupErrands
 from toymq_py.gateway.http_heads import EVERY_TOKEN, LOGIN_OF
 from toymq_py.gateway.request_context import Gateway
-from toymq_py.partitions import PARTITIONS, described_whole
+from toymq_py.names import DEAD_LETTERS
+from toymq_py.partitions import PARTITIONS, described_whole, half_made
 
 
 def is_whole(gateway: Gateway, name: str) -> bool:
@@ -35,17 +36,35 @@ def _asks_others(gateway: Gateway, request: Request) -> bool:
     return gateway.neighbours is not None and not by_worker
 
 
-async def ask_others(gateway: Gateway, request: Request, body: bytes = b"") -> list[dict[str, Any] | None]:
+async def ask_others(
+    gateway: Gateway, request: Request, body: bytes = b"", *, whole: str | None = None
+) -> list[dict[str, Any] | None]:
     """The answers of the other workers to the same request; None of one that has nothing of it. None at all with one process.
 
-    Raises: PlacementUnknown: one does not answer; others may have done it.
+    Args:
+        whole: the partitioned topic that all should know.
+
+    Raises: PlacementUnknown: one does not answer, or does not know the topic; others may have done it.
     """
     if gateway.neighbours is None or not _asks_others(gateway, request):
         return []
     query = request.scope["query_string"].decode("ascii")
     target = request.scope["raw_path"].decode("ascii") + (f"?{query}" if query else "")
     found = await gateway.neighbours.ask_each(request.method, target, body)
-    return [None if status == 404 else json.loads(answer) if answer else {} for status, answer in found]
+    return [
+        None if _has_nothing(whole, status, answer) else json.loads(answer) if answer else {} for status, answer in found
+    ]
+
+
+def _has_nothing(whole: str | None, status: int, answer: bytes) -> bool:
+    """Whether a worker has nothing of what it was asked for. Raises: PlacementUnknown: it does not know the topic ``whole``."""
+    if status != 404:
+        return False
+    code = json.loads(answer).get("code")
+    lacks = code == Moved.code or (code == NoSuchTopic.code and whole is not None and not whole.endswith(DEAD_LETTERS))
+    if whole is not None and lacks:
+        raise half_made(whole)
+    return True
 
 
 async def reach_others(gateway: Gateway, request: Request) -> None:
@@ -55,10 +74,10 @@ async def reach_others(gateway: Gateway, request: Request) -> None:
 
 
 async def here_and_there(
-    gateway: Gateway, request: Request, here: Callable[[], Awaitable[dict[str, Any]]], body: bytes = b""
+    gateway: Gateway, request: Request, whole: str, here: Callable[[], Awaitable[dict[str, Any]]], body: bytes = b""
 ) -> list[dict[str, Any]]:
-    """What this worker and the others answer; those are left out that have nothing of it. Raises: as ``here``, where none
-    has; PlacementUnknown."""
+    """What this worker and the others answer of a topic; those are left out that have nothing of it. Raises: as ``here``, where
+    none has; PlacementUnknown, as ``ask_others``."""
     await reach_others(gateway, request)
     missing: RequestError | None = None
     answers: list[dict[str, Any]] = []
@@ -66,19 +85,19 @@ async def here_and_there(
         answers.append(await here())
     except (NoSuchTopic, NoSuchConsumer) as error:
         missing = error
-    answers += [answer for answer in await ask_others(gateway, request, body) if answer is not None]
+    answers += [answer for answer in await ask_others(gateway, request, body, whole=whole) if answer is not None]
     if not answers and missing is not None:
         raise missing
     return answers
 
 
 async def describe(gateway: Gateway, request: Request, name: str) -> dict[str, Any]:
-    """The JSON object of a partitioned topic with the partitions of all workers. Raises: NoSuchTopic."""
-
+    """The JSON object of a partitioned topic with the partitions of all workers. Raises: NoSuchTopic; PlacementUnknown: one
+    does not know it."""
     if gateway.errands is not None:
         return await gateway.errands.describe(name)
     found = [partition_operations.describe(gateway.broker, name)]
     if gateway.neighbours is not None and _asks_others(gateway, request):
         asked = await gateway.neighbours.ask_each("GET", f"/v1/topics/{quote(name)}")
-        found += [json.loads(answer) for status, answer in asked if status == 200]
+        found += [json.loads(answer) for status, answer in asked if not _has_nothing(name, status, answer)]
     return described_whole(name, found[0][PARTITIONS], [part for one in found for part in one["parts"]])

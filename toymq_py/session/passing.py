@@ -53,6 +53,7 @@ from toymq_py.topic import Refused
 
 SETTLING = Ack, Nack, Touch, SettlementRun, Unsubscribe
 STAGED = Create, Delete
+OF_WHOLE = (*WHOLE, Subscribe, Pull)
 TOPICS_CACHED_MAX = 4096
 
 
@@ -93,7 +94,8 @@ class Passing:
     def take(self, command: Command, refused: RefusedSequences) -> bool:
         """Pass a command on if another worker has its topic. Returns: whether that is so; otherwise it is for this one.
 
-        Raises: PlacementUnknown: that worker cannot be reached; StorageFailed: the number of a partitioned topic is lost.
+        Raises: PlacementUnknown: that worker cannot be reached, or knows partitions of a topic that has none here;
+            StorageFailed: the number of a partitioned topic is lost.
         """
         topic: str | None = getattr(command, "topic", None)
         if topic is None:
@@ -119,6 +121,8 @@ class Passing:
             return False
         if self._follows and not isinstance(command, SETTLING):
             return False
+        if isinstance(command, OF_WHOLE) and isinstance(place, int):
+            self._partitioned.refuse_half_made(topic, place)
         self._pass_on(command, self.links.to(place), refused)
         return True
 

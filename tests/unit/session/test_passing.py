@@ -204,6 +204,17 @@ async def test_a_client_that_does_not_follow_is_never_told_moved(rig: Rig) -> No
     await rig.client_reads(f"ERR PLACEMENT_UNKNOWN {half_made('t')}\n")
 
 
+async def test_partitions_that_only_another_worker_knows_are_not_taken_for_the_whole(rig: Rig) -> None:
+    """The worker of the plain name answered for its own, and what its subscription delivered ended the connection."""
+    rig.worker_knows(1, Partitioned(THERE, 8))
+    for text in ("DESCRIBE {}", "CONFIG {}", "PURGE {}", "SEEK {} c latest", "FORGET {} c", "SUB {} c", "PULL {} c 1"):
+        with pytest.raises(PlacementUnknown, match=f"^{half_made(THERE)}$"):
+            rig.take(text.format(THERE) + "\n")
+    assert rig.take(f"ACK {THERE} c 0\n"), "what names a message is for the worker to refuse"
+    rig.worker_knows(1)
+    assert rig.take(f"DESCRIBE {THERE}\n")
+
+
 async def test_what_is_for_one_partition_is_refused_here(rig: Rig) -> None:
     rig.partitioned.by_name[HERE] = Partitioned(HERE, 8)
     for text in (f"FETCH {HERE} 0 1\n", f"ACK {HERE} c 0\n", f"OFFSETS {HERE}\n"):
