@@ -136,7 +136,10 @@ async def test_a_leader_that_is_newer_than_the_absence_says_the_same(groups: Gro
     a, (node,), (own,) = groups[A], groups[B].nodes.values(), groups[A].nodes.values()
     say(groups[B], b"CREATE alone group=b\n", 1)
     await asyncio.to_thread(node.kill)
+    (answer,) = await asyncio.to_thread(say, a, b"CREATE early group=b\n", 1)
+    assert answer.startswith(b"ERR PLACEMENT_UNKNOWN early was not made: group b "), "it is not known as away yet"
     await asyncio.to_thread(_until_refused, a)
+    assert say(a, b"CREATE early group=a\n", 1) == [b"OK 0\n"], "nor has it the name"
     await asyncio.to_thread(own.stop)
     await asyncio.to_thread(own.start)
     await a.leader()

@@ -366,8 +366,12 @@ class GroupPlacement(Placement):
         self._loop.call_later(REFUSE_S, self._failed.pop, origin, None)
 
     async def _claim(self, origin: str, wanted: str | None) -> None:
-        """Write the record of a topic, or learn that there is one. Raises: EtcdError, PlacementUnknown."""
+        """Write the record of a topic, or learn that there is one. In a group that is named, where its leader answers: else the
+        record would be of a topic that is not there. Raises: EtcdError, PlacementUnknown."""
         group = self._chosen(origin) if wanted is None else wanted
+        connect = partial(self.connected, group, lambda frames: None)
+        if wanted not in (None, self.group) and not await group_views.answers(connect):
+            raise PlacementUnknown(f"{origin} was not made: group {group} {self.problem_of(group) or 'does not answer'}")
         async with self._turns:
             if self._loop.time() < self._away_until:
                 raise EtcdError("it had no answer a moment ago")

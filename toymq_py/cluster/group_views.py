@@ -9,6 +9,7 @@ from typing import Any
 
 from toymq_py.errors import BadArgument, EtcdError, Moved, PlacementUnknown, RequestError
 from toymq_py.names import some_of
+from toymq_py.placement import PlaceLink
 from toymq_py.replication.kept_places import Group, KeptPlaces, Picture
 
 WEIGH_S = 10.0
@@ -83,6 +84,29 @@ def check_placed(picture: Picture, topic: str, wanted: str | None = None, absent
         raise PlacementUnknown(f"group {wanted} has had no leader yet, and takes no topic before: start its nodes")
     if wanted is not None and (problem := problem_of(wanted, absent_s)):
         raise PlacementUnknown(f"{topic} was not made: group {wanted} {problem}")
+
+
+async def answers(connect: Callable[[Callable[[], None]], PlaceLink]) -> bool:
+    """Whether the leader of a group answers: a connection is made and closed. A group without a leader is waited for, as long
+    as a failover may take. One that refuses this node answers.
+
+    Args:
+        connect: makes a connection, and gets what to call when there is none.
+    """
+    answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def tell() -> None:
+        if not answered.done():
+            answered.set_result(None)
+
+    link = connect(tell)
+    link.on_reached = tell
+    try:
+        if not link.reached:
+            await answered
+        return link.reached or bool(link.refusal)
+    finally:
+        link.close()
 
 
 def described(picture: Picture, here: str, own: Collection[str], sees: Callable[[str], bool] | None) -> dict[str, Any]:

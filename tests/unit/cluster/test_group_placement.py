@@ -8,21 +8,13 @@ from contextlib import suppress
 import pytest
 
 from tests.support.elections import CLUSTER, elect
+from tests.support.fake_place_link import FakePlaceLink
 from tests.support.shares import seeds as some
 from tests.support.sim_event_loop import SimEventLoop
 from tests.support.simulated_etcd import Loss, SimulatedEtcd
 from toymq_py.cluster.group_placement import GroupPlacement
 from toymq_py.cluster.group_views import AWAY_S
-from toymq_py.errors import (
-    BadArgument,
-    BeingMoved,
-    EtcdError,
-    Moved,
-    NameBusy,
-    PlacementUnknown,
-    TermEnded,
-    TopicExists,
-)
+from toymq_py.errors import BadArgument, BeingMoved, EtcdError, Moved, NameBusy, PlacementUnknown, TermEnded, TopicExists
 from toymq_py.replication.agreement import ClusterSettings
 from toymq_py.replication.kept_agreement import KeptAgreement
 from toymq_py.replication.kept_places import KeptPlaces
@@ -56,7 +48,7 @@ class Group:
         member, lease = await elect(etcd, self.name, self.life)
         node = member.name
         kept = KeptPlaces(etcd.client(node), CLUSTER, self.name)
-        placement = GroupPlacement(kept, self.name, member.replica, asyncio.get_running_loop(), _no_link)
+        placement = GroupPlacement(kept, self.name, member.replica, asyncio.get_running_loop(), self._world.link)
         placement.is_here = lambda topic: topic in self.topics
         await placement.open()
         await placement.settle(self.topics)
@@ -102,6 +94,10 @@ class World:
                 raise Lost(f"{topic} is in {at} and in {others}")
             return at
         raise Refused("in circles")
+
+    def link(self, group: str, trusted: object, leader: object, received: object, lost: Callable[[], None]) -> FakePlaceLink:
+        """To a group that leads, or never."""
+        return FakePlaceLink(lost, reached=self.groups[group].placement is not None)
 
     def delete(self, topic: str) -> None:
         for group in self.groups.values():
@@ -355,6 +351,22 @@ def test_a_group_without_a_leader_is_named_until_it_has_one() -> None:
         await world.groups["b"].lead()
         await asyncio.sleep(1.0)
         assert (type(a.moved("mine")), a.problem_of("b")) == (Moved, "")
+
+    simulate(scenario)
+
+
+def test_nothing_is_placed_in_a_named_group_whose_leader_is_gone_and_not_yet_away() -> None:
+    """It was MOVED to an address that was gone, and its name taken in etcd for a topic that was not there."""
+
+    async def scenario(world: World) -> None:
+        world.groups["b"].placement = None  # it holds its lease still
+        with pytest.raises(Refused, match=r"^new was not made: group b does not answer$"):
+            await world.publish("a", "new", "b")
+        assert not [key for key in world.etcd.keys() if "/topics/" in key]  # noqa: SIM118 (a method)
+        await asyncio.sleep(1.0)
+        assert await world.publish("a", "new", "a") == "a", "its name is free"
+        await world.groups["b"].lead()
+        assert await world.publish("a", "other", "b") == "b"
 
     simulate(scenario)
 

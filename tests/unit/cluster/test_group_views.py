@@ -1,11 +1,13 @@
 """What a leader says of the groups: where a topic is, which groups there are, and how much each has to do."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
 import pytest
 
+from tests.support.fake_place_link import FakePlaceLink
 from toymq_py.cluster import group_views
 from toymq_py.errors import EtcdError, Moved, PlacementUnknown
 from toymq_py.replication.agreement import ClusterSettings, LeaderKey, Member
@@ -30,6 +32,20 @@ def test_a_topic_of_another_group_is_at_its_nodes_and_its_gateway() -> None:
     assert isinstance(error, Moved)
     assert str(error) == "b1:1 toymqs://b1:1 http://b1:3/ (group b) has the topic there"
     assert isinstance(group_views.moved_to(picture(), "none", "there", 0.0), PlacementUnknown)
+
+
+@pytest.mark.parametrize(
+    ("reached", "refusal", "answers"), [(True, "", True), (False, "AUTH_FAILED the secrets differ", True), (False, "", False)]
+)
+async def test_a_group_answers_that_takes_a_connection_or_refuses_one(reached: bool, refusal: str, answers: bool) -> None:
+    links: list[FakePlaceLink] = []
+
+    def connect(lost: Callable[[], None]) -> FakePlaceLink:
+        links.append(FakePlaceLink(lost, reached=reached, refusal=refusal))
+        return links[-1]
+
+    assert await group_views.answers(connect) == answers
+    assert links[0].closed
 
 
 @pytest.mark.parametrize(("tls", "words"), [("", "b1:1"), ("b1:9", "b1:1 toymqs://b1:9"), (None, "b1:1 toymqs://b1:1")])
