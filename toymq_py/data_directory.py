@@ -18,7 +18,7 @@ from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, Stamp, remove_tree
 from toymq_py.storage.restoring import check_restored
-from toymq_py.storage.topic_directories import begin, check_topics, no_directories
+from toymq_py.storage.topic_directories import begin, check_topics, mark, no_directories
 from toymq_py.storage.workers_file import check_undivided
 
 logger = logging.getLogger("toymq_py.broker")
@@ -56,7 +56,7 @@ class DataDirectory:
         Raises:
             DirectoryLocked: another process holds the lock.
             DataDirectoryError: the directory cannot be used, was not restored to the end, is divided over workers, or was used
-                and has no ``topics``.
+                and has no ``topics``, or an empty mount point in its place.
         """
         fs, path = self.fs, self.path
         self._lock = lock if lock is not None else made_and_locked(fs, path, pid, address)
@@ -105,6 +105,7 @@ class DataDirectory:
         fs.mkdir(topics)
         fs.sync_dir(self.path)
         fs.sync_dir(topics)  # a killed broker may have made names that are not on stable storage
+        mark(fs, self.path)
         assert self._lock is not None, "open() comes first"
         self._lock.watch(topics)
         for name in fs.listdir(topics):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.backups import DIR, Crashing, broker, contents, do_backup, restored
+from tests.support.backups import DIR, TO, Crashing, broker, contents, do_backup, restored
 from tests.support.broker_rig import BrokerRig
 from tests.support.sim_disk import SimDisk
 from toymq_py import partition_operations
@@ -20,8 +20,9 @@ from toymq_py.storage.fs import remove_tree
 from toymq_py.storage.offline.backup import back_up
 from toymq_py.storage.offline.redistribute import redistribute
 from toymq_py.storage.offline.repair import repair
+from toymq_py.storage.offline.restore import restore
 from toymq_py.storage.offline.verify import check_data_directory, verify
-from toymq_py.storage.workers_file import divide
+from toymq_py.storage.workers_file import check_worker, divide, worker_path
 
 SETTINGS = f"{DIR}/topics/a/{topic_settings.FILE_NAME}"
 HOUR_S = 3600
@@ -212,7 +213,7 @@ def test_a_used_directory_without_topics_does_not_begin_empty(left: tuple[str, .
     for name in left:
         rig.put(name, b"")
     before = rig.disk.snapshot().keys()
-    with pytest.raises(DataDirectoryError, match=rf"^{DIR} has no directory topics, .*`mkdir {DIR}/topics` goes on"):
+    with pytest.raises(DataDirectoryError, match=rf"^{DIR} has no directory topics, .*`mkdir -p {DIR}/topics/.toymq` goes on"):
         rig.restart()
     for use in (check_data_directory, lambda fs, root: back_up(fs, root, "/data/b", pid=2, wall_ns=1)):
         with pytest.raises(DataDirectoryError, match="has no directory topics"):
@@ -220,6 +221,100 @@ def test_a_used_directory_without_topics_does_not_begin_empty(left: tuple[str, .
     assert rig.disk.snapshot().keys() - before <= {f"{DIR}/LOCK"}
     rig.disk.mkdir(f"{DIR}/topics")
     rig.restart()
+
+
+def unmounted() -> BrokerRig:
+    """An empty directory is in the place of ``topics``: the mount point of a file system that is not mounted."""
+    rig = without_topics()
+    rig.disk.mkdir(f"{DIR}/topics")
+    return rig
+
+
+def test_an_empty_mount_point_in_the_place_of_topics_does_not_begin_empty() -> None:
+    """It began empty, and what was published was hidden when the file system was mounted."""
+    rig = unmounted()
+    before = rig.disk.snapshot().keys()
+    text = rf"^{DIR}/topics is not the directory .*`mkdir -p {DIR}/topics/\.toymq` goes on"
+    with pytest.raises(DataDirectoryError, match=text):
+        rig.restart()
+    for use in (
+        check_data_directory, lambda fs, root: back_up(fs, root, "/data/b", pid=2, wall_ns=1),
+        lambda fs, root: divide(fs, root, 2), lambda fs, root: redistribute(fs, root, 2),
+    ):  # fmt: skip
+        with pytest.raises(DataDirectoryError, match="is not the directory that was used before"):
+            use(rig.disk, DIR)
+    assert rig.disk.snapshot().keys() <= before
+    rig.disk.mkdir(f"{DIR}/topics/.toymq")
+    rig.restart()
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+def test_nor_does_one_in_the_place_of_a_workers_topics(worker: int) -> None:
+    disk = SimDisk(random.Random(1))
+    disk.mkdir(DIR)
+    divide(disk, DIR, 2)
+    home = worker_path(DIR, worker)
+    rig = BrokerRig(disk=disk, data_dir=home)
+    rig.broker.close()
+    disk = rig.disk
+    remove_tree(disk, f"{home}/topics")
+    disk.mkdir(f"{home}/topics")
+    for use in (lambda: divide(disk, DIR, 2), lambda: redistribute(disk, DIR, 1), lambda: check_worker(disk, DIR, worker)):
+        with pytest.raises(DataDirectoryError, match=f"{home}/topics is not the directory that was used before"):
+            use()
+
+
+def test_a_broker_without_topics_starts_again_and_so_does_one_whose_topics_were_all_deleted() -> None:
+    rig = BrokerRig()
+    rig.reopen()
+    rig.publish("a", b"x")
+    assert rig.delete("a") == 1
+    rig.reopen(power_cut=True)
+    rig.reopen()
+
+
+def test_topics_that_were_copied_into_a_new_directory_are_served() -> None:
+    """`cp -r backup/topics/* data/topics` leaves out what begins with a dot."""
+    rig = broker()
+    before = contents(rig, "a")
+    rig.broker.close()
+    rig.disk.rmdir(f"{DIR}/topics/.toymq")
+    rig.restart()
+    assert contents(rig, "a") == before
+    assert rig.disk.is_dir(f"{DIR}/topics/.toymq")
+
+
+def test_a_restore_without_topics_beside_what_a_broker_has_left_is_served() -> None:
+    rig = BrokerRig()
+    do_backup(rig)
+    rig.broker.close()
+    remove_tree(rig.disk, f"{DIR}/topics")
+    restore(rig.disk, TO, DIR, pid=1)
+    rig.restart()
+
+
+@pytest.mark.parametrize(("operation", "name"), [("mkdir", ".toymq"), ("open", "has-topics")])
+def test_a_disk_that_refuses_the_marks_does_not_keep_a_broker_from_starting(operation: str, name: str) -> None:
+    rig = unmounted()
+    rig.disk.unlink(f"{DIR}/has-topics")
+    rig.disk.fail(operation, 1, errno.ENOSPC, path=name)
+    rig.restart()
+    assert not rig.disk.exists(f"{DIR}/has-topics")
+    rig.reopen()
+    assert rig.disk.exists(f"{DIR}/has-topics")
+
+
+def test_no_power_cut_leaves_the_mark_beside_topics_without_the_one_inside() -> None:
+    for seed in range(60):
+        rig = BrokerRig(disk=SimDisk(random.Random(seed)))
+        rig.broker.close()
+        rig.disk.unlink(f"{DIR}/has-topics")
+        rig.disk.rmdir(f"{DIR}/topics/.toymq")
+        rig.disk.sync_dir(DIR)
+        crashing = Crashing(rig.disk)
+        Broker(rig.options, fs=crashing, scheduler=rig.loop, clock=rig.clock).open(1)
+        for left in crashing.crashed:
+            BrokerRig(disk=left)
 
 
 def test_a_file_in_the_place_of_topics_is_told() -> None:

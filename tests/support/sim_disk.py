@@ -411,6 +411,9 @@ class SimDisk:
             self._enter("sync_dir", path, ())
             self._tree.sync(self._tree.directory(path))
 
+    def detach(self, path: str) -> bool:
+        return False  # no file of this disk has two names
+
     def free_bytes(self, path: str) -> int:
         with self._lock:
             self._enter("free_bytes", path, ())
@@ -490,10 +493,6 @@ class SimDisk:
 
     def _successor(self, rng: random.Random) -> "SimDisk":
         return SimDisk(
-            rng,
-            capacity_bytes=self._capacity_bytes,
-            ordered_metadata=self.ordered_metadata,
-            torn_sectors=self.torn_sectors,
-            root="",
-            tracing=self._tracing,
-        )
+            rng, capacity_bytes=self._capacity_bytes, ordered_metadata=self.ordered_metadata, torn_sectors=self.torn_sectors,
+            root="", tracing=self._tracing,
+        )  # fmt: skip

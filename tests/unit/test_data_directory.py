@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 import random
+import shutil
 import stat
 import weakref
 from pathlib import Path
@@ -25,6 +26,7 @@ from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.backup import back_up
 from toymq_py.storage.offline.repair import repair
 from toymq_py.storage.offline.restore import restore
+from toymq_py.storage.offline.verify import verify
 from toymq_py.storage.segment import segment_name
 
 FIRST = segment_name(0)
@@ -163,6 +165,12 @@ def served(data: Path) -> tuple[Broker, SimLoop]:
     return broker, loop
 
 
+def publish(broker: Broker, loop: SimLoop, *payloads: bytes) -> None:
+    for payload in payloads:
+        broker.topic_or_new("orders").publisher.publish([b""], [payload])
+        loop.drain()
+
+
 def test_what_it_makes_is_its_owners_alone_whatever_the_umask(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = tmp_path / "data"
     before = os.umask(0)
@@ -201,11 +209,43 @@ def test_a_directory_that_others_can_read_is_left_and_said_once(tmp_path: Path, 
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         f"{data}: other users of this machine can read it, an older version made it so: `chmod -R go= {data}`"
     ]
-    assert modes(data / "topics") == {0o755}
+    assert stat.S_IMODE((data / "topics").stat().st_mode) == 0o755
     (data / "topics").chmod(0o700)
     caplog.clear()
     served(data)[0].close()
     assert not caplog.records, "others do not get below it"
+
+
+@pytest.mark.parametrize("first", ["the copy", "the original"])
+def test_a_directory_and_its_hard_linked_copy_do_not_write_into_the_same_file(
+    first: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`cp -al`, without LOCK: both brokers appended to one file, each over the records of the other."""
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    broker, loop = served(data)
+    publish(broker, loop, b"1", b"2", b"3" * 3000, b"4" * 3000)
+    if first == "the original":
+        broker.close()
+    shutil.copytree(data, copy, copy_function=os.link, ignore=shutil.ignore_patterns("LOCK"))
+    active = data / "topics/orders" / segment_name(3)
+    assert active.samefile(copy / "topics/orders" / active.name)
+    if first == "the original":
+        broker, loop = served(data)  # the copy is a backup, and stays as it is
+    other, loop_of_other = served(copy)
+    assert "had other names, hard links: it is a copy now" in caplog.text
+    publish(broker, loop, b"of the original")
+    publish(other, loop_of_other, b"of the copy", b"another")
+    broker.close()
+    other.close()
+    assert (data / "topics/orders" / segment_name(0)).samefile(copy / "topics/orders" / segment_name(0)), "sealed: it stays one"
+    for path, last in (data, [b"of the original"]), (copy, [b"of the copy", b"another"]):
+        reports = [*verify(RealFileSystem(), str(path))]
+        assert not any(report.damaged for report in reports), reports
+        broker, _ = served(path)
+        run, row, _ = broker.topic("orders").log.read(4, 100)
+        broker.close()
+        assert run is not None
+        assert run.payloads[row:] == last
 
 
 def test_root_serves_the_directory_of_another_user_with_a_warning(

@@ -60,37 +60,43 @@ class Declarations:
             name, method["type"], method["durable"], method["auto_delete"], method["internal"],
             arguments.checked(method["arguments"]),
         )  # fmt: skip
+        if name in self.queues.topology.exchanges:
+            self._owner.rights.declare_exchange(name)
         work = self.queues.declare_exchange(wanted, lambda: self._may_make(method, {"exchange": name}))
-        return self._then(work, method, "exchange.declare-ok")
+        return self._then(work, method)
 
     def _exchange_delete(self, method: Method) -> Later:
         self._owner.rights.administer(method["exchange"])
         work = self.queues.delete_exchange(method["exchange"], if_unused=method["if_unused"])
-        return self._then(work, method, "exchange.delete-ok", {"exchange": method["exchange"]})
+        return self._then(work, method, {"exchange": method["exchange"]})
 
     def _bind_exchange(self, method: Method, *, bind: bool) -> Later:
         source, target = method["source"], method["destination"]
         self._owner.rights.administer(target)
         binding = Binding(source, target, True, method["routing_key"], arguments.checked(method["arguments"]))
-        work = self.queues.bind(binding, self._owner) if bind else self.queues.unbind(binding)
-        return self._then(work, method, "exchange.bind-ok" if bind else "exchange.unbind-ok")
+        return self._change_binding(binding, method, {"exchange": target, "source": source}, bind=bind)
 
     def _bind_queue(self, method: Method, *, bind: bool) -> Later:
         queue = self.queue_of(method)
         routing_key = method["routing_key"] or ("" if method["queue"] else queue)
-        self._owner.rights.administer(self.queues.topic_name(queue))
+        topic = self.queues.topic_name(queue)
+        self._owner.rights.administer(topic)
         binding = Binding(method["exchange"], queue, False, routing_key, arguments.checked(method["arguments"]))
-        work = self.queues.bind(binding, self._owner) if bind else self.queues.unbind(binding)
-        return self._then(work, method, "queue.bind-ok" if bind else "queue.unbind-ok")
+        return self._change_binding(binding, method, {"topic": topic, "source": method["exchange"]}, bind=bind)
 
-    async def _then(
-        self, work: Coroutine[Any, Any, None], method: Method, answer: str, about: Mapping[str, str] | None = None
-    ) -> None:
+    async def _change_binding(self, binding: Binding, method: Method, about: Mapping[str, str], *, bind: bool) -> None:
+        """A consumer binds anew at each start: only what changes something has a line in the audit trail."""
+        if await (self.queues.bind(binding, self._owner) if bind else self.queues.unbind(binding)):
+            self._owner.audit(method.name, {**about, "routing_key": binding.routing_key})
+        if not method.get("no_wait"):
+            self._reply(f"{method.name}-ok")
+
+    async def _then(self, work: Coroutine[Any, Any, None], method: Method, about: Mapping[str, str] | None = None) -> None:
         await work
         if about is not None:
             self._owner.audit(method.name, about)
-        if not method.get("no_wait"):
-            self._reply(answer)
+        if not method["no_wait"]:
+            self._reply(f"{method.name}-ok")
 
     def queue_of(self, method: Method) -> str:
         """The queue that a method names; none is the one that was declared last. Raises: AmqpError."""

@@ -56,6 +56,10 @@ class OpenRights:
     def declare(self, topic: str) -> None:
         """Ask whether a queue is there, or declare it as it is: with any right to it. Raises: AmqpError (ACCESS_REFUSED)."""
 
+    def declare_exchange(self, name: str) -> None:
+        """Declare an exchange that is there as it is, which publishers begin with: as an admin, or with a right to publish,
+        whatever the exchange leads to today. Raises: AmqpError (ACCESS_REFUSED)."""
+
 
 class TokenRights(OpenRights):
     """The rights of a token."""
@@ -109,6 +113,9 @@ class TokenRights(OpenRights):
 
     def declare(self, topic: str) -> None:
         self._need("declare", topic, lambda topic: self._grant.sees(topic) or self._grant.may_publish(topic))
+
+    def declare_exchange(self, name: str) -> None:
+        self._need("declare", name, lambda _: self._grant.admin or bool(self._grant.publish.texts))
 
     def _need(self, action: str, topic: str, may: Callable[[str], bool]) -> None:
         if not may(topic):

@@ -335,19 +335,23 @@ class Queues:
         if self.topology.delete_exchange(name, if_unused=if_unused):
             await self.save()
 
-    async def bind(self, binding: Binding, owner: object, *, saved: bool = True) -> None:
-        """``saved`` False: the caller saves. Raises: AmqpError, RequestError, OSError."""
+    async def bind(self, binding: Binding, owner: object, *, saved: bool = True) -> bool:
+        """``saved`` False: the caller saves. Returns: whether it is new. Raises: AmqpError, RequestError, OSError."""
         if not binding.to_exchange:
             topic = self.topic(binding.target, owner)
             if binding.target not in self.topology.queues:  # made by another protocol: now it is a queue, too
                 self.topology.queue_added(Queue(binding.target, topic.name))
-        if self.topology.bind(binding) and saved:
+        made = self.topology.bind(binding)
+        if made and saved:
             await self.save()
+        return made
 
-    async def unbind(self, binding: Binding) -> None:
-        """Raises: RequestError, OSError."""
-        if self.topology.unbind(binding):
+    async def unbind(self, binding: Binding) -> bool:
+        """Returns: whether it was there. Raises: RequestError, OSError."""
+        was_there = self.topology.unbind(binding)
+        if was_there:
             await self.save()
+        return was_there
 
     async def save(self) -> None:
         """See ``TopologyFile.save``. Raises: RequestError."""

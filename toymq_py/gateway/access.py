@@ -205,6 +205,17 @@ def refused(
         audit_request(connection, action, error, about)
 
 
+def may_go_on(gateway: Gateway, connection: HTTPConnection, action: str, needs: Need, name: str) -> bool:
+    """Whether a stream or WebSocket still has its right. Where it has not, because its token or login ended, too, that is
+    recorded as the end of ``action``."""
+    try:
+        check_again(gateway, connection, needs, name)
+    except RequestError as error:
+        refused(gateway, connection, action, error)
+        return False
+    return True
+
+
 def _query_shown(connection: HTTPConnection) -> Mapping[str, str]:
     try:
         return query_of(connection.scope)

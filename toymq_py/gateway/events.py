@@ -8,7 +8,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
 from toymq_py.gateway import answer_room
-from toymq_py.gateway.access import grant_of, present_grant
+from toymq_py.gateway.access import may_go_on, present_grant
 from toymq_py.gateway.operations import Answer, Operation
 from toymq_py.gateway.request_context import Gateway
 
@@ -38,10 +38,9 @@ async def events(gateway: Gateway, request: Request) -> Response:
 
 async def _watch(gateway: Gateway, request: Request) -> AsyncIterator[bytes]:
     """Events until the token or login is gone; every event has what it may describe then."""
-    free = grant_of(request) is None
     room = partial(answer_room.wait_for_room, gateway.waiting, request)
     async for event in gateway.snapshots.watch(lambda: present_grant(gateway, request), room):
-        if not free and present_grant(gateway, request) is None:
+        if not may_go_on(gateway, request, "events", "see", ""):
             return
         yield event
 

@@ -53,6 +53,8 @@ def unready(gateway: Gateway) -> list[str]:
     stats = broker.stats()
     if stats["disk_low"]:
         reasons.append("the disk is low")
+    elif broker.space.is_full():
+        reasons.append("the disk is full")
     if stats["fsync_p99_s"] > FSYNC_P99_S_MAX:
         reasons.append(f"one sync in a hundred takes {stats['fsync_p99_s']:.1f} s")
     return reasons

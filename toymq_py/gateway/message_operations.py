@@ -10,9 +10,9 @@ from starlette.responses import Response
 
 from toymq_py.consumer_options import Start
 from toymq_py.disk_errors import BeingExamined
-from toymq_py.errors import BadArgument, BadName, NoSuchTopic, OutOfRange, QueueFull, RequestError, StorageFailed
+from toymq_py.errors import BadArgument, BadName, NoSuchTopic, OutOfRange, QueueFull, StorageFailed
 from toymq_py.gateway import answer_room
-from toymq_py.gateway.access import check_again
+from toymq_py.gateway.access import may_go_on
 from toymq_py.gateway.events import EVENT_STREAM, stream_response
 from toymq_py.gateway.headers import parse_block
 from toymq_py.gateway.operations import TOPIC, Answer, Operation, Parameter, count, whole
@@ -150,15 +150,6 @@ async def stream(gateway: Gateway, request: Request) -> Response:
     return stream_response(follow(gateway, request, topic, start))
 
 
-def still_may(gateway: Gateway, request: Request, topic: Topic) -> bool:
-    """Whether the token may still read the topic of a stream."""
-    try:
-        check_again(gateway, request, "subscribe", topic.name)
-    except RequestError:
-        return False
-    return True
-
-
 async def follow(gateway: Gateway, request: Request, topic: Topic, at: int) -> AsyncIterator[bytes]:
     """Messages from ``at`` on as events, as fast as the reader takes them and as long as its token may.
 
@@ -166,7 +157,7 @@ async def follow(gateway: Gateway, request: Request, topic: Topic, at: int) -> A
     """
     waiting = gateway.waiting
     yield b"retry: 1000\n\n"
-    while not waiting.stopped and still_may(gateway, request, topic):
+    while not waiting.stopped and may_go_on(gateway, request, "stream", "subscribe", topic.name):
         if topic.deleted:
             yield b"event: deleted\ndata: {}\n\n"
             return

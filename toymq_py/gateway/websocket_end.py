@@ -5,8 +5,7 @@ from contextlib import suppress
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from toymq_py.errors import RequestError
-from toymq_py.gateway.access import check_again, refused
+from toymq_py.gateway.access import may_go_on
 from toymq_py.gateway.request_context import Gateway
 
 GOING_AWAY = 1001
@@ -29,10 +28,7 @@ async def leave(
     """
     while not gateway.waiting.stopped:
         await gateway.waiting.sleep(LOOK_S)
-        try:
-            check_again(gateway, socket, "see", "")
-        except RequestError as error:
-            refused(gateway, socket, action, error)
+        if not may_go_on(gateway, socket, action, "see", ""):
             end()
             await _close(socket, POLICY)
             return

@@ -243,7 +243,10 @@ class ShippingFileSystem:
             self.stream.put(Create, target)
             self.stream.put(Truncate, target, 0)
 
-    # -- the rest changes nothing
+    # -- the rest changes nothing that replicas have
+
+    def detach(self, path: str) -> bool:
+        return self._fs.detach(path)
 
     def listdir(self, path: str) -> list[str]:
         return self._fs.listdir(path)

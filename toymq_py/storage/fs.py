@@ -107,6 +107,10 @@ class FileSystem(Protocol):
 
     def unlink(self, path: str) -> None: ...
 
+    def detach(self, path: str) -> bool:
+        """Put a synced copy in the place of a file that has other names, too: hard links, as `cp -al` makes them. What is
+        written under one name is not seen under the others then. Returns: whether it had some."""
+
     def rmdir(self, path: str) -> None: ...
 
     def sync_dir(self, path: str) -> None:
@@ -295,6 +299,18 @@ class RealFileSystem:
 
     def unlink(self, path: str) -> None:
         Path(path).unlink()
+
+    def detach(self, path: str) -> bool:
+        try:
+            found = Path(path).stat()
+        except OSError:  # whoever reads it will tell
+            return False
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink < 2:
+            return False
+        copy_file(self, path, f"{path}.tmp")
+        self.rename(f"{path}.tmp", path)
+        self.sync_dir(path.rpartition("/")[0])
+        return True
 
     def rmdir(self, path: str) -> None:
         Path(path).rmdir()

@@ -240,9 +240,9 @@ class Log:
             from_id = next_id
         return b"".join(parts), count, from_id
 
-    def id_at_time(self, ts_ns: int) -> int:
+    def id_at_time(self, ts_ns: int, now_ns: int) -> int:
         """The first committed record at or after a time, see ``time_search``; the next id when there is none."""
-        return id_at_time(self, ts_ns)
+        return id_at_time(self, ts_ns, now_ns)
 
     # -- changes by the committer and by retention
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
+from toymq_py.clock import Clock, SystemClock
 from toymq_py.errors import NoSuchTopic, OutOfRange
 from toymq_py.names import check_name
 from toymq_py.records import IdRange
@@ -49,9 +50,10 @@ def walk_columns(data: bytes, pos: int, expected_id: int, max_count: int) -> tup
 class DirectoryReader:
     """Reads a data directory. Each topic is opened anew."""
 
-    def __init__(self, data_dir: str, fs: FileSystem | None = None) -> None:
+    def __init__(self, data_dir: str, fs: FileSystem | None = None, clock: Clock | None = None) -> None:
         """Raises: DataDirectoryError when there are no topics to be found at the path."""
         self._fs = fs or RealFileSystem()
+        self._clock = clock or SystemClock()
         self._data_dir = data_dir.rstrip("/") or "/"
         check_data_directory(self._fs, self._data_dir)
 
@@ -64,15 +66,16 @@ class DirectoryReader:
         path = f"{self._data_dir}/topics/{check_name('topic', name)}"
         if not self._fs.is_dir(path):
             raise NoSuchTopic(f"no topic {name} in {self._data_dir}")
-        return TopicReader(self._fs, path, name)
+        return TopicReader(self._fs, path, name, self._clock)
 
 
 class TopicReader:
     """Reads a topic as it was when this was made. Later records are not seen; removed ones are ``OutOfRange``."""
 
-    def __init__(self, fs: FileSystem, path: str, topic: str) -> None:
+    def __init__(self, fs: FileSystem, path: str, topic: str, clock: Clock) -> None:
         """Raises: OSError."""
         self._fs = fs
+        self._clock = clock
         self._path = path
         self._topic = topic
         files = list_segment_files(fs, path)
@@ -113,7 +116,7 @@ class TopicReader:
     def id_at_time(self, ts_ns: int) -> int:
         """The first record at or after a time, the next id when there is none. Raises: OSError, OutOfRange."""
         segments = self._segments_below(1 << 64)
-        for segment, newest_ns in zip(segments, newest_times(segments), strict=True):
+        for segment, newest_ns in zip(segments, newest_times(segments, self._clock.wall_ns()), strict=True):
             if newest_ns < ts_ns:
                 continue
             for run in self.read(max(segment.seek_time(ts_ns)[0], self.first_id), segment.next_id, walk_columns):
@@ -134,7 +137,7 @@ class TopicReader:
                 yield from self._read_segment(segment, max(from_id, segment.base_id), to_id, walk)
 
     def _overtaken(self) -> OutOfRange:
-        now = TopicReader(self._fs, self._path, self._topic)
+        now = TopicReader(self._fs, self._path, self._topic, self._clock)
         return OutOfRange(now.first_id, f"is now the first id of {self._topic}: retention went on while it was read")
 
     def _read_segment(self, segment: Segment, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:

@@ -2,6 +2,7 @@
 
     1  LOCK                                                                   dirlock
     2  list the segments, remove .tmp leftovers, leave other logs' files      _list_segments, segment_heads
+       the active one gets a copy of its own where it has hard links (0254)    FileSystem.detach
     3  sealed segments: trust the sidecar or scan; missing ids are a hole     segment_inventory
     4  active segment: scan                                                   segment_inventory, _settle
     5  zeros or the end: clean                                                scanner
@@ -29,7 +30,7 @@ from toymq_py.storage.fs import FileSystem, write_again
 from toymq_py.storage.id_ranges import above, record_range, subtract
 from toymq_py.storage.record import FRAME_BYTES_MAX, Columns, Stop, deliver_at_of, scan
 from toymq_py.storage.scanner import WINDOW_BYTES, ScanResult, adopt, damage_report, examine, keep_sidecar
-from toymq_py.storage.segment import Damage, Producers, Segment, join_producers, parse_segment_name, removed_name
+from toymq_py.storage.segment import Damage, Producers, Segment, join_producers, parse_segment_name, removed_name, segment_name
 from toymq_py.storage.segment_heads import MORE_MAY_BE_GONE, Head, SegmentFiles, list_segment_files
 from toymq_py.storage.segment_inventory import InventoryEntry, SegmentStatus, segment_inventory
 
@@ -109,6 +110,8 @@ def recover_log(
             active_keys.append((first, plain))
 
     files = _list_segments(fs, path, first_id_known)
+    if files.local and fs.detach(newest_path := f"{path}/{segment_name(files.local[-1])}"):
+        logger.warning("%s had other names, hard links: it is a copy now, what is written into it is not theirs", newest_path)
     removed = _take_marks(fs, path, files.removed, first_id, removed)
     if files.evicted.problem is not None:
         raise DamagedData(files.evicted.problem)

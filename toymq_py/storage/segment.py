@@ -181,6 +181,10 @@ class Segment:
         """Time from which the segment's age counts."""
         return self.newest_ts_ns if self.dated_ns is None else self.dated_ns
 
+    def is_ahead(self, now_ns: int) -> bool:
+        """Whether its newest record is further ahead of the wall clock than a clock may be: one of the two is wrong."""
+        return self.newest_ts_ns > now_ns + CLOCK_AHEAD_MAX_NS
+
     @property
     def is_away(self) -> bool:
         """It was evicted, and is to be fetched before it can be read."""
@@ -323,15 +327,20 @@ def topic_of(directory: str) -> str:
     return directory.rpartition("/")[2]
 
 
-def newest_times(segments: Sequence[Segment]) -> list[int]:
-    """Time of the newest record of each, at most that of the first record behind it: inside a segment times never fall, and
-    where they do from one to the next, a clock that was ahead had been set right (ADR 0050). Of a damaged segment the newest
-    record may be lost: its time is that limit (ADR 0064)."""
+def newest_times(segments: Sequence[Segment], now_ns: int) -> list[int]:
+    """Time of the newest record of each. Where that is ahead of the clock, the clock of then was, and it is at most the time of
+    the first record behind it. Where times fall from one segment to the next and neither is ahead, the clock behind was wrong:
+    each counts as it says (ADR 0255). Of a damaged segment the newest record may be lost: its time is that of the first record
+    behind it, if that is later (ADR 0064)."""
     times = []
     limit: int | None = None
     for segment in reversed(segments):
         newest = segment.newest_ts_ns
-        times.append(newest if limit is None else limit if segment.lacks_records else min(newest, limit))
+        if limit is not None and segment.is_ahead(now_ns):
+            newest = min(newest, limit)
+        elif limit is not None and segment.lacks_records:
+            newest = max(newest, limit)
+        times.append(newest)
         if segment.index_ts_ns:
             first = segment.index_ts_ns[0]
             limit = first if limit is None else min(first, limit)

@@ -21,11 +21,10 @@ class _Log(Protocol):
     def read(self, from_id: int, max_count: int) -> tuple[Records | None, int, int]: ...
 
 
-def id_at_time(log: _Log, ts_ns: int) -> int:
-    """See ``Log.id_at_time``. A segment counts up to the time of the first record behind it, because a clock that was ahead may
-    have dated its records. Where it was the clock behind it that was wrong, it is passed over though its times were right:
-    which of the two was, times alone do not tell."""
-    for segment, newest_ns in zip(log.segments, newest_times(log.segments), strict=True):
+def id_at_time(log: _Log, ts_ns: int, now_ns: int) -> int:
+    """See ``Log.id_at_time``. ``now_ns``: the wall clock; a segment that is ahead of it counts up to the time of the first
+    record behind it."""
+    for segment, newest_ns in zip(log.segments, newest_times(log.segments, now_ns), strict=True):
         if newest_ns < ts_ns or segment.next_id == segment.base_id:
             continue
         from_id = max(segment.seek_time(ts_ns)[0], log.first_id)

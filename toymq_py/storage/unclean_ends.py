@@ -10,8 +10,6 @@ from contextlib import suppress
 from toymq_py.storage.fs import FileSystem, write_all
 
 FILE_NAME = "unclean-ends"
-LEFT_BY_PROCESSES = frozenset(("LOCK", FILE_NAME))
-"""What a process that had a data directory leaves in it without having stored anything."""
 DIGITS_MAX = 9
 
 

@@ -114,8 +114,8 @@ class BucketReader:
 
     def id_at_time(self, topic: BucketTopic, ts_ns: int) -> int:
         """The first record at or after a time, the next id when there is none; the first id of a segment that may have it, and
-        is lost. Looks at few segments, by halves: where a clock was set back between two of them (ADR 0050), an earlier one may
-        be found.
+        is lost. Looks at few segments, by halves: where a clock was set back by more than a day between two of them (ADR
+        0050), one of them may come early, or be passed over.
         """
         segments = [each for each in topic.segments if each.is_whole and each.next_id > topic.first_id]
         low, high = 0, len(segments)

@@ -211,7 +211,7 @@ class Topic:
     def id_range(self, at_ms: int | None = None) -> tuple[int, int]:
         """The first retained id and ``next_id``; with ``at_ms`` the first id that was stored at or after that time."""
         log = self.log
-        return log.first_id if at_ms is None else log.id_at_time(at_ms * 1_000_000), log.committed_id
+        return log.first_id if at_ms is None else log.id_at_time(at_ms * 1_000_000, self._clock.wall_ns()), log.committed_id
 
     def is_scheduled(self, msg_id: int) -> bool:
         """Whether a message waits for its ``deliver_at``."""
@@ -226,7 +226,7 @@ class Topic:
         if start.kind == "latest":
             return self.log.committed_id
         if start.kind == "time":
-            return self.log.id_at_time(start.value * 1_000_000)
+            return self.log.id_at_time(start.value * 1_000_000, self._clock.wall_ns())
         return start.value
 
     def start_of_new(self, start: Start | None) -> int:

@@ -224,9 +224,10 @@ def test_a_topic_that_another_protocol_made_may_be_declared_as_it_is_with_any_ri
             wire.ask(1, "queue.declare", queue="orders", durable=True, arguments={"x-max-priority": 3})
 
 
-def test_an_exchange_that_is_there_may_be_declared_as_it_is_with_any_token(tmp_path: Path, auth: Path) -> None:
-    """Publishers begin with it, as the tutorials do, and rights are of topics. What would store something needs an admin."""
-    auth.write_text(table("all", RIGHTS) + table("works", 'publish = ["orders"]'))
+def test_an_exchange_that_is_there_may_be_declared_as_it_is_by_who_may_publish(tmp_path: Path, auth: Path) -> None:
+    """Publishers begin with it, as the tutorials do. What would store something needs an admin, and a token that only reads
+    was let in."""
+    auth.write_text(table("all", RIGHTS) + table("works", 'publish = ["orders"]') + table("reads", 'subscribe = ["orders"]'))
     fanout = {"exchange": "news", "type": "fanout", "durable": True}
     with BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0", "--auth-file", str(auth)) as broker:
         with AmqpWire(broker.amqp).login(password=token("all")) as wire:
@@ -241,6 +242,38 @@ def test_an_exchange_that_is_there_may_be_declared_as_it_is_with_any_token(tmp_p
         with AmqpWire(broker.amqp).login(password=token("works")) as wire:
             wire.send(1, "exchange.delete", exchange="news")
             assert wire.closed_with()[0] == 403
+        for exchange, kind in (("news", "fanout"), ("amq.topic", "topic")):
+            with AmqpWire(broker.amqp).login(password=token("reads")) as wire:
+                wire.ask(1, "exchange.declare", exchange=exchange, passive=True)
+                wire.send(1, "exchange.declare", exchange=exchange, type=kind, durable=True)
+                text = f"access to '{exchange}' refused for token 'reads': it may not declare there"
+                assert wire.closed_with() == (403, f"ACCESS_REFUSED - {text}")
+
+
+def test_each_change_of_a_binding_is_in_the_audit_trail(tmp_path: Path, auth: Path) -> None:
+    """None was, where declares and deletes were."""
+    auth.write_text(table("all", RIGHTS) + table("works", 'publish = ["orders"]'))
+    with BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0", "--auth-file", str(auth)) as broker:
+        with AmqpWire(broker.amqp).login(password=token("all")) as wire:
+            declare(wire, "orders")
+            for change in ("bind", "bind", "unbind", "unbind"):  # the second one changes nothing
+                wire.ask(1, f"queue.{change}", queue="orders", exchange="amq.topic", routing_key="a.#")
+                wire.ask(1, f"exchange.{change}", destination="amq.fanout", source="amq.topic", routing_key="b")
+        with AmqpWire(broker.amqp).login(password=token("works")) as wire:
+            wire.send(1, "queue.bind", queue="orders", exchange="amq.topic", routing_key="a.#")
+            assert wire.closed_with()[0] == 403
+        broker.terminate()
+        _, trail = broker.ended()
+    told = [line.partition("action=")[2] for line in trail.splitlines() if "action=" in line and "declare" not in line]
+    of_all = "token=all address=127.0.0.1 via=amqp result=OK"
+    assert told == [
+        *(
+            f"{kind}.{change} {about} {of_all}" for change in ("bind", "unbind")
+            for kind, about in (("queue", "topic=orders source=amq.topic routing_key=a.#"),
+                                ("exchange", "exchange=amq.fanout source=amq.topic routing_key=b"))
+        ),
+        "administer topic=orders token=works address=127.0.0.1 via=amqp result=FORBIDDEN",
+    ]  # fmt: skip
 
 
 def test_each_refusal_is_in_the_audit_trail(tmp_path: Path, auth: Path) -> None:

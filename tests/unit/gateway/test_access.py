@@ -242,17 +242,27 @@ async def test_no_wait_of_a_dialect_outlives_its_token(authority: Authority) -> 
         assert (counts.ready, counts.inflight) == (1, 0), "it went back"
 
 
-async def test_streams_end_with_their_token(rig: HttpRig, authority: Authority) -> None:
-    assert (await rig.ask("POST", "/v1/topics/orders.1/messages", content=b"x", headers=bearer("billing"))).status_code == 201
-    async with asyncio.TaskGroup() as tasks:
-        streams = [
-            tasks.create_task(rig.ask("GET", path, headers=bearer("billing")))
-            for path in ("/v1/topics/orders.1/stream?from=earliest", "/v1/events")
+@pytest.mark.parametrize(("path", "line"), [
+    ("/v1/topics/orders.1/stream?from=earliest", "action=stream topic=orders.1"), ("/v1/events", "action=events"),
+    ("/stream/orders.1", "action=tinymqStream topic=orders.1"),
+])  # fmt: skip
+async def test_a_stream_ends_with_its_token_and_is_in_the_audit_trail(
+    authority: Authority, caplog: pytest.LogCaptureFixture, path: str, line: str
+) -> None:
+    """It had no line, where a session, a WebSocket and a poll that end so have one."""
+    async with gateway("/data/d", fs=SimDisk(random.Random(1)), authority=authority, dialects=["tinymq"]) as rig:
+        published = await rig.ask("POST", "/v1/topics/orders.1/messages", content=b"x", headers=bearer("billing"))
+        assert published.status_code == 201
+        caplog.clear()
+        async with asyncio.TaskGroup() as tasks:
+            stream = tasks.create_task(rig.ask("GET", path, headers=bearer("billing")))
+            await rig.until(lambda: rig.gateway is not None and len(rig.gateway.waiting) == 1)
+            authority.replace(grants("operator"))
+            rig.broker.topic("orders.1").publisher.publish([b""], [b"y"])
+        assert "data: " in stream.result().text
+        assert [record.getMessage() for record in caplog.records if record.name == "toymq_py.audit"] == [
+            f"{line} token=billing address=127.0.0.1 via=http result=AUTH_FAILED"
         ]
-        assert rig.gateway is not None
-        await rig.until(lambda: rig.gateway is not None and len(rig.gateway.waiting) == 2)
-        authority.replace(grants("operator"))
-    assert ["data: " in stream.result().text for stream in streams] == [True, True]
 
 
 async def test_a_webhook_pushes_what_its_token_may_read(rig: HttpRig, authority: Authority) -> None:

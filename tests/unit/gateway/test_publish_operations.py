@@ -210,6 +210,31 @@ async def test_a_low_disk_refuses_publishes_and_nothing_else(fs: SimDisk) -> Non
         assert "disk" in unready.json()["reasons"][0]
 
 
+async def test_a_full_disk_without_a_mark_is_not_ready_until_there_is_room(rig: HttpRig, fs: SimDisk) -> None:
+    """It was ready, and a load balancer sent it the publishes that it refused."""
+
+    async def reasons() -> list[str]:
+        found: list[str] = (await rig.ask("GET", "/readyz")).json()["reasons"]
+        return found
+
+    assert rig.broker.options.min_free_bytes == 0
+    assert (await rig.ask("POST", MESSAGES, content=b"0")).status_code == 201
+    for room in (None, 1 << 20):
+        fs.capacity_bytes = 0
+        fs.fail("pwrite", 1, errno.ENOSPC, path=".log")
+        refused(await rig.ask("POST", MESSAGES, content=b"1"), 507, "DISK_FULL")
+        assert await reasons() == ["the disk is full"]
+        if room is not None:
+            fs.capacity_bytes = fs.used_bytes + room - 4096
+            assert await reasons() == ["the disk is full"]
+            fs.capacity_bytes = fs.used_bytes + room
+        else:
+            fs.capacity_bytes = None
+            assert (await rig.ask("POST", MESSAGES, content=b"1")).status_code == 201
+            fs.capacity_bytes = fs.used_bytes
+        assert await reasons() == []
+
+
 async def test_what_the_disk_did_not_take_is_no_2xx(rig: HttpRig, fs: SimDisk) -> None:
     assert (await rig.ask("POST", MESSAGES, content=b"0")).status_code == 201
     fs.fail("pwrite", 1, errno.ENOSPC, path=".log")

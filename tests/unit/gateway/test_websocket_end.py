@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from toymq_py.errors import AuthFailed
 from toymq_py.gateway import websocket_end
 from toymq_py.gateway.waiters import Waiting
 from toymq_py.gateway.websocket_end import leave
@@ -32,12 +31,7 @@ class Socket:
 async def test_what_was_begun_is_answered_before_a_shutdown_and_a_revoked_token_ends_at_once(
     monkeypatch: pytest.MonkeyPatch, revoked: bool, expected: list[object]
 ) -> None:
-    def check(*_: object) -> None:
-        if revoked:
-            raise AuthFailed("the token was revoked")
-
-    monkeypatch.setattr(websocket_end, "check_again", check)
-    monkeypatch.setattr(websocket_end, "refused", lambda *_: None)
+    monkeypatch.setattr(websocket_end, "may_go_on", lambda *_: not revoked)
     socket = Socket()
     leaving = asyncio.ensure_future(socket.leave())
     await asyncio.sleep(0)

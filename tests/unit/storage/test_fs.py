@@ -17,6 +17,24 @@ from toymq_py.storage.fs import RealFile, RealFileSystem, copy_file, replace_fil
 FS = RealFileSystem()
 
 
+def test_a_file_with_other_names_gets_a_copy_of_its_own(tmp_path: Path) -> None:
+    path, other = tmp_path / "f", tmp_path / "other"
+    path.write_bytes(b"hello")
+    assert not FS.detach(str(path))
+    os.link(path, other)
+    assert FS.detach(str(path))
+    path.write_bytes(b"changed")
+    assert other.read_bytes() == b"hello"
+    assert sorted(tmp_path.iterdir()) == [path, other]
+    assert not FS.detach(str(path))
+
+
+def test_what_is_no_file_in_the_place_of_one_is_left_for_those_who_read_it(tmp_path: Path) -> None:
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "nowhere").symlink_to("gone")
+    assert not any(FS.detach(str(tmp_path / name)) for name in ("directory", "nowhere", "missing"))
+
+
 def test_a_file_is_written_read_cut_and_reserved(tmp_path: Path) -> None:
     path = str(tmp_path / "f")
     file = FS.open(path, create=True)

@@ -98,13 +98,13 @@ def test_the_first_record_at_or_after_a_time() -> None:
         rig.clock.advance(1)
         times.append(rig.clock.wall_ns())
         rig.publish(b"%03d" % n + b"." * 90)
-    assert rig.log.id_at_time(0) == 0
+    assert rig.log.id_at_time(0, times[-1]) == 0
     for n, ts_ns in enumerate(times):
-        assert rig.log.id_at_time(ts_ns) == n
-        assert rig.log.id_at_time(ts_ns + 1) == n + 1
-    assert rig.log.id_at_time(times[-1] + 10) == 12
+        assert rig.log.id_at_time(ts_ns, times[-1]) == n
+        assert rig.log.id_at_time(ts_ns + 1, times[-1]) == n + 1
+    assert rig.log.id_at_time(times[-1] + 10, times[-1]) == 12
     rig.log.forget_below(5)
-    assert rig.log.id_at_time(0) == 5
+    assert rig.log.id_at_time(0, times[-1]) == 5
 
 
 def test_a_damaged_record_is_skipped_counted_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.support.fake_clock import FakeClock
 from tests.support.frames import encode_frame
 from tests.support.logs import PATH, TS_NS, disk_with, ids_of, recover, some_frames
 from tests.support.sim_disk import SimDisk
@@ -27,7 +28,7 @@ class Row:
 
 
 def topic(disk: SimDisk) -> TopicReader:
-    return DirectoryReader("/data/", disk).topic("t")
+    return DirectoryReader("/data/", disk, FakeClock()).topic("t")
 
 
 def rows(reader: TopicReader, from_id: int, to_id: int) -> list[Row]:

@@ -53,6 +53,27 @@ def test_what_nothing_was_stored_behind_ages_from_when_it_was_seen_to_be_ahead(r
     assert rig.broker.topics["t"].log.first_id == 2
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_clock_that_was_behind_for_a_moment_removes_nothing_that_was_stored_before(restart: bool) -> None:
+    """A machine that boots without its clock: what was stored minutes before, and not acked, counted as ten years old."""
+    rig = limited(retain_max_age=7 * 24 * 3600_000)
+    rig.publish("t", b"right")
+    rig.clock.jump_wall(-TEN_YEARS_S)
+    rig.reopen()
+    rig.publish("t", b"behind")
+    rig.clock.jump_wall(TEN_YEARS_S)
+    if restart:
+        rig.reopen()
+    rig.publish("t", b"right again")
+    for _ in range(3):
+        rig.advance(1200)
+        rig.broker.topics["t"].retention.apply()
+    assert rig.broker.topics["t"].log.first_id == 0
+    rig.advance(8 * 86400)
+    rig.broker.topics["t"].retention.apply()
+    assert rig.broker.topics["t"].log.first_id == 3
+
+
 def test_acked_segments_go_although_they_are_dated_ahead() -> None:
     rig = BrokerRig(retain_acked_for_ms=3600_000)
     rig.clock.jump_wall(TEN_YEARS_S)

@@ -7,20 +7,19 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import partial
 
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from toymq_py.broker_waits import made
 from toymq_py.errors import BadArgument, NoSuchTopic, QueueFull, RequestError, StorageFailed
 from toymq_py.gateway import answer_room
-from toymq_py.gateway.access import check_again, check_topic
+from toymq_py.gateway.access import check_again, check_topic, may_go_on
 from toymq_py.gateway.bodies import parse_object, read_body
 from toymq_py.gateway.dialects import ensure
 from toymq_py.gateway.events import stream_response
 from toymq_py.gateway.headers import header_block, header_text
 from toymq_py.gateway.long_poll import LongPoll
 from toymq_py.gateway.message_operations import HEARTBEAT_S
-from toymq_py.gateway.operations import Need
 from toymq_py.gateway.poll_operations import WAIT_S_MAX, LeasedResponse, encode_leased, give_back, lease_for, watched
 from toymq_py.gateway.problems import NotLeased
 from toymq_py.gateway.publish_operations import BATCH_BYTES_MAX, Message, append, check_size
@@ -346,17 +345,8 @@ async def _follow(gateway: Gateway, request: Request, asked: str, tail: LiveTail
         yield f"data: {json.dumps({'status': 'connected', 'topic': asked})}\n\n".encode()
         while tail.living and not gateway.waiting.stopped:
             grown = await tail.grown(HEARTBEAT_S)
-            if not may(gateway, request, "subscribe", tail.place.name):
+            if not may_go_on(gateway, request, "tinymqStream", "subscribe", tail.place.name):
                 return
             await answer_room.wait_for_room(gateway.waiting, request)
             yield "".join(f"data: {text}\n\n" for text in tail.take()).encode() if grown else b":\n\n"
             await gateway.waiting.pause()
-
-
-def may(gateway: Gateway, connection: HTTPConnection, needs: Need, name: str) -> bool:
-    """Whether the token still has the right."""
-    try:
-        check_again(gateway, connection, needs, name)
-    except RequestError:
-        return False
-    return True

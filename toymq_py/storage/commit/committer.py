@@ -311,6 +311,7 @@ class Committer:
         if job.done:
             if self._full:
                 self._full = False
+                self._space.fitted()
                 logger.warning("topic %s: publishing resumes", log.topic)
             for first_id, deliver_at_ns in batch.scheduled:
                 self.listener.scheduled(first_id, deliver_at_ns)
@@ -347,6 +348,7 @@ class Committer:
             if not self._full:  # once, not per batch: a flood of lines may block their writer
                 logger.error("topic %s: %s, publishing is refused until there is", self._log.topic, passes)
             self._full = True
+            self._space.overflowed(batch.size)
         else:
             error = self.poison("writing its log failed", job.error)
         self._refuse_pending(batch, error)

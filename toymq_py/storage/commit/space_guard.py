@@ -17,6 +17,8 @@ LOW_CHECK_S = 0.1
 """How often the free space is checked while publishing is refused."""
 FREE_SPACE_VALID_S = 0.02
 """How long a check of the free space is valid while publishing, far from the mark: it costs 20 µs of a commit's 200."""
+FULL_UNTIL_BYTES = 1024 * 1024
+"""Least free space behind a commit that found none: a publish of the usual size fits again, with a new segment for it."""
 LOW_REPORT_S = 10.0
 """How often retention is asked to make room while the disk is low."""
 
@@ -40,6 +42,7 @@ class SpaceGuard:
         self._near = False
         self._credit = 0  # bytes that may be written before the next look
         self._check_at = 0.0
+        self._overflowed_bytes: int | None = None
         self._reported_at: float | None = None
         self.on_change: list[Callable[[], None]] = []
         """Called on the loop when publishing begins or ceases to be refused; ``low`` says which."""
@@ -131,6 +134,21 @@ class SpaceGuard:
                 logger.warning("space is back: publishing resumes")
                 self._tell()
         return self._disk_low
+
+    def overflowed(self, size: int) -> None:
+        """A commit of ``size`` bytes found no space, which the mark did not say before. Called on the loop."""
+        self._overflowed_bytes = size
+
+    def fitted(self) -> None:
+        """A commit found space again. Called on the loop."""
+        self._overflowed_bytes = None
+
+    def is_full(self) -> bool:
+        """Whether a commit found no space, and there is not twice as much by now. Publishes are not refused for that: one that
+        fits is taken. Asks the disk. A quota that is used up does not show in the free space, and is not told here."""
+        if self._overflowed_bytes is not None and self.free_bytes() >= max(2 * self._overflowed_bytes, FULL_UNTIL_BYTES):
+            self._overflowed_bytes = None
+        return self._overflowed_bytes is not None
 
     def getting_low(self) -> bool:
         """Whether less than twice the mark is free: removable segments go at once."""

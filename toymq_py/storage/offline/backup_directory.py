@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import FileSystem, replace_file
-from toymq_py.storage.unclean_ends import LEFT_BY_PROCESSES
+from toymq_py.storage.topic_directories import LEFT_BY_PROCESSES
 
 MARK_NAME = "backup.json"
 MARK_VERSION = 1

@@ -23,8 +23,8 @@ from toymq_py.placement import worker_of
 from toymq_py.storage import partitions_file, webhooks_file
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.partitions_file import StoredPartitions
-from toymq_py.storage.topic_directories import check_topics, no_directories, topic_names
-from toymq_py.storage.unclean_ends import LEFT_BY_PROCESSES, carry_over
+from toymq_py.storage.topic_directories import LEFT_BY_PROCESSES, check_topics, no_directories, topic_names
+from toymq_py.storage.unclean_ends import carry_over
 from toymq_py.storage.workers_file import (
     Division,
     UnknownDivision,

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.fake_clock import FakeClock
 from toymq_py.errors import DiskLow, TierBehind
-from toymq_py.storage.commit.space_guard import SpaceGuard
+from toymq_py.storage.commit.space_guard import FULL_UNTIL_BYTES, SpaceGuard
 
 
 class Free:
@@ -41,6 +41,25 @@ def test_the_reserve_is_refused_and_given_back_at_twice_the_mark(caplog: pytest.
     clock.advance(0.2)
     guard.admit()
     assert not guard.low
+
+
+def test_a_disk_without_a_mark_is_full_until_twice_what_did_not_fit_is_free() -> None:
+    disk = Free(0)
+    guard = SpaceGuard(disk, "/data", 0, FakeClock())  # type: ignore[arg-type]
+    assert not guard.is_full(), "nothing was refused"
+    for size, until in ((10, FULL_UNTIL_BYTES), (FULL_UNTIL_BYTES, 2 * FULL_UNTIL_BYTES)):
+        disk.free = 0
+        guard.overflowed(size)
+        guard.admit()
+        disk.free = until - 1
+        assert guard.is_full()
+        disk.free = until
+        assert not guard.is_full()
+    disk.free = 0
+    assert not guard.is_full(), "none was refused since"
+    guard.overflowed(10)
+    guard.fitted()
+    assert not guard.is_full()
 
 
 def test_a_bucket_that_is_behind_refuses_publishes_and_makes_no_room(caplog: pytest.LogCaptureFixture) -> None:
