@@ -18,7 +18,7 @@ from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, Stamp, remove_tree
 from toymq_py.storage.restoring import check_restored
-from toymq_py.storage.topic_directories import begin, check_topics, mark, no_directories
+from toymq_py.storage.topic_directories import begin, check_topics, no_directories, note_mounted
 from toymq_py.storage.workers_file import check_undivided
 
 logger = logging.getLogger("toymq_py.broker")
@@ -105,7 +105,7 @@ class DataDirectory:
         fs.mkdir(topics)
         fs.sync_dir(self.path)
         fs.sync_dir(topics)  # a killed broker may have made names that are not on stable storage
-        mark(fs, self.path)
+        note_mounted(fs, self.path)
         assert self._lock is not None, "open() comes first"
         self._lock.watch(topics)
         for name in fs.listdir(topics):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.backups import DIR, TO, Crashing, broker, contents, do_backup, restored
+from tests.support.backups import DIR, Crashing, broker, contents, do_backup, restored
 from tests.support.broker_rig import BrokerRig
 from tests.support.sim_disk import SimDisk
 from toymq_py import partition_operations
@@ -20,7 +20,6 @@ from toymq_py.storage.fs import remove_tree
 from toymq_py.storage.offline.backup import back_up
 from toymq_py.storage.offline.redistribute import redistribute
 from toymq_py.storage.offline.repair import repair
-from toymq_py.storage.offline.restore import restore
 from toymq_py.storage.offline.verify import check_data_directory, verify
 from toymq_py.storage.workers_file import check_worker, divide, worker_path
 
@@ -213,7 +212,7 @@ def test_a_used_directory_without_topics_does_not_begin_empty(left: tuple[str, .
     for name in left:
         rig.put(name, b"")
     before = rig.disk.snapshot().keys()
-    with pytest.raises(DataDirectoryError, match=rf"^{DIR} has no directory topics, .*`mkdir -p {DIR}/topics/.toymq` goes on"):
+    with pytest.raises(DataDirectoryError, match=rf"^{DIR} has no directory topics, .*`mkdir {DIR}/topics` goes on"):
         rig.restart()
     for use in (check_data_directory, lambda fs, root: back_up(fs, root, "/data/b", pid=2, wall_ns=1)):
         with pytest.raises(DataDirectoryError, match="has no directory topics"):
@@ -223,98 +222,76 @@ def test_a_used_directory_without_topics_does_not_begin_empty(left: tuple[str, .
     rig.restart()
 
 
-def unmounted() -> BrokerRig:
-    """An empty directory is in the place of ``topics``: the mount point of a file system that is not mounted."""
-    rig = without_topics()
-    rig.disk.mkdir(f"{DIR}/topics")
-    return rig
+def mounted(monkeypatch: pytest.MonkeyPatch, directory: str) -> None:
+    """Have ``topics`` in a directory be a file system of its own."""
+    inode, topics = SimDisk.inode, f"{directory}/topics"
+    monkeypatch.setattr(SimDisk, "inode", lambda disk, path: (int(path == topics), inode(disk, path)[1]))
 
 
-def test_an_empty_mount_point_in_the_place_of_topics_does_not_begin_empty() -> None:
+def test_an_empty_mount_point_in_the_place_of_topics_does_not_begin_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """It began empty, and what was published was hidden when the file system was mounted."""
-    rig = unmounted()
+    with monkeypatch.context() as patch:
+        mounted(patch, DIR)
+        rig = broker()
+        rig.reopen(power_cut=True)
+        rig.broker.close()
+    remove_tree(rig.disk, f"{DIR}/topics")
+    rig.disk.mkdir(f"{DIR}/topics")
     before = rig.disk.snapshot().keys()
-    text = rf"^{DIR}/topics is not the directory .*`mkdir -p {DIR}/topics/\.toymq` goes on"
+    text = rf"^{DIR}/topics is empty, and was a file system of its own before: mount it; `rm {DIR}/topics-mounted` goes on"
     with pytest.raises(DataDirectoryError, match=text):
         rig.restart()
     for use in (
         check_data_directory, lambda fs, root: back_up(fs, root, "/data/b", pid=2, wall_ns=1),
         lambda fs, root: divide(fs, root, 2), lambda fs, root: redistribute(fs, root, 2),
     ):  # fmt: skip
-        with pytest.raises(DataDirectoryError, match="is not the directory that was used before"):
+        with pytest.raises(DataDirectoryError, match=text):
             use(rig.disk, DIR)
     assert rig.disk.snapshot().keys() <= before
-    rig.disk.mkdir(f"{DIR}/topics/.toymq")
+    rig.disk.unlink(f"{DIR}/topics-mounted")
     rig.restart()
 
 
-@pytest.mark.parametrize("worker", [0, 1])
-def test_nor_does_one_in_the_place_of_a_workers_topics(worker: int) -> None:
+def test_nor_does_one_in_the_place_of_a_workers_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SimDisk(random.Random(1))
     disk.mkdir(DIR)
     divide(disk, DIR, 2)
-    home = worker_path(DIR, worker)
-    rig = BrokerRig(disk=disk, data_dir=home)
-    rig.broker.close()
-    disk = rig.disk
-    remove_tree(disk, f"{home}/topics")
-    disk.mkdir(f"{home}/topics")
-    for use in (lambda: divide(disk, DIR, 2), lambda: redistribute(disk, DIR, 1), lambda: check_worker(disk, DIR, worker)):
-        with pytest.raises(DataDirectoryError, match=f"{home}/topics is not the directory that was used before"):
+    home = worker_path(DIR, 1)
+    with monkeypatch.context() as patch:
+        mounted(patch, home)
+        rig = BrokerRig(disk=disk, data_dir=home)
+        rig.broker.close()
+    for use in (lambda: divide(disk, DIR, 2), lambda: redistribute(disk, DIR, 1), lambda: check_worker(disk, DIR, 1)):
+        with pytest.raises(DataDirectoryError, match=f"^{home}/topics is empty, and was a file system of its own"):
             use()
 
 
-def test_a_broker_without_topics_starts_again_and_so_does_one_whose_topics_were_all_deleted() -> None:
-    rig = BrokerRig()
+def test_a_mounted_topics_without_topics_is_served_and_so_are_topics_that_are_mounted_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        mounted(patch, DIR)
+        rig = BrokerRig()
+        rig.reopen()
+        rig.publish("a", b"x")
     rig.reopen()
-    rig.publish("a", b"x")
+    assert not rig.disk.exists(f"{DIR}/topics-mounted")
     assert rig.delete("a") == 1
-    rig.reopen(power_cut=True)
     rig.reopen()
 
 
-def test_topics_that_were_copied_into_a_new_directory_are_served() -> None:
-    """`cp -r backup/topics/* data/topics` leaves out what begins with a dot."""
-    rig = broker()
-    before = contents(rig, "a")
-    rig.broker.close()
-    rig.disk.rmdir(f"{DIR}/topics/.toymq")
-    rig.restart()
-    assert contents(rig, "a") == before
-    assert rig.disk.is_dir(f"{DIR}/topics/.toymq")
-
-
-def test_a_restore_without_topics_beside_what_a_broker_has_left_is_served() -> None:
+def test_a_disk_that_refuses_the_mark_of_a_mount_point_does_not_keep_a_broker_from_starting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mounted(monkeypatch, DIR)
     rig = BrokerRig()
-    do_backup(rig)
     rig.broker.close()
-    remove_tree(rig.disk, f"{DIR}/topics")
-    restore(rig.disk, TO, DIR, pid=1)
+    rig.disk.unlink(f"{DIR}/topics-mounted")
+    rig.disk.fail("open", 1, errno.ENOSPC, path="topics-mounted")
     rig.restart()
-
-
-@pytest.mark.parametrize(("operation", "name"), [("mkdir", ".toymq"), ("open", "has-topics")])
-def test_a_disk_that_refuses_the_marks_does_not_keep_a_broker_from_starting(operation: str, name: str) -> None:
-    rig = unmounted()
-    rig.disk.unlink(f"{DIR}/has-topics")
-    rig.disk.fail(operation, 1, errno.ENOSPC, path=name)
-    rig.restart()
-    assert not rig.disk.exists(f"{DIR}/has-topics")
+    assert not rig.disk.exists(f"{DIR}/topics-mounted")
     rig.reopen()
-    assert rig.disk.exists(f"{DIR}/has-topics")
-
-
-def test_no_power_cut_leaves_the_mark_beside_topics_without_the_one_inside() -> None:
-    for seed in range(60):
-        rig = BrokerRig(disk=SimDisk(random.Random(seed)))
-        rig.broker.close()
-        rig.disk.unlink(f"{DIR}/has-topics")
-        rig.disk.rmdir(f"{DIR}/topics/.toymq")
-        rig.disk.sync_dir(DIR)
-        crashing = Crashing(rig.disk)
-        Broker(rig.options, fs=crashing, scheduler=rig.loop, clock=rig.clock).open(1)
-        for left in crashing.crashed:
-            BrokerRig(disk=left)
+    assert rig.disk.exists(f"{DIR}/topics-mounted")
 
 
 def test_a_file_in_the_place_of_topics_is_told() -> None:

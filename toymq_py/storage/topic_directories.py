@@ -1,7 +1,7 @@
 """The directories of topics in a data directory, for what knows no open broker. Contract: storage.md, "Layout"; ADR 0221.
 
-An empty mount point is told from a ``topics`` without topics by two marks: ``.toymq`` is in the directory, and ``has-topics``
-beside it says so (ADR 0253).
+``topics`` may be a file system of its own, or lead to one. Where it is, a start leaves the file ``topics-mounted`` beside it:
+the empty mount point is not to be taken for a broker without topics (ADR 0253).
 """
 
 from collections.abc import Iterator
@@ -12,16 +12,13 @@ from toymq_py.names import is_topic_name
 from toymq_py.storage import unclean_ends
 from toymq_py.storage.fs import FileSystem
 
-INSIDE_NAME = ".toymq"
-"""An empty directory in ``topics``, which is the one that a broker has used. No topic and nothing in the stream
-to replicas has such a name."""
-BESIDE_NAME = "has-topics"
-"""An empty file, which is made behind the one inside and is gone before it."""
+MOUNTED_NAME = "topics-mounted"
+"""An empty file of this machine alone: when a broker last started, ``topics`` was on another file system than the rest."""
 OF_A_USED_DIRECTORY = frozenset((
-    BESIDE_NAME, "LOCK", "quarantine", "alerts.json", "amqp.json", "moves.json", "partitions.json", "webhooks.json",
+    MOUNTED_NAME, "LOCK", "quarantine", "alerts.json", "amqp.json", "moves.json", "partitions.json", "webhooks.json",
 ))  # fmt: skip
 """What is only where ``topics`` was before."""
-LEFT_BY_PROCESSES = frozenset(("LOCK", unclean_ends.FILE_NAME, BESIDE_NAME))
+LEFT_BY_PROCESSES = frozenset(("LOCK", unclean_ends.FILE_NAME, MOUNTED_NAME))
 """What a process that had a data directory leaves in it without having stored anything."""
 
 
@@ -55,54 +52,37 @@ def begin(fs: FileSystem, data_dir: str) -> None:
         fs.sync_dir(data_dir)
 
 
-def mark(fs: FileSystem, data_dir: str) -> None:
-    """Make the marks, synced, where they are not. A disk that refuses, such as a full one, leaves that to a later start."""
-    inside, beside = f"{data_dir}/topics/{INSIDE_NAME}", f"{data_dir}/{BESIDE_NAME}"
-    with suppress(OSError):
-        if not fs.is_dir(inside):  # also of topics that were copied here without it
-            fs.mkdir(inside)
-            fs.sync_dir(f"{data_dir}/topics")
-        if not fs.exists(beside):
-            fs.open(beside, create=True).close()
-            fs.sync_dir(data_dir)
-
-
-def unmark(fs: FileSystem, data_dir: str) -> None:
-    """Remove the marks, for ``topics`` to be removed. Raises: OSError."""
-    beside, inside = f"{data_dir}/{BESIDE_NAME}", f"{data_dir}/topics/{INSIDE_NAME}"
-    if fs.exists(beside):
-        fs.unlink(beside)
-        fs.sync_dir(data_dir)
-    if fs.is_dir(inside):
-        fs.rmdir(inside)
-
-
-def is_unused(fs: FileSystem, data_dir: str) -> bool:
-    """Whether ``topics`` is missing, or has nothing but the mark. Raises: OSError."""
-    topics = f"{data_dir}/topics"
-    return not fs.is_dir(topics) or {*fs.listdir(topics)} <= {INSIDE_NAME}
-
-
 def check_topics(fs: FileSystem, data_dir: str) -> None:
-    """Raise DataDirectoryError when ``topics`` is not there, or an empty directory is in its place, as of a mount point: the
-    data directory looks like one that never had a topic."""
+    """Raise DataDirectoryError when ``topics`` is not there, or is a mount point without its file system: the directory looks
+    like one that never had a topic."""
     names = {*fs.listdir(data_dir)}
-    topics, marked = f"{data_dir}/topics", BESIDE_NAME in names
+    topics, mounted = f"{data_dir}/topics", f"{data_dir}/{MOUNTED_NAME}"
     if not fs.is_dir(topics):
-        there = OF_A_USED_DIRECTORY & names
-        if not there or ("workers" in names and not marked):
+        if (there := OF_A_USED_DIRECTORY & names) and "workers" not in names:
+            raise DataDirectoryError(
+                f"{data_dir} has no directory topics, and was used before, it has {min(there)}: mount the file system of its "
+                f"topics, or restore it from a backup; `mkdir {topics}` goes on without them"
+            )
+    elif MOUNTED_NAME in names and not _is_mounted(fs, data_dir) and not topic_names(fs, data_dir):
+        raise DataDirectoryError(
+            f"{topics} is empty, and was a file system of its own before: mount it; `rm {mounted}` goes on without its topics"
+        )
+
+
+def note_mounted(fs: FileSystem, data_dir: str) -> None:
+    """Note for ``check_topics`` whether ``topics`` is a file system of its own. A disk that refuses, such as a full one,
+    leaves that to the next start."""
+    path = f"{data_dir}/{MOUNTED_NAME}"
+    with suppress(OSError):
+        mounted = _is_mounted(fs, data_dir)
+        if mounted == fs.exists(path):
             return
-        what = f"{data_dir} has no directory topics, and was used before, it has {min(there)}"
-    elif marked and not fs.is_dir(f"{topics}/{INSIDE_NAME}") and not topic_names(fs, data_dir):
-        what = f"{topics} is not the directory that was used before, it has neither {INSIDE_NAME} nor topics"
-    else:
-        return
-    raise DataDirectoryError(
-        f"{what}: mount the file system of its topics, or restore it from a backup; `{made_anew(data_dir)}` goes on without "
-        "them"
-    )
+        if mounted:
+            fs.open(path, create=True).close()
+        else:
+            fs.unlink(path)
+        fs.sync_dir(data_dir)
 
 
-def made_anew(data_dir: str) -> str:
-    """The command that makes ``topics`` where it is missing, or is not the one that was used."""
-    return f"mkdir -p {data_dir}/topics/{INSIDE_NAME}"
+def _is_mounted(fs: FileSystem, data_dir: str) -> bool:
+    return fs.inode(f"{data_dir}/topics")[0] != fs.inode(data_dir)[0]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import FileSystem, replace_file
-from toymq_py.storage.topic_directories import LEFT_BY_PROCESSES, check_topics, is_unused, made_anew, topic_names, unmark
+from toymq_py.storage.topic_directories import LEFT_BY_PROCESSES, check_topics, topic_names
 
 FILE_NAME = "workers.json"
 
@@ -66,7 +66,7 @@ def check_worker(fs: FileSystem, data_dir: str, worker: int) -> None:
     if not fs.is_dir(f"{path}/topics"):
         raise DataDirectoryError(
             f"{path} is missing, or has no topics directory, and it has the topics of worker {worker}: mount its file system, "
-            f"or restore it from a backup; `{made_anew(path)}` goes on without them"
+            f"or restore it from a backup; `mkdir -p {path}/topics` goes on without them"
         )
     check_topics(fs, path)
 
@@ -175,8 +175,7 @@ def divide(fs: FileSystem, data_dir: str, number: int) -> None:
 def drop_empty_topics(fs: FileSystem, directory: str) -> None:
     """Remove ``topics`` where it is empty: other directories have the topics. Raises: OSError."""
     topics = f"{directory}/topics"
-    if fs.is_dir(topics) and is_unused(fs, directory):
-        unmark(fs, directory)
+    if fs.is_dir(topics) and not fs.listdir(topics):
         fs.rmdir(topics)
         fs.sync_dir(directory)
 
@@ -187,7 +186,7 @@ def _used(fs: FileSystem, data_dir: str) -> str | None:
     for name in fs.listdir(data_dir):
         if name not in OF_A_NEW_DIRECTORY:
             return name
-    if not is_unused(fs, data_dir):
+    if fs.is_dir(f"{data_dir}/topics") and fs.listdir(f"{data_dir}/topics"):
         return "topics"
     workers = f"{data_dir}/workers"
     for name in fs.listdir(workers) if fs.is_dir(workers) else ():

@@ -21,7 +21,7 @@ def test_directories_with_legal_names_are_topics_and_other_things_with_such_name
 
 
 def test_topics_are_made_in_a_new_directory_alone() -> None:
-    assert {"LOCK", "has-topics", "quarantine", *(file.name for file in BESIDE)} == OF_A_USED_DIRECTORY
+    assert {"LOCK", "quarantine", "topics-mounted", *(file.name for file in BESIDE)} == OF_A_USED_DIRECTORY
     for name in (*OF_A_USED_DIRECTORY, "workers", "topics.restoring", "lost+found"):
         disk = SimDisk(random.Random(1))
         disk.mkdir("/data")

@@ -100,7 +100,7 @@ def test_a_worker_whose_directory_is_gone_is_not_begun_anew(tmp_path: Path, left
     (home / "topics").rmdir()
     if left == "nothing":
         home.rmdir()
-    remedy = f"mount its file system, or restore it from a backup; `mkdir -p {home}/topics/.toymq` goes on without them"
+    remedy = f"mount its file system, or restore it from a backup; `mkdir -p {home}/topics` goes on without them"
     with pytest.raises(DataDirectoryError, match=f"{home} is missing, .* topics of worker 1: {remedy}"):
         divide(FS, root, 2)
     assert home.exists() == (left != "nothing")

@@ -13,7 +13,7 @@ from toymq_py.storage.offline.beside import BESIDE
 from toymq_py.storage.offline.verify import TopicReport, verify_topic
 from toymq_py.storage.restoring import DIRECTORY_NAME, is_interrupted
 from toymq_py.storage.scanner import Progress
-from toymq_py.storage.topic_directories import INSIDE_NAME, topic_names
+from toymq_py.storage.topic_directories import topic_names
 
 _LEFTOVERS = (DIRECTORY_NAME, *(name for file in BESIDE for name in (file.name, f"{file.name}.tmp")))
 """What an interrupted restore leaves."""
@@ -58,7 +58,6 @@ def restore(
             staging = f"{data_dir}/{DIRECTORY_NAME}"
             remove_tree(fs, staging)
             fs.mkdir(staging)
-            fs.mkdir(f"{staging}/{INSIDE_NAME}")
             for name in topic_names(fs, backup_dir):
                 _copy_tree(fs, f"{backup_dir}/topics/{name}", f"{staging}/{name}", progress)
             fs.sync_dir(staging)

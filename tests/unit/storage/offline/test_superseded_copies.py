@@ -105,14 +105,13 @@ def test_what_was_put_aside_before_stays() -> None:
 
 
 def test_a_directory_without_topics_changes_no_backup() -> None:
-    """The volume was not mounted: with --prune the backup was emptied. Without the marks, of an older toymq."""
+    """The volume was not mounted: with --prune the backup was emptied."""
     rig = broker()
     do_backup(rig)
     before = rig.disk.snapshot()
     rig.broker.close()
     remove_tree(rig.disk, f"{DIR}/topics")
     rig.disk.mkdir(f"{DIR}/topics")
-    rig.disk.unlink(f"{DIR}/has-topics")
     for prune in (True, False):
         with pytest.raises(DataDirectoryError, match="has no topics, the backup has 3"):
             do_backup(rig, prune=prune)
