@@ -159,10 +159,7 @@ def test_goals_measure_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(goals, "IDLE_SESSIONS", 20)
     kept, picture = tmp_path / "goals.json", tmp_path / "goals.png"
     short = ["--messages", "60", "--runs", "1", "--warmup", "10ms", "--data-dir", str(tmp_path)]
-    for duration in ("100ms", "1s", "5s"):  # on a machine on which nothing happens for a tenth of a second, longer
-        done = bench("goals", *short, "--seconds", duration, "--json", str(kept), "--plot", str(picture))
-        if "no message was completed" not in done.output:
-            break
+    done = bench("goals", *short, "--seconds", "100ms", "--json", str(kept), "--plot", str(picture))
     assert done.exit_code == 0, done.output
     shown = [line for line in done.stdout.splitlines() if line.rstrip("*").endswith(("goal", "floor", "MISSED"))]
     assert len(shown) == len(goals.GOALS)

@@ -21,7 +21,8 @@ from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import RealFileSystem
 from toymqctl.cli import main as toymqctl
 
-ROOMY = replace(EMBEDDED, min_free_bytes=0)
+ROOMY = replace(EMBEDDED, min_free_bytes=0, shutdown_timeout_ms=TIMEOUT_S * 1000)
+"""Options of a directory that has a clean stop on a busy machine, too."""
 
 
 def test_a_wait_outlives_the_process_that_serves(tmp_path: Path) -> None:
@@ -76,9 +77,10 @@ def test_a_program_that_ends_without_closing_gives_the_directory_back(tmp_path: 
 
 CARELESS = """
 import sys
+from dataclasses import replace
 from toymq import sync
-from toymq_py.embedded import host
-mq = sync.open(sys.argv[1])
+from toymq_py.embedded.host import EMBEDDED
+mq = sync.open(sys.argv[1], options=replace(EMBEDDED, shutdown_timeout_ms=4000))
 mq.pub("t", b"x")
 sys.exit(3)
 """
