@@ -461,19 +461,18 @@ def simulate(scenario: Callable[[World], Coroutine[Any, Any, None]], seed: int =
         while any(group.serving is None for group in world.groups.values()):  # noqa: ASYNC110 (of other tasks)
             await asyncio.sleep(0.1)
         await asyncio.sleep(1.0)  # they know each other
-        try:
-            await scenario(world)
-        finally:
-            left = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in left:
-                task.cancel()
-            await asyncio.sleep(0)  # those of a life that died wait for its disk for ever
-            running.clear()
+        await scenario(world)
+        running.clear()
 
     loop.set_exception_handler(_report)
     try:
         loop.run_until_complete(begin())
     finally:
+        for task in asyncio.all_tasks(loop):  # also where the simulation waits for something that never happens
+            task.cancel()
+        loop.call_soon(loop.stop)
+        with suppress(RuntimeError):
+            loop.run_forever()  # a turn: those of a life that died wait for its disk for ever
         loop.close()
 
 

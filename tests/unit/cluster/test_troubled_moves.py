@@ -12,7 +12,7 @@ from tests.support.elections import until_answered
 from tests.support.move_world import GROUPS, TOPIC, World, asked, moved, simulate
 from tests.support.shares import seeds
 from tests.support.simulated_etcd import Loss
-from toymq_py.cluster.group_placement import GroupPlacement
+from toymq_py.cluster.held_topics import HeldTopics
 from toymq_py.replication.key_values import Transaction
 
 
@@ -132,13 +132,13 @@ def _some_seed_finds(numbers: Iterable[int]) -> None:
 def test_a_copy_that_is_removed_before_the_attempt_is_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a new number in etcd, the other leader may still give the topic to a copy that was removed."""
 
-    async def take(self: GroupPlacement, topic: str, attempt: int) -> bool:
+    async def take(self: HeldTopics, topic: str, attempt: int) -> bool:
         record = await until_answered(partial(self._kept.record, topic))
         if record is not None:
-            self._learn(topic, record)
-        return record is not None and record.group == self.group
+            self._books.learn(topic, record)
+        return record is not None and record.group == self._books.group
 
-    monkeypatch.setattr(GroupPlacement, "take", take)
+    monkeypatch.setattr(HeldTopics, "take", take)
     _some_seed_finds(range(400))
 
 
