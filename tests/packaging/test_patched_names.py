@@ -22,8 +22,8 @@ def rare_tests() -> list[str]:
 
 
 def replaced(tree: ast.AST, module: ModuleType) -> Iterator[tuple[int, str, object]]:
-    """(line, what is replaced, it): of `setattr("module.name", …)`, and of `setattr(owner, "name", …)` where the owner is a name
-    of the module, or below one."""
+    """(line, what is replaced, it): of `setattr("module.name", …)`, and of `setattr(owner, "name", …)` where the owner is one
+    of the module's names, or below one."""
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setattr"):
             continue
