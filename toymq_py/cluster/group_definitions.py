@@ -14,7 +14,7 @@ from dataclasses import replace
 from toymq_py.broker import Broker
 from toymq_py.config.definitions import Definitions
 from toymq_py.config.topic_definitions import CreateTopic
-from toymq_py.errors import ConfigError, Moved, NameBusy, PlacementUnknown, RequestError
+from toymq_py.errors import ConfigError, Moved, NameBusy, NoSuchTopic, PlacementUnknown, RequestError
 from toymq_py.partitions import PARTITIONS
 from toymq_py.runtime.definitions import apply_definitions, openable
 
@@ -117,11 +117,13 @@ class GroupDefinitions:
             try:
                 assert self._divide is not None
                 await self._divide(name, {PARTITIONS: str(topic.partitions)} if known else change.words)
-            except PlacementUnknown as error:
+            except (PlacementUnknown, NoSuchTopic) as error:  # the name is busy: another leader makes it at the same time
                 logger.info("%s: topic %s: %s", self._source, name, error)
                 left.append(name)
             except RequestError as error:
                 logger.error("%s: topic %s: %s", self._source, name, error)  # noqa: TRY400 (one line)
+                if error.retryable:  # the disk is full, or a leader ends
+                    left.append(name)
             else:
                 if not known:
                     logger.info("%s: %s", self._source, change)

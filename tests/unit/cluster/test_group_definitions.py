@@ -10,7 +10,7 @@ from toymq_py import partition_operations
 from toymq_py.cluster import group_definitions
 from toymq_py.cluster.group_definitions import GroupDefinitions
 from toymq_py.config.definitions import parse
-from toymq_py.errors import BeingPlaced, Moved, PlacementUnknown, RequestError, TopicExists
+from toymq_py.errors import BeingDeleted, BeingPlaced, DiskFull, Moved, NoSuchTopic, PlacementUnknown, RequestError, TopicExists
 from toymq_py.placement import Placement
 
 FILE = parse(
@@ -151,6 +151,24 @@ async def test_partitions_are_made_at_all_groups_once_this_one_serves_and_all_ha
     await worked(rig, GroupDefinitions(DIVIDED, "defs.toml", rig.broker, divide).run)
     assert divide.words[-1] == {"partitions": "2"}, "they are there; a leader may have died before all groups had theirs"
     assert "+ topic" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BeingDeleted("jobs", lambda call: None, "is being made"), NoSuchTopic("jobs is being made: send it again in a moment"),
+        DiskFull("no space left"),
+    ],
+    ids=["here", "there", "disk"],
+)  # fmt: skip
+async def test_partitions_that_another_leader_makes_at_the_same_time_are_not_left_to_it(
+    error: RequestError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of this group never got their settings and consumers."""
+    monkeypatch.setattr(group_definitions, "AGAIN_S", 0.0)
+    rig, _ = divided()
+    await worked(rig, GroupDefinitions(DIVIDED, "defs.toml", rig.broker, Divider(rig, error)).run)
+    assert [[one["consumer"] for one in topic.describe()["consumers"]] for topic in rig.broker.topics.values()] == [["c"]] * 2
 
 
 async def test_what_cannot_be_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
