@@ -68,7 +68,7 @@ async def test_the_broker_dies_at_its_point_and_comes_back(killed: Path, tmp_pat
     if await broker.come_up(Point(place, NTH.get(place, 1), after)):
         assert place != "recovery"
         before += await asyncio.to_thread(work, broker.port, 100_000)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(30):
             assert await broker.ended() == -signal.SIGKILL
     else:
         # A start writes what it found, removes what is over and seals: on a busy machine before it says that it is ready.

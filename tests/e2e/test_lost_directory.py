@@ -71,7 +71,7 @@ async def test_an_embedded_broker_does_not_begin_a_new_directory_in_its_place(tm
         await mq.pub("orders", b"x")
         remove(data)
         ended = asyncio.wrap_future(mq._host.ended)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(20):
             await ended
         assert not data.exists()
         with pytest.raises(toymq.ToymqError):

@@ -28,7 +28,7 @@ async def stats(served: InProcess) -> dict[str, object]:
 
 async def until(holds: Callable[[], bool]) -> None:
     """Let the loop turn until something holds: the other end of a connection has no event for us."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0)
 

@@ -42,7 +42,7 @@ with sync.connect(url, tracing=Tracing(provider)) as mq:
         with provider.get_tracer("shop").start_as_current_span("checkout"):
             mq.pub("orders", b"hello", headers={"color": "red"})
     else:
-        with mq.sub("orders", "billing") as messages, messages.next(timeout=60).process() as message:
+        with mq.sub("orders", "billing") as messages, messages.next(timeout=10).process() as message:
             assert message.headers["color"] == "red"
             with provider.get_tracer("billing").start_as_current_span("charge"):
                 pass
@@ -125,7 +125,7 @@ async def test_a_handler_runs_in_a_span_below_the_publish(tmp_path: Path) -> Non
     async with serving(tmp_path) as served, toymq.connect(f"127.0.0.1:{served.port}", tracing=spans.tracing) as mq:
         await mq.pub("orders", b"x")
         async with mq.sub("orders", "c") as messages:
-            message = await messages.next(timeout=60)
+            message = await messages.next(timeout=10)
             assert "traceparent" in message.headers
             inside = None
             with suppress(ValueError):
@@ -133,7 +133,7 @@ async def test_a_handler_runs_in_a_span_below_the_publish(tmp_path: Path) -> Non
                     inside = trace.get_current_span().get_span_context()
                     raise ValueError("no such order")
             assert not trace.get_current_span().get_span_context().is_valid, "the span ended with the block"
-            again = await messages.next(timeout=60)
+            again = await messages.next(timeout=10)
             async with again.process():
                 pass
     (publish,), (failed, worked) = spans.of("publish orders"), spans.of("process orders")
@@ -162,7 +162,7 @@ async def test_each_message_of_many_has_a_span_of_its_own(tmp_path: Path) -> Non
     async with serving(tmp_path) as served, toymq.connect(f"127.0.0.1:{served.port}", tracing=spans.tracing) as mq:
         await mq.pub_many("orders", [b"x", (None, b"y", {"color": "red"})])
         async with mq.sub("orders", "c") as messages:
-            found = [(await messages.next(timeout=60)).headers for _ in range(2)]
+            found = [(await messages.next(timeout=10)).headers for _ in range(2)]
     assert [headers["traceparent"].split("-")[2] for headers in found] == [
         f"{span.context.span_id:016x}" for span in spans.of("create orders")
     ]
@@ -176,7 +176,7 @@ async def test_what_was_there_already_travels_on(tmp_path: Path) -> None:
         with spans.provider.get_tracer("caller").start_as_current_span("request") as request:
             await mq.pub("orders", b"x", headers={"color": "red"})
         async with mq.sub("orders", "c") as messages:
-            headers = (await messages.next(timeout=60)).headers
+            headers = (await messages.next(timeout=10)).headers
     assert headers["color"] == "red"
     assert headers["traceparent"].split("-")[1:3] == [
         f"{request.get_span_context().trace_id:032x}", f"{request.get_span_context().span_id:016x}"

@@ -19,7 +19,7 @@ async def inflight(wire: AsyncWire, topic: bytes = b"t") -> int:
 
 async def waiting(served: InProcess, pulls: int) -> None:
     """So many PULLs have looked and wait: the other end of a connection has no event for us."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         while sum(session._deliveries.pull is not None for session in served.server._sessions) < pulls:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -143,7 +143,7 @@ async def test_a_worker_that_does_not_read_blocks_nobody(tmp_path: Path) -> None
         seen: set[int] = set()
         session = min(served.server._sessions, key=lambda session: session.number)
         await work_off(worker, seen, 1)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             while not session._writer.paused:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         leased = session._deliveries.by_name["t"].inflight
@@ -236,7 +236,7 @@ async def test_eight_workers_some_of_which_die(tmp_path: Path) -> None:
                 for message in [message for message, holder in held.items() if holder is worker]:
                     del held[message]
 
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(work(worker, 20 if n % 2 else -1)) for n, worker in enumerate(workers)]
             while len(done) < count and not any(task.done() and task.exception() for task in running):  # noqa: ASYNC110
                 await asyncio.sleep(0)

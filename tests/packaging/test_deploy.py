@@ -110,7 +110,7 @@ def test_the_container_runs_with_its_arguments_and_its_probes_see_it(tmp_path: P
     with BrokerProcess(tmp_path / "d", *options) as broker:
         assert "/metrics ready" in broker.ready_line
         for where, _, path in probes():
-            assert urllib.request.urlopen(broker.http.rstrip("/") + path, timeout=60).status == 200, where
+            assert urllib.request.urlopen(broker.http.rstrip("/") + path, timeout=10).status == 200, where
         here = [word.replace(f"http://127.0.0.1:{http_port}/", broker.http) for word in check]
         assert subprocess.run([sys.executable, *here], timeout=20, check=False).returncode == 0
     failed = subprocess.run([sys.executable, *here], timeout=20, check=False, stderr=subprocess.PIPE)
@@ -146,7 +146,7 @@ def ended(process: subprocess.Popen[str]) -> str:
 def status(url: str, token: str = "") -> int:
     request = urllib.request.Request(url, headers={"authorization": f"Bearer {token}"} if token else {})
     try:
-        answer: int = urllib.request.urlopen(request, timeout=60).status
+        answer: int = urllib.request.urlopen(request, timeout=10).status
     except urllib.error.HTTPError as error:
         return error.code
     return answer

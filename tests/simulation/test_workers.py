@@ -24,7 +24,8 @@ pytestmark = [
     pytest.mark.usefixtures("without_log"),
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
 ]
-SEEDS = 4
+WORLDS = (0, 1, 2, 6)
+"""Worlds in which all that is looked for occurs; choose others when the worlds have changed."""
 SEVERAL_LIVES = Plan()
 ONE_LIFE = Plan(lives=1)
 """The number of workers does not change."""
@@ -34,7 +35,7 @@ def test_every_promise_is_kept() -> None:
     done: Counter[str] = Counter()
     numbers: set[int | None] = set()
     total = Verdict()
-    for seed in range(SEEDS):
+    for seed in WORLDS:
         events, verdict = run(seed)
         assert verdict.ok, f"seed {seed}: {verdict.violations[0]}"
         total.kills += verdict.kills
@@ -43,11 +44,11 @@ def test_every_promise_is_kept() -> None:
         done.update("moved" for event in events if event.note == "MOVED")
         done.update("kill of a worker" for event in events if event.op == "kill" and event.worker is not None)
         numbers |= {event.workers for event in events if event.op == "start"}
-    assert total.kills > SEEDS
-    assert done["kill of a worker"] > SEEDS / 2
+    assert total.kills > len(WORLDS)
+    assert done["kill of a worker"] > len(WORLDS) / 2
     assert numbers == {1, 2, 3}
     for op in ("pull", "letter", "redrive", "config", "delete", "moved"):
-        assert done[op], f"{op} occurs: {done}"
+        assert done[op] > 1, f"{op} occurs: {done}"
 
 
 @pytest.mark.torture
@@ -77,15 +78,6 @@ def caught(promise: str, seeds: int = 12, plan: Plan = SEVERAL_LIVES, first: int
         if any(promise in violation.promise for violation in verdict.violations):
             return True
     return False
-
-
-def caught_or_refused(promise: str, seeds: int) -> bool:
-    """As ``caught``; or the next start or division refuses the directory: a worker is gone with its name, or a topic is at two
-    places."""
-    try:
-        return caught(promise, seeds)
-    except ExceptionGroup as error:
-        return error.subgroup(DataDirectoryError) is not None
 
 
 LOST = "an acknowledged message never came to"
@@ -180,7 +172,7 @@ def test_a_command_that_is_refused_with_moved_and_done_is_caught(monkeypatch: py
 
 def test_a_division_that_puts_topics_into_a_wrong_place_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redistribute, "worker_of", lambda topic, number: 0)
-    assert caught_or_refused(LOST, 20)
+    assert caught(LOST, 20, first=6)
 
 
 def test_a_division_that_forgets_to_sync_its_renames_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,6 +184,10 @@ def test_a_division_that_forgets_to_sync_its_renames_is_caught(monkeypatch: pyte
         real(fs, *rest)
 
     monkeypatch.setattr("tests.simulation.workers.redistribute", forgetful)
-    assert caught_or_refused(LOST, 60)
+    try:
+        found = caught(LOST, 60)
+    except ExceptionGroup as error:  # the directory of a worker is gone with its name, which is refused
+        found = error.subgroup(DataDirectoryError) is not None
+    assert found
 
 

@@ -127,5 +127,5 @@ def follower_with_files(root: Path) -> FollowerRig:
 
 async def follow(follower: FollowerRig, leader: FakeLeader, epoch: int = 7) -> FollowEnd:
     """Follow until the link ends."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(15):
         return await follower.follow(leader, epoch)  # type: ignore[arg-type]

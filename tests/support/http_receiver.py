@@ -36,7 +36,7 @@ class Receiver:
             writer.close()
 
     async def next(self) -> tuple[dict[str, str], bytes]:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             return await self.pushes.get()
 
 

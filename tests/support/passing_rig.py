@@ -109,14 +109,14 @@ class Rig:
     async def hears(self, text: str) -> None:
         """What the other worker is told."""
         await self.there.wait()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             assert (await self.reader.readexactly(len(text))).decode() == text
 
     def says(self, text: str) -> None:
         self.writer.write(text.encode())
 
     async def client_reads(self, text: str) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             while len(self.written) < len(text):
                 self.woken.clear()
                 await self.woken.wait()

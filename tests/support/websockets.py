@@ -27,7 +27,7 @@ class Frames:
         await self.socket.send(json.dumps(frame))
 
     async def hear(self) -> dict[str, Any]:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             frame: dict[str, Any] = json.loads(await self.socket.recv())
         return frame
 
@@ -62,7 +62,7 @@ async def unread_websocket(port: int) -> asyncio.StreamWriter:
     await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", port))
     reader, writer = await asyncio.open_connection(sock=connection)
     writer.write(HANDSHAKE + b"\r\n")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
     return writer
 
@@ -84,7 +84,7 @@ async def silent_websocket(port: int) -> socket.socket:
 async def rest_of(connection: socket.socket) -> list[dict[str, Any]]:
     """All frames that came whole."""
     data, found = b"", []
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         while piece := await asyncio.get_running_loop().sock_recv(connection, 1 << 20):
             data += piece
     while len(data) > 4:

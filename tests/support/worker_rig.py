@@ -20,7 +20,7 @@ async def working(app: App, **options: Any) -> AsyncIterator[asyncio.Task[bool]]
 
 
 async def until(done: Callable[[], Awaitable[bool]] | Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(30):
         while True:
             found = done()
             if (await found if isinstance(found, Awaitable) else found):

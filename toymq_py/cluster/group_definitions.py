@@ -10,10 +10,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
+from logging import ERROR, INFO
 
 from toymq_py.broker import Broker
 from toymq_py.config.definitions import Definitions
 from toymq_py.config.topic_definitions import CreateTopic
+from toymq_py.disk_errors import NO_DESCRIPTORS, NO_SPACE
 from toymq_py.errors import ConfigError, Moved, NameBusy, NoSuchTopic, PlacementUnknown, RequestError
 from toymq_py.partitions import PARTITIONS
 from toymq_py.runtime.definitions import apply_definitions, openable
@@ -25,6 +27,14 @@ AGAIN_S = 5.0
 
 Divide = Callable[[str, Mapping[str, str]], Awaitable[None]]
 """Makes a partitioned topic at all groups. Raises: as CREATE; PlacementUnknown, too, while a group has no leader."""
+
+
+def passes(error: BaseException | None) -> bool:
+    """Whether the same may be done later: a group is away, the disk is full, or the name is busy as another leader makes the
+    topic in the same moment."""
+    if isinstance(error, OSError):
+        return error.errno in NO_SPACE or error.errno in NO_DESCRIPTORS
+    return isinstance(error, RequestError) and (error.retryable or isinstance(error, NoSuchTopic))
 
 
 class GroupDefinitions:
@@ -62,6 +72,8 @@ class GroupDefinitions:
                     await self._apply([name])
                 except ConfigError as error:
                     logger.error("%s: %s", self._source, error)  # noqa: TRY400 (one line)
+                    if passes(error.__cause__):
+                        self._left.append(name)
 
     async def run(self) -> None:
         """Go on with what is left, until there is nothing. While partitions are made the other groups ask this one, so clients
@@ -117,12 +129,9 @@ class GroupDefinitions:
             try:
                 assert self._divide is not None
                 await self._divide(name, {PARTITIONS: str(topic.partitions)} if known else change.words)
-            except (PlacementUnknown, NoSuchTopic) as error:  # the name is busy: another leader makes it at the same time
-                logger.info("%s: topic %s: %s", self._source, name, error)
-                left.append(name)
             except RequestError as error:
-                logger.error("%s: topic %s: %s", self._source, name, error)  # noqa: TRY400 (one line)
-                if error.retryable:  # the disk is full, or a leader ends
+                logger.log(INFO if passes(error) else ERROR, "%s: topic %s: %s", self._source, name, error)
+                if passes(error):
                     left.append(name)
             else:
                 if not known:

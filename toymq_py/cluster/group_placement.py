@@ -369,8 +369,8 @@ class GroupPlacement(Placement):
         """Write the record of a topic, or learn that there is one. In a group that is named, where its leader answers: else the
         record would be of a topic that is not there. Raises: EtcdError, PlacementUnknown."""
         group = self._chosen(origin) if wanted is None else wanted
-        connect = partial(self.connected, group, lambda frames: None)
-        if wanted not in (None, self.group) and not await group_views.answers(connect):
+        is_there = group != self.group and wanted is not None
+        if is_there and not await group_views.answers(partial(self.connected, group, lambda frames: None)):
             raise PlacementUnknown(f"{origin} was not made: group {group} {self.problem_of(group) or 'does not answer'}")
         async with self._turns:
             if self._loop.time() < self._away_until:

@@ -23,14 +23,14 @@ async def inflight(mq: Client, topic: str, consumer: str) -> int:
 
 async def polling(served: InProcess, count: int) -> None:
     """So many PULLs wait in the broker."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         while sum(session._deliveries.pull is not None for session in served.server._sessions) < count:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
 async def connections(served: InProcess, count: int) -> None:
     """No more sessions than these are left."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         while len(served.server._sessions) > count:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -115,7 +115,7 @@ async def test_a_pull_that_is_cancelled_anywhere_loses_nothing(mq: Client) -> No
     for step in range(60):
         cancelled = await cancelled_at(mq.pull("jobs", "c", 2, wait=5, visibility=3600), step)
         found: list[Message] = []
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             while cancelled and len(found) < 2:
                 found += await mq.pull("jobs", "c", 2, wait=5, visibility=3600)
         assert sorted(each.id for each in found) == ([0, 1] if cancelled else [])
@@ -146,7 +146,7 @@ async def test_what_comes_for_a_pull_that_was_left_is_given_back() -> None:
         await peer.expect("QUIT")
         peer.say(message(3, topic="a.x") + message(4, topic="a.x") + message(9, topic="a.y") + b"OK 3\nOK 0\n")
 
-    async with following(main, pulling) as url, connect(url) as mq, asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+    async with following(main, pulling) as url, connect(url) as mq, asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(mq.pull("a.*", "c", 5, wait=60))
         await asked.wait()
         waiting.cancel()

@@ -363,7 +363,7 @@ async def test_workers_that_wait_for_their_broker_can_be_stopped() -> None:
         async def work() -> None: ...
 
         stop = asyncio.Event()
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(app.run(stop))
             for _ in range(2):  # so it waits, and tries again
                 (await asyncio.get_running_loop().sock_accept(not_ready))[0].close()

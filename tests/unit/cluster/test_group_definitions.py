@@ -1,6 +1,7 @@
 """Definitions at the leaders of two groups: each topic is made once, where it is placed, whoever comes first."""
 
 import asyncio
+import errno
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -101,6 +102,24 @@ async def test_a_topic_at_fault_is_said_and_the_others_are_made(caplog: pytest.L
     await worked(rig, GroupDefinitions(FILE, "defs.toml", rig.broker, None).apply)
     assert len(rig.broker.topics) == 2
     assert "defs.toml: topic " in caplog.text
+
+
+async def test_a_topic_that_finds_the_disk_full_is_made_when_there_is_room(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its definition was left out until the next leader."""
+    monkeypatch.setattr(group_definitions, "AGAIN_S", 0.0)
+    rig = BrokerRig()
+    rig.broker.placement = places = Places()
+    places.there = {"theirs": places.there["theirs"]}
+    rig.disk.fail("mkdir", 1, errno.ENOSPC, sticky=True, path="topics/orders")
+    definitions = GroupDefinitions(FILE, "defs.toml", rig.broker, None)
+    await worked(rig, definitions.apply)
+    assert "defs.toml: topic orders: " in caplog.text
+    assert "orders" not in rig.broker.topics
+    rig.disk.heal()
+    await worked(rig, definitions.run)
+    assert sorted(rig.broker.topics) == ["later", "orders", "ours"]
 
 
 DIVIDED = parse('[[topic]]\nname = "jobs"\npartitions = 2\nttl = "5s"\n\n[[topic.consumer]]\nname = "c"\n', "defs.toml")

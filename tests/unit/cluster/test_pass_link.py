@@ -91,7 +91,7 @@ class Rig:
         return PassLink(asked, found, lambda: shown, asyncio.get_running_loop(), received, self.lost.set, self.refusals)
 
     async def hears(self, *frames: bytes) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             while len(self.frames) < len(frames):
                 self.heard.clear()
                 await self.heard.wait()
@@ -124,7 +124,7 @@ async def test_what_is_said_comes_back_in_frames_and_the_end_is_not_passed_on(ov
         link.send([b"TOPICS\n"])
         link.finish()
         link.finish()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             await rig.lost.wait()
         assert rig.frames == [MESSAGE, b"OK 4\n", MESSAGE, b"OK 6\n"], "the answer to QUIT is its own"
         assert rig.sessions[0].said == b"PING\nTOPICS\nQUIT\n"
@@ -137,7 +137,7 @@ async def test_a_link_that_is_closed_says_nothing() -> None:
         await rig.hears(MESSAGE, b"OK 4\n")
         link.close()
         link.close()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             await rig.sessions[0].lost.wait()
         assert not rig.lost.is_set()
         unconnected = rig.link()
@@ -157,7 +157,7 @@ async def test_a_link_that_breaks_is_lost_with_its_last_frame() -> None:
         rig.frames.clear()
         rig.sessions[0].transport.write(b"ERR SHUTTING_DOWN later\n")
         rig.sessions[0].transport.close()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             await rig.lost.wait()
         assert b"".join(rig.frames) in (b"ERR SHUTTING_DOWN later\n", b"OK 0\nERR SHUTTING_DOWN later\n", b"")
 
@@ -167,7 +167,7 @@ async def test_what_is_paused_waits() -> None:
         link = rig.link()
         link.pause()
         link.send([b"PING\n"])
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             while not rig.sessions or not rig.sessions[0].said:  # noqa: ASYNC110 (another task)
                 await asyncio.sleep(0.005)
         assert rig.frames == []
@@ -183,7 +183,7 @@ async def test_a_leader_that_is_not_there_yet_is_waited_for(monkeypatch: pytest.
         known: list[str | None] = [None, "127.0.0.1:1", rig.address]
         link = rig.link(leader=lambda: known.pop(0) if len(known) > 1 else known[0])
         link.send([b"PING\n"])
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             while len(known) > 1:  # noqa: ASYNC110 (another task)
                 await asyncio.sleep(0.005)
         rig.leads = True
@@ -200,7 +200,7 @@ async def test_what_is_for_another_or_without_the_secret_is_refused(asked: Pass,
     monkeypatch.setattr(pass_link, "CONNECT_S", 0.2)
     async with rig_of() as rig:
         rig.link(asked).send([b"PING\n"])
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             await rig.lost.wait()
         assert (rig.sessions, rig.frames) == ([], [])
 
@@ -229,7 +229,7 @@ async def test_a_certificate_of_another_ca_gets_nothing(monkeypatch: pytest.Monk
     monkeypatch.setattr(pass_link, "CONNECT_S", 0.5)
     async with rig_of(certificates=PeerCertificates(CERT, KEY, CERT)) as rig:
         rig.link(certificates=PeerCertificates(CLIENT_CERT, CLIENT_KEY, CERT))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             await rig.lost.wait()
         assert rig.sessions == []
 
@@ -240,7 +240,7 @@ async def test_what_is_no_protocol_ends_the_link() -> None:
         link.send([b"PING\n"])
         await rig.hears(MESSAGE, b"OK 4\n")
         rig.sessions[0].transport.write(b"JSON x\n")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             await rig.lost.wait()
 
 
@@ -268,12 +268,12 @@ async def test_a_node_has_all_rights_where_it_is_known_to_be_one(trusts: bool, m
             await rig.hears(MESSAGE, b"OK 4\n")
             link.close()
         else:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(10):
                 await rig.lost.wait()
         assert rig.trusted == [True] * trusts
         plain = rig.link()
         plain.send([b"PING\n"])
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             while rig.trusted[trusts:] != [False]:  # noqa: ASYNC110 (another task)
                 await asyncio.sleep(0.005)
         plain.close()

@@ -72,7 +72,7 @@ class Rig:
         )
         writer.write(data)
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(20):
                 return await reader.read()
         finally:
             writer.close()
@@ -213,7 +213,7 @@ async def test_health_is_told_at_once_whatever_is_in_doubt() -> None:
 
 
 async def until_held(rig: "Rig", count: int) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(20):
         while len(rig.standby._held) != count:  # noqa: ASYNC110 (sockets)
             await asyncio.sleep(0.01)
 

@@ -115,7 +115,7 @@ async def test_a_websocket_is_closed(rig: HttpRig) -> None:
         await ws.ask(op="subscribe", consumer="web")
         (found,) = await listed(rig, search="web")
         assert (await rig.ask("DELETE", f"{PATH}/{found['connection']}")).status_code == 204
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             await ws.socket.wait_closed()
     await rig.until(lambda: sessions(rig, consumer="web") == 0)
 

@@ -183,7 +183,7 @@ async def test_tokens_and_logins_hold_at_the_other_worker(tmp_path: Path) -> Non
                 f"{address.replace('http', 'ws')}{path}/ws", additional_headers={"Cookie": cookie}
             ) as client:
                 assert curl.ask("DELETE", "/v1/login", Cookie=cookie, X_Requested_With="me")[0] == 204
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(20):
                     with pytest.raises(ConnectionClosed):
                         await client.recv()
             assert streams[1].recv(100).startswith(b"HTTP/1.1 401")
@@ -325,7 +325,7 @@ async def waiting_websocket(
         room.pipe.data_received(b"the handshake of the client")
         reader, writer = await asyncio.open_connection(sock=client)
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(20):
                 yield room, reader, writer, worker
         finally:
             writer.close()

@@ -71,7 +71,7 @@ async def test_the_preface_of_http_2_is_refused_wherever_it_is_cut(rig: HttpRig)
     """The parser waited for the rest of it, and the client for an answer."""
     for at in range(1, 18):
         reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             writer.write(b"PRI * HTTP/2.0\r\n\r\n"[:at])
             await asyncio.sleep(0)
             writer.write(b"PRI * HTTP/2.0\r\n\r\n"[at:])
@@ -93,7 +93,7 @@ async def test_a_request_whose_body_is_still_to_come_is_not_discarded(
     discarded: list[object] = []
     monkeypatch.setattr(http_protocol.GatewayProtocol, "_discard", discarded.append)
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         writer.write(PUBLISH % 0 + (PUBLISH % 1)[:-1])
         await reader.readuntil(b"}")
         assert discarded == []
@@ -106,7 +106,7 @@ async def test_an_idle_connection_is_closed(rig: HttpRig, monkeypatch: pytest.Mo
     """Counted from its last answer, by one timer."""
     monkeypatch.setattr(idle_timer, "KEEP_ALIVE_S", 0.03)
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         for _ in range(3):
             writer.write(PUBLISH % 1)
             await reader.readuntil(b"}")
@@ -119,7 +119,7 @@ async def test_a_shutdown_answers_what_is_begun(rig: HttpRig) -> None:
     writer.write(LEASE % b"&wait_s=50")
     await rig.until_polled("t")
     rig.stop()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         answer = await reader.read()
     writer.close()
     assert answer.startswith(b"HTTP/1.1 204 ")
@@ -151,7 +151,7 @@ async def test_a_request_that_goes_on_behind_one_piece_of_a_read_is_answered(rig
 async def test_an_error_does_not_overtake_the_answers_to_what_came_before(rig: HttpRig, bad: bytes, together: bool) -> None:
     """A publish was stored and answered by the 400 that a later request got."""
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(20):
         ahead = LEASE % b"&wait_s=0.05" + PUBLISH % 0 + PUBLISH % 1
         for part in [ahead + bad] if together else [ahead, bad]:
             writer.write(part)
@@ -172,7 +172,7 @@ LARGE = PUBLISH.replace(b"Length: 1\r\n", b"Length: 100000\r\n").replace(b"%d", 
 async def after_eof(rig: HttpRig, *parts: bytes) -> bytes:
     """What a client gets that sends all it has to say and then ends its side, as ``nc -N`` does."""
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         for part in parts:
             writer.write(part)
             await writer.drain()
@@ -224,7 +224,7 @@ async def test_a_long_poll_ends_when_the_client_ends_its_side(rig: HttpRig) -> N
 async def test_long_polls_sent_ahead_end_when_the_client_ends_its_side(rig: HttpRig, lease: bytes, *, vanishes: bool) -> None:
     """No more was read behind the first: each was held for its time, and took messages for a client that was gone."""
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         writer.write(lease * 20)
         if vanishes:
             writer.close()
@@ -241,7 +241,7 @@ async def test_long_polls_sent_ahead_end_when_the_client_ends_its_side(rig: Http
 async def test_no_long_poll_waits_when_no_more_is_read_behind_it(rig: HttpRig, ahead: bytes) -> None:
     """It is not seen whether the client is gone. Each is answered, and what is there is leased."""
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(20):
         writer.write(ahead)
         first = await reader.readuntil(b"\r\n\r\n")
         assert statuses(first) == [204]

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.http_exchange import CODED, exchange, problem_of
 from tests.support.http_rig import listening
+from tests.support.in_process import TIMEOUT_S
 from tests.support.sim_disk import SimDisk
 from tests.support.tokens import EVERYTHING, authority, token
 from toymq_py.gateway import http_protocol
@@ -179,7 +180,7 @@ async def test_ten_megabytes_of_headers_are_not_read() -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", rig.port)
         writer.write(b"GET / HTTP/1.1\r\n")
         sent = 0
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             try:
                 while sent < 10_000_000:
                     writer.write(b"X-Header-N: " + b"a" * 8000 + b"\r\n")
@@ -196,7 +197,7 @@ async def test_a_large_body_is_refused_before_it_is_sent_and_the_connection_goes
     async with listening(DIR, fs=disk(), max_payload_bytes=1000) as rig:
         reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
         head = b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             writer.write(head % 5000)
             assert b" 413 " in await reader.readline()
             await reader.readuntil(b"are accepted")
@@ -210,7 +211,7 @@ async def test_a_body_without_an_end_is_discarded_for_a_moment_only() -> None:
         head = b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000000\r\n\r\n"
         _, writer = await asyncio.open_connection("127.0.0.1", rig.port)
         sent = 0
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             writer.write(head)
             try:
                 while sent < 100_000_000:
@@ -246,7 +247,7 @@ async def test_empty_lines_between_requests_begin_none(monkeypatch: pytest.Monke
         begun.append(self)
 
     monkeypatch.setattr(http_protocol.GatewayProtocol, "_parse_piece", watched)
-    async with listening(DIR, fs=disk()) as rig, asyncio.timeout(60):
+    async with listening(DIR, fs=disk()) as rig, asyncio.timeout(10):
         reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
         pieces = [b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\r\n", b"\r\n\r\n"]
         for piece in pieces:
@@ -270,7 +271,7 @@ async def test_a_body_that_comes_fast_enough_and_a_poll_that_waits_are_left_alon
     monkeypatch.setattr(http_protocol, "BODY_PERIOD_BYTES", 1)
     timed: list[http_protocol.GatewayProtocol] = []
     monkeypatch.setattr(http_protocol.GatewayProtocol, "_await_more", lambda self: timed.append(self))  # periods end by hand
-    async with listening(DIR, fs=disk()) as rig, asyncio.timeout(60):
+    async with listening(DIR, fs=disk()) as rig, asyncio.timeout(10):
         reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
         writer.write(b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n")
         for _ in range(2):
@@ -301,7 +302,7 @@ async def test_the_rest_of_an_answered_body_is_dropped_as_long_as_it_comes(monke
         usual(self, before)
 
     monkeypatch.setattr(http_protocol.GatewayProtocol, "_discard", look)
-    async with listening(DIR, fs=disk()) as rig, asyncio.timeout(60):
+    async with listening(DIR, fs=disk()) as rig, asyncio.timeout(10):
         reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
         writer.write(b"POST /v1/nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n")
         assert b" 404 " in await reader.readuntil(b"}")
@@ -330,7 +331,7 @@ async def test_requests_behind_an_answered_body_are_no_part_of_it(monkeypatch: p
             arrived.clear()
 
     monkeypatch.setattr(http_protocol.GatewayProtocol, "data_received", at_once)
-    async with listening(DIR, fs=disk()) as rig, asyncio.timeout(60):
+    async with listening(DIR, fs=disk()) as rig, asyncio.timeout(10):
         reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
         writer.write(refused[:500])
         assert b" 404 " in await reader.readuntil(b"}")
@@ -350,15 +351,15 @@ async def test_requests_that_are_sent_ahead_are_not_parsed_ahead(monkeypatch: py
         waiting.append(len(self.pipeline))
 
     monkeypatch.setattr(http_protocol.GatewayProtocol, "data_received", looked)
-    async with listening(DIR, fs=disk()) as rig, asyncio.timeout(60):
+    async with listening(DIR, fs=disk()) as rig, asyncio.timeout(TIMEOUT_S):
         one = b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        answers = await exchange(rig.port, 1999 * one + one[:-2] + b"Connection: close\r\n\r\n")
+        answers = await exchange(rig.port, 1999 * one + one[:-2] + b"Connection: close\r\n\r\n", within_s=TIMEOUT_S)
         assert answers.count(b"HTTP/1.1 200 OK") == 2000
         assert max(waiting) <= http_protocol.PIECE_BYTES // len(one) + 1, "a piece's requests wait, not all of them"
 
 
 async def test_who_asks_before_it_sends_a_body_is_told_to() -> None:
-    async with listening(DIR, fs=disk(), max_payload_bytes=1000) as rig, asyncio.timeout(60):
+    async with listening(DIR, fs=disk(), max_payload_bytes=1000) as rig, asyncio.timeout(10):
         head = b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
         reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
         writer.write(head % 3)
@@ -374,7 +375,7 @@ async def test_who_asks_before_it_sends_a_body_is_told_to() -> None:
 @pytest.mark.parametrize("behind", [True, False], ids=["one-write", "body-later"])
 async def test_an_upgrade_that_is_not_made_leaves_a_request_its_body(upgrade: str, behind: bool) -> None:
     """Found by ``curl --http2``: an empty message was stored, and what was sent for its payload executed."""
-    async with listening(DIR, fs=disk()) as rig, asyncio.timeout(60):
+    async with listening(DIR, fs=disk()) as rig, asyncio.timeout(10):
         await rig.publish("victim", "v")
         inner = b"DELETE /v1/topics/victim HTTP/1.1\r\nHost: localhost\r\n\r\n"
         ask = (

@@ -37,7 +37,7 @@ def names() -> Iterator[Names]:
 
 
 async def until_running(lookups: NameLookups, count: int) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(30):
         while len(lookups._running) != count:  # noqa: ASYNC110 (it has no event)
             await asyncio.sleep(0)
 

@@ -75,14 +75,14 @@ async def test_a_future_that_fails_fails_where_it_is_awaited(start: Started) -> 
 async def test_what_needs_a_task_gets_one(start: Started, *, fails: bool) -> None:
     async def wait() -> str:
         await asyncio.sleep(0)
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
             await tasks.create_task(asyncio.sleep(0))
         if fails:
             raise ValueError("a bug")
         return "done"
 
     _, results = start(wait())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         while not results:  # noqa: ASYNC110 (a few passes)
             await asyncio.sleep(0)
     assert [type(result) for result in results] == [ValueError if fails else str]

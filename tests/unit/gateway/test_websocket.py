@@ -380,7 +380,7 @@ async def test_a_handshake_that_is_none_is_refused_and_a_shutdown_is_not_disturb
     listener, and fails with it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
     writer.write(HANDSHAKE + more)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         answer = await reader.read()
     writer.close()
     assert answer.startswith(b"HTTP/1.1 400 ")
@@ -403,7 +403,7 @@ async def test_frames_before_the_answer_to_the_handshake_are_served_behind_it(
         writer.write(said[begin:end])
         await asyncio.sleep(0)
     await rig.until(lambda: "t" in rig.broker.topics and rig.broker.topics["t"].log.committed_id == count)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
         await reader.readexactly(count)
     writer.close()
@@ -418,7 +418,7 @@ async def told(port: int, request: bytes) -> tuple[bytes, dict[str, str], dict[s
     """(status, headers, problem) of a response behind which the connection is closed."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
     status, *fields = head.decode().split("\r\n")
@@ -486,6 +486,6 @@ async def test_a_handshake_that_nobody_completes_ends(rig: HttpRig, monkeypatch:
     await rig.until(lambda: begun)
     if not late:
         rig.stop()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         assert (await reader.read())[:13] == (b"" if late else b"HTTP/1.1 503 ")
     writer.close()

@@ -190,7 +190,7 @@ async def full(listener: socket.socket, client: Callable[[], contextlib.Abstract
 
 
 async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(30):
         while not true():  # noqa: ASYNC110 (the kernel has no event for it)
             await asyncio.sleep(0.005)
 

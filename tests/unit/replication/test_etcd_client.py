@@ -47,7 +47,7 @@ async def client_of(*responds: Respond, ttl_s: float = 1.5) -> AsyncIterator[tup
     async def respond(path: str, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         await (left.pop(0) if len(left) > 1 else left[0])(path, body, writer)
 
-    async with fake_etcd(respond) as fake, asyncio.timeout(60):
+    async with fake_etcd(respond) as fake, asyncio.timeout(20):
         client = EtcdClient(EtcdOptions([fake.url]))
         client.bound(ttl_s)
         try:
@@ -385,7 +385,7 @@ def three(tmp_path: Path) -> Iterator[EtcdCluster]:
 
 async def _until_answered(agreement: EtcdAgreement) -> int:
     """Read until an answer comes. Returns: its revision."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(20):
         while True:
             try:
                 return (await agreement.read()).revision
@@ -409,7 +409,7 @@ async def test_members_hang_die_and_lose_their_majority(three: EtcdCluster) -> N
         three.members[0].signal(signal.SIGSTOP)  # the one that is asked; it may be the leader of etcd
         revision = await _until_answered(agreement)
         changed = None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(20):
             while changed is None:
                 try:
                     changed = await other.change_in_sync(begun.revision, begun.revision, [me.replica])

@@ -23,7 +23,7 @@ async def answered(*pieces: bytes, ended: bool = True) -> tuple[int, bytes]:
         if ended:
             writer.close()
 
-    async with fake_etcd(respond) as fake, asyncio.timeout(60):
+    async with fake_etcd(respond) as fake, asyncio.timeout(10):
         connection = await HttpConnection.open(parse_endpoint(fake.url), None)
         try:
             answer = await connection.post("/a", b"{}")
@@ -165,7 +165,7 @@ async def test_over_a_real_connection() -> None:
 
 
 async def test_a_connection_is_usable_until_the_other_end_closes_it() -> None:
-    async with fake_etcd(always(whole({}), then_close=True)) as fake, asyncio.timeout(60):
+    async with fake_etcd(always(whole({}), then_close=True)) as fake, asyncio.timeout(10):
         connection = await HttpConnection.open(parse_endpoint(fake.url), None)
         assert connection.usable
         assert await (await connection.post("/a", b"{}")).content() == b"{}"
@@ -175,7 +175,7 @@ async def test_a_connection_is_usable_until_the_other_end_closes_it() -> None:
 
 
 async def test_close_ends_what_is_under_way() -> None:
-    async with fake_etcd(silent) as fake, asyncio.timeout(60):
+    async with fake_etcd(silent) as fake, asyncio.timeout(10):
         connection = await HttpConnection.open(parse_endpoint(fake.url), None)
         waiting = asyncio.ensure_future(connection.post("/a", b"{}"))
         await fake.was_asked.wait()

@@ -52,7 +52,7 @@ def patience_s(failure: str) -> float:
 @asynccontextmanager
 async def serving(*responds: Respond) -> AsyncIterator[tuple[EtcdMembers, list[FakeEtcd]]]:
     """A client of several members."""
-    async with AsyncExitStack() as stack, asyncio.timeout(60):
+    async with AsyncExitStack() as stack, asyncio.timeout(20):
         fakes = [await stack.enter_async_context(fake_etcd(respond)) for respond in responds]
         members = EtcdMembers([parse_endpoint(fake.url) for fake in fakes], None)
         stack.callback(members.close)

@@ -73,7 +73,7 @@ async def _with_etcd(etcd: EtcdCluster, scenario: Scenario) -> None:
         return made[-1]
 
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(30):
             await scenario(connect)
     finally:
         for each in made:

@@ -267,7 +267,7 @@ async def test_a_follower_that_is_back_before_its_last_link_has_ended_waits_no_l
     """As in a failover: it gives up one attempt and makes the next at once."""
     monkeypatch.setattr(leader_links, "ANSWER_S", 600.0)
     follow = encode(Follow(1, CLUSTER, "g0", SECOND, "n2", 0, leader.options.token))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(20):
         reader, first = await asyncio.open_connection("127.0.0.1", leader.port)
         first.write(follow)
         while not (await reader.readline()).startswith(b"LEAD "):
@@ -302,7 +302,7 @@ async def test_garbage_ends_its_own_connection_only(leader: LeaderRig, tmp_path:
         writer.write(garbage)
         if not garbage:
             writer.write_eof()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             with suppress(ConnectionResetError):
                 await reader.read(-1)
         writer.close()
@@ -358,7 +358,7 @@ async def test_bye_is_not_said_when_a_sync_is_not_settled(leader: LeaderRig, tmp
 
 
 async def test_a_follower_of_another_version_is_told_the_order_of_an_upgrade(leader: LeaderRig) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(20):
         reader, writer = await asyncio.open_connection("127.0.0.1", leader.port)
         writer.write(encode(Follow(2, CLUSTER, "g0", SECOND, "n2", 0, leader.options.token)))
         while (line := await reader.readline()) == b"WAIT\n":

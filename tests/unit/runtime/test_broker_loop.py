@@ -99,7 +99,7 @@ async def test_what_follows_a_job_waits_for_its_ticket_on_the_loop_and_on_a_thre
         scheduler.offload(lambda: done.append("thread"), lambda: done.append("there"))
         assert isinstance(there, Ticket)
         assert isinstance(here, Ticket)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             while not there.calls:  # noqa: ASYNC110 (a turn of the loop each)
                 await asyncio.sleep(0)
         for ticket in (there, here):

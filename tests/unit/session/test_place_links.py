@@ -81,7 +81,7 @@ async def test_behind_a_missing_reply_nothing_is_written(rig: Rig) -> None:
     rig.says("OK 0\n")
     await rig.client_reads("OK 0\n")
     rig.writer.close()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         await rig.aborted.wait()
     assert rig.written == b""
 
@@ -95,7 +95,7 @@ async def test_a_worker_that_refuses_the_connection_is_heard_and_ends_the_sessio
     rig.says("ERR TOO_MANY_CONNECTIONS 100 is the limit\n")
     rig.writer.close()
     await rig.client_reads("ERR TOO_MANY_CONNECTIONS 100 is the limit\n")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         await rig.aborted.wait()
 
 
@@ -106,7 +106,7 @@ async def test_behind_an_error_that_ends_a_connection_nothing_is_written(rig: Ri
     rig.replies.add(b"OK 61\n")
     await rig.hears(f"PUB {THERE} - 1\nx\nPUB {THERE} - 1\ny\n")
     rig.says("ERR SHUTTING_DOWN the broker is shutting down\n")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         await rig.aborted.wait()
     rig.replies.add(b"OK 62\n")
     rig.replies.wake()
@@ -131,7 +131,7 @@ async def test_a_subscription_ends_with_its_worker_and_an_idle_connection_is_mad
     rig.says("OK 0\n")
     await rig.client_reads("OK 0\n")
     rig.writer.close()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         await rig.aborted.wait()
 
 
@@ -200,7 +200,7 @@ async def test_the_refusal_says_what_the_other_group_says(of_groups: Rig, monkey
     rig.greets = False
     monkeypatch.setattr(upstream.Upstream, "refusal", "AUTH_FAILED the secret that was shown is another one")
     rig.take("STATS\n")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         await rig.there.wait()
     rig.writer.close()
     said = "group b refuses this node: AUTH_FAILED the secret that was shown is another one"
@@ -304,7 +304,7 @@ async def test_a_refusal_that_ends_the_connection_there_ends_it_here(of_groups: 
     await rig.hears("SUB x.* c\n")
     rig.says("ERR TOO_MANY_CONNECTIONS 100 is the limit\n")
     await rig.client_reads("ERR TOO_MANY_CONNECTIONS 100 is the limit\n")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(10):
         await rig.aborted.wait()
 
 
@@ -343,5 +343,5 @@ async def test_where_a_group_or_worker_shuts_down_the_client_of_a_pattern_subscr
             await asyncio.sleep(0)
         assert not rig.aborted.is_set(), "it waits for acks, too"
     else:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10):
             await rig.aborted.wait()

@@ -55,11 +55,11 @@ def test_a_job_wakes_the_thread_that_became_idle_last_and_no_other() -> None:
     for _ in range(2):
         threads.offload(lambda: (both.wait(10), names.append(threading.current_thread().name)), lambda: None)  # type: ignore[arg-type, return-value, func-returns-value]
     for _ in range(2):
-        posted.get(timeout=60)
+        posted.get(timeout=10)
     names.clear()
     for _ in range(20):
         threads.offload(lambda: names.append(threading.current_thread().name), lambda: None)
-        posted.get(timeout=60)
+        posted.get(timeout=10)
     assert len(set(names)) == 1
     threads.close()
 
@@ -89,7 +89,7 @@ def test_a_sync_thread_that_waits_holds_nothing_of_its_last_job() -> None:
     weakref.finalize(job, gone.set)
     threads.offload(job, lambda: None)
     del job
-    posted.get(timeout=60)()
+    posted.get(timeout=10)()
     assert gone.wait(10)
     threads.close()
 
@@ -109,7 +109,7 @@ def test_a_machine_without_more_threads_goes_on_with_those_it_has(
     for n in range(3):
         threads.offload(lambda: None, lambda n=n: done.append(n))  # type: ignore[misc]
     for _ in range(3):
-        posted.get(timeout=60)()
+        posted.get(timeout=10)()
     assert done == [0, 1, 2]
     assert caplog.text.count("ulimit -u") == 1
     with pytest.raises(OSError, match="ulimit -u"):
@@ -140,7 +140,7 @@ def test_what_follows_a_job_waits_for_its_ticket_and_the_thread_does_not() -> No
     for name in ("held", "free"):
         threads.offload(lambda name=name: done.append(f"job {name}"), lambda name=name: done.append(name))  # type: ignore[misc]
     for _ in range(2):
-        posted.get(timeout=60)()
+        posted.get(timeout=10)()
     assert done == ["job held", "job free", "free"]
     (settled,) = ticket.calls
     settled()
