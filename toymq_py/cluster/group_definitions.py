@@ -15,7 +15,7 @@ from logging import ERROR, INFO
 from toymq_py.broker import Broker
 from toymq_py.config.definitions import Definitions
 from toymq_py.config.topic_definitions import CreateTopic
-from toymq_py.disk_errors import NO_DESCRIPTORS, NO_SPACE
+from toymq_py.disk_errors import what_passes
 from toymq_py.errors import ConfigError, Moved, NameBusy, NoSuchTopic, PlacementUnknown, RequestError
 from toymq_py.partitions import PARTITIONS
 from toymq_py.runtime.definitions import apply_definitions, openable
@@ -29,11 +29,11 @@ Divide = Callable[[str, Mapping[str, str]], Awaitable[None]]
 """Makes a partitioned topic at all groups. Raises: as CREATE; PlacementUnknown, too, while a group has no leader."""
 
 
-def passes(error: BaseException | None) -> bool:
+def may_be_later(error: BaseException | None) -> bool:
     """Whether the same may be done later: a group is away, the disk is full, or the name is busy as another leader makes the
     topic in the same moment."""
     if isinstance(error, OSError):
-        return error.errno in NO_SPACE or error.errno in NO_DESCRIPTORS
+        return what_passes(error) is not None
     return isinstance(error, RequestError) and (error.retryable or isinstance(error, NoSuchTopic))
 
 
@@ -72,7 +72,7 @@ class GroupDefinitions:
                     await self._apply([name])
                 except ConfigError as error:
                     logger.error("%s: %s", self._source, error)  # noqa: TRY400 (one line)
-                    if passes(error.__cause__):
+                    if may_be_later(error.__cause__):
                         self._left.append(name)
 
     async def run(self) -> None:
@@ -130,8 +130,8 @@ class GroupDefinitions:
                 assert self._divide is not None
                 await self._divide(name, {PARTITIONS: str(topic.partitions)} if known else change.words)
             except RequestError as error:
-                logger.log(INFO if passes(error) else ERROR, "%s: topic %s: %s", self._source, name, error)
-                if passes(error):
+                logger.log(INFO if may_be_later(error) else ERROR, "%s: topic %s: %s", self._source, name, error)
+                if may_be_later(error):
                     left.append(name)
             else:
                 if not known:
