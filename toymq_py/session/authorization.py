@@ -29,8 +29,8 @@ CONSUMING = (
 )  # fmt: skip
 """Commands that need the right to subscribe to their topic."""
 UNRESTRICTED = (
-    commands.Hello, commands.Unsubscribe, commands.Pause, commands.Resume, commands.Topics, commands.Stats, commands.Cluster,
-    commands.Ping, commands.Quit, commands.Rejected,
+    commands.Hello, commands.Unsubscribe, commands.Held, commands.Pause, commands.Resume, commands.Topics, commands.Stats,
+    commands.Cluster, commands.Ping, commands.Quit, commands.Rejected,
 )  # fmt: skip
 """Commands that any accepted token may send; they show and touch only what it has rights to."""
 MAKERS = (Publish, commands.Subscribe, commands.Pull, commands.Create, commands.Seek)

@@ -15,8 +15,8 @@ PULLS_MAX = 128
 """PULLs of one connection that are not answered. Each is attached to its topics, and woken for messages, behind the one at the
 head; the replies are in order, so more of them do not come sooner."""
 TAKEN_AT_SHUTDOWN = (
-    Ack, SettlementRun, commands.Nack, commands.Touch, commands.Unsubscribe, commands.Pause, commands.Resume, commands.Hello,
-    commands.Ping, commands.Quit, commands.Rejected,
+    Ack, SettlementRun, commands.Nack, commands.Touch, commands.Unsubscribe, commands.Held, commands.Pause, commands.Resume,
+    commands.Hello, commands.Ping, commands.Quit, commands.Rejected,
 )  # fmt: skip
 """Commands that settle what was delivered, and those that begin nothing."""
 

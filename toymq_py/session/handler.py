@@ -238,6 +238,8 @@ class Handler:
                 subscribe(command, self._broker, self._replies, self._deliveries, self._audit_new)
             case commands.Unsubscribe():
                 self._unsubscribe(command)
+            case commands.Held():
+                self._replies.add(self._deliveries.held(command, self._broker.partitioned.other_name(command.topic)))
             case Nack() | Touch():
                 self._settle(command)
             case commands.Pause():
