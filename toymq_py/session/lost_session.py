@@ -46,13 +46,16 @@ class LostSession:
         """``done`` was called."""
         return self._timer is None
 
-    def begin(self) -> None:
-        """Ask all places."""
+    def begin(self, *, uncounted: bool = False) -> None:
+        """Ask all places; or, ``uncounted``, end all subscriptions at once: the broker ends, which is no attempt (ADR 0088)."""
         self._timer = self._loop.call_later(PATIENCE_S, self._end)
         for subscription in self._subscriptions:
             answers: dict[Place, bytes] = {}
             places = list(subscription.joined)
             for place in places:
+                if uncounted:
+                    self._withdraw(place, subscription)
+                    continue
                 held = Held(subscription.command.topic, subscription.command.consumer)
                 self._await(place, held, partial(self._heard, subscription, places, answers, place))
         self._end_if_done()
@@ -77,11 +80,13 @@ class LostSession:
     ) -> None:
         answers[place] = answer
         if len(answers) == len(places):
-            command = subscription.command
             for other in subscription.without_first(answers):
-                self.withdrawn.append(other)
-                end = Unsubscribe(command.topic, command.consumer, uncounted=True)
-                self._await(other, end, lambda answer: None, ends=command.topic)
+                self._withdraw(other, subscription)
+
+    def _withdraw(self, place: Place, subscription: SpreadSubscription) -> None:
+        topic, consumer = subscription.command.topic, subscription.command.consumer
+        self.withdrawn.append(place)
+        self._await(place, Unsubscribe(topic, consumer, uncounted=True), lambda answer: None, ends=topic)
 
     def _end_if_done(self) -> None:
         if not self._awaited:

@@ -327,7 +327,7 @@ class PlaceLinks:
         if self._loss is None:
             several = [spread for spread in self.spread.values() if len(spread.joined) > 1]
             self._loss = LostSession(several, self.ask, self._loop, then)
-            self._loss.begin()
+            self._loss.begin(uncounted=self.shutting_down)
         elif self._loss.is_done:
             then()
         else:

@@ -14,14 +14,14 @@ from toymq_py.session.lost_session import PATIENCE_S, LostSession
 class Places:
     """Those of some subscriptions; the test answers for them."""
 
-    def __init__(self, *sessions: Session) -> None:
+    def __init__(self, *sessions: Session, uncounted: bool = False) -> None:
         self.asked: list[tuple[Place, str, str | None]] = []
         self.done = 0
         self._heard: dict[Place, list[Callable[[bytes], None]]] = {}
         self.loop = sessions[0] if sessions else Session()
         loop: Any = self.loop
         self.lost = LostSession([session.subscription for session in sessions], self._ask, loop, self._done)
-        self.lost.begin()
+        self.lost.begin(uncounted=uncounted)
 
     def _ask(self, place: Place, command: Command, heard: Callable[[bytes], None], *, ends: str | None = None) -> None:
         self.asked.append((place, encode_command(command).decode().rstrip(), ends))
@@ -98,3 +98,12 @@ def test_each_subscription_of_the_session_is_judged_by_itself() -> None:
     assert len(places.asked) == 6
     empty = Places()
     assert (empty.asked, empty.done) == ([], 1)
+
+
+def test_the_end_of_the_broker_counts_nowhere() -> None:
+    """Nor at a worker that goes on, as when one alone is stopped."""
+    places = Places(joined(("t.a", 1)), uncounted=True)
+    assert places.withdrawn() == ["a", "b", "c"]
+    for place in ("a", "b", "c"):
+        places.says(place, "OK 0")
+    assert (places.done, len(places.asked)) == (1, 3)
