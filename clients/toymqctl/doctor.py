@@ -13,7 +13,7 @@ from toymq_py.errors import PlacementUnknown, ToymqError
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.units import counted
 from toymqctl.broker import Broker
-from toymqctl.explanations import explain
+from toymqctl.explanations import explained
 from toymqctl.letters import waiting
 from toymqctl.places import cluster_of, reachable_topics
 from toymqctl.tables import as_json as json_option
@@ -456,7 +456,7 @@ def _look(broker: Broker) -> Iterator[Finding]:
                 stats, server, own_version, client.max_payload or 0, round_trip_s, stats["time_ms"] / 1000 - ours, cluster
             )
     except (ToymqError, OSError) as error:
-        yield Finding("reachable", "FAIL", *explain(broker.address, error).split("; ", 1))
+        yield Finding("reachable", "FAIL", *explained(broker.address, error))
 
 
 @click.command(short_help="Check the broker, and suggest remedies.")
