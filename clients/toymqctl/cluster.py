@@ -150,7 +150,7 @@ def show(etcd: _Etcd, as_json: bool = False) -> None:
     groups = cluster_requests.groups_of(picture, etcd.group)
     now_s = datetime.now(UTC).timestamp()
     for number, group in enumerate(groups):
-        found = etcd.run(cluster_requests.look, group)
+        found = etcd.run(cluster_requests.look_closely, group)
         placed = cluster_view.placed(picture, group)
         if as_json:
             print_json([cluster_view.as_json(etcd.name, found, now_s) | placed])
