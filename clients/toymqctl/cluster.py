@@ -1,4 +1,4 @@
-"""``toymqctl cluster``: make a cluster, look at it, and ask its nodes. Talks to etcd, to no broker."""
+"""``toymqctl cluster``: make a cluster, look at it, and ask its nodes. Talks to etcd; of nodes it asks no more than a connection."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
