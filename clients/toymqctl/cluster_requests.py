@@ -115,6 +115,18 @@ def check_alone(picture: Picture) -> None:
         raise Refused(f"this cluster has groups ({', '.join(others)}): name the one to make with --group")
 
 
+def left_to_do(picture: Picture, group: str, *, made: bool) -> list[str]:
+    """What its nodes, and those of the others, need behind ``init`` of a group."""
+    lines = [f"start its nodes with --group {group}"] if made else []
+    for other in picture.unplaced():
+        if other != group:
+            lines.append(
+                f"group {other} runs without --group, and its topics go on: restart its nodes with --group {other}, followers"
+                " first. Until then no new topic is placed in another group"
+            )
+    return lines
+
+
 async def init(agreement: Agreement, replicas: int, min_in_sync: int | None, ttl_s: float) -> tuple[ClusterSettings, bool]:
     """Make a cluster. Returns: its settings, and whether it was made now; one with the same settings may be there.
 

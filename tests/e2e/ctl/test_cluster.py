@@ -78,6 +78,30 @@ def test_a_cluster_from_nothing(cluster: Callable[..., Result], etcd: EtcdCluste
 
 
 @require("etcd")
+def test_a_second_group_says_that_the_nodes_of_the_first_need_their_name(
+    cluster: Callable[..., Result], etcd: EtcdCluster
+) -> None:
+    """They went on as before, and no new topic could be made."""
+    name = cluster.name  # type: ignore[attr-defined]
+    ok(cluster("init"))
+
+    async def lead() -> None:
+        agreement = EtcdAgreement(EtcdOptions(etcd.urls), name, "g0")
+        assert (await agreement.begin(N1, await agreement.grant(60))).done
+        await agreement.close()
+
+    asyncio.run(lead())
+    restart = (
+        "group g0 runs without --group, and its topics go on: restart its nodes with --group g0, followers first. Until then no"
+        " new topic is placed in another group"
+    )
+    assert ok(cluster("--group", "b", "init")).splitlines() == [
+        f"{name} group b made: 2 replicas, min in sync 1, ttl 3s", "start its nodes with --group b", restart,
+    ]  # fmt: skip
+    assert ok(cluster("--group", "b", "init")).splitlines()[1:] == [restart]
+
+
+@require("etcd")
 def test_settings_can_be_chosen(cluster: Callable[..., Result]) -> None:
     refused(cluster("init", "--min-in-sync", "3"), 2, "--min-in-sync 3 is more than --replicas 2")
     assert ok(cluster("init", "--replicas", "3", "--ttl", "5s")).endswith("made: 3 replicas, min in sync 2, ttl 5s\n")
