@@ -152,12 +152,13 @@ def _durability(stats: dict[str, Any]) -> Finding:
 
 def _disk(stats: dict[str, Any]) -> Iterator[Finding]:
     free, reserve = stats["disk_free_bytes"], stats["limits"]["min_free_bytes"]
-    found = f"{size(free)} free, publishing stops below {size(reserve)}"
+    stops = f"stops below {size(reserve)}" if reserve else "goes on until the disk is full (--min-free-bytes 0)"
+    found = f"{size(free)} free, publishing {stops}"
     if stats["disk_low"] or free < reserve:
         yield Finding("disk", "FAIL", f"{found}: publishing is refused", "make room on the broker's disk; it resumes by itself")
     elif free < FULL_BYTES:
         advice = "make room on the broker's disk; publishing resumes by itself. A --min-free-bytes keeps room for acks"
-        yield Finding("disk", "FAIL", f"{found}: the disk is full, and publishing fails", advice)
+        yield Finding("disk", "FAIL", f"{size(free)} free: the disk is full, and publishing fails", advice)
     elif free < max(SPARE_FACTOR * reserve, LITTLE_BYTES):
         yield Finding("disk", "warn", found, "make room, or delete unused topics and forget unused consumers")
     else:

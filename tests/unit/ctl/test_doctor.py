@@ -130,8 +130,11 @@ def test_a_sound_broker_has_no_trouble() -> None:
         ({"disk_low": True}, "disk", "FAIL", "publishing is refused", "make room"),
         ({"disk_free_bytes": GIB - 1}, "disk", "FAIL", "1024.0MiB free, publishing stops below 1.0GiB", "make room"),
         ({"disk_free_bytes": 4 * GIB - 1}, "disk", "warn", "4.0GiB free", "make room"),
-        ({"disk_free_bytes": 0, "limits": UNRESERVED}, "disk", "FAIL", "0B free, publishing stops below 0B: the", "room"),
-        ({"disk_free_bytes": 200 << 20, "limits": UNRESERVED}, "disk", "warn", "200.0MiB free", "make room"),
+        ({"disk_free_bytes": 0, "limits": UNRESERVED}, "disk", "FAIL", "0B free: the disk is full, and", "room"),
+        (
+            {"disk_free_bytes": 200 << 20, "limits": UNRESERVED}, "disk", "warn",
+            "200.0MiB free, publishing goes on until the disk is full (--min-free-bytes 0)", "make room",
+        ),
         ({"fsync_p99_s": 0.0501}, "fsync", "warn", "p99 50.10 ms of 7", "a disk of its own"),
         ({"connections": 90}, "limits", "warn", "90 of 100 connections", "a larger --max-connections"),
         ({"topics": [topic()] * 9}, "limits", "warn", "9 of 10 topics", "a larger --max-topics"),
