@@ -486,8 +486,6 @@ def now() -> float:
     return time.perf_counter()
 
 
-# -- after a fork
-
 _links: "weakref.WeakSet[BlockingLink]" = weakref.WeakSet()
 
 
