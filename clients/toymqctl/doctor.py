@@ -15,7 +15,7 @@ from toymq_py.units import counted
 from toymqctl.broker import Broker
 from toymqctl.explanations import explained
 from toymqctl.letters import waiting
-from toymqctl.places import cluster_of, reachable_topics
+from toymqctl.places import cluster_of, reachable_topics, workers_of
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, print_json, size
 
@@ -77,6 +77,7 @@ def examine(
     """
     yield _speed(round_trip_s)
     yield _versions(server, own_version)
+    yield from _workers(cluster)
     yield _durability(stats)
     yield from _disk(stats)
     yield from _tier(stats)
@@ -99,9 +100,12 @@ def examine_without_figures(
     yield _speed(round_trip_s)
     yield _versions(server, own_version)
     yield from _copies({}, cluster)
+    advice = "start its nodes, then check again"
+    if workers_of(cluster) > 1:
+        advice = "look at the broker's log: a worker that ended is started again; then check again"
     yield Finding(
         "figures", "FAIL", f"{error}: durability, disk, bucket, limits, clock, tokens and the topics there are not checked",
-        "start its nodes, then check again",
+        advice,
     )  # fmt: skip
     yield from _all_of(topics, {})
 
@@ -141,6 +145,13 @@ def _versions(server: str, own: str) -> Finding:
     if theirs != own:
         return Finding("version", "warn", found, "install the same version on both sides: each may lack what the other has")
     return Finding("version", "ok", found)
+
+
+def _workers(cluster: Mapping[str, Any]) -> Iterator[Finding]:
+    """STATS has the figures of all: it is refused while one does not answer."""
+    if (count := workers_of(cluster)) > 1:
+        found = f"{count}, all of them answer, worker {cluster['worker']} this command; the figures are of all"
+        yield Finding("workers", "ok", found)
 
 
 def _durability(stats: dict[str, Any]) -> Finding:
