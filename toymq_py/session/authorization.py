@@ -16,7 +16,8 @@ from toymq_py.errors import AuthFailed, AuthRequired, Forbidden
 from toymq_py.protocol import Command, Publish, SettlementRun, commands
 from toymq_py.protocol.frames import PROTOCOL_VERSION
 from toymq_py.session.deliveries import Deliveries
-from toymq_py.session.handler import ADMINISTRATIVE, Handler
+from toymq_py.session.gate import ADMINISTRATIVE
+from toymq_py.session.handler import Handler
 from toymq_py.session.replies import Replies
 
 logger = logging.getLogger("toymq_py.session")

@@ -97,12 +97,15 @@ class WorkerLink:
             found.ending = True
 
 
+def code_of(frame: bytes) -> str | None:
+    """The code of an ``ERR``; None for any other reply."""
+    return frame.split(b" ", 2)[1].strip().decode() if frame.startswith(b"ERR ") else None
+
+
 def is_fatal(frame: bytes) -> bool:
     """Whether it is an ``ERR`` behind which the connection ends."""
-    if not frame.startswith(b"ERR "):
-        return False
-    error = REQUEST_ERRORS.get(frame.split(b" ", 2)[1].strip().decode())
-    return error is not None and error.fatal
+    code = code_of(frame)
+    return code is not None and (error := REQUEST_ERRORS.get(code)) is not None and error.fatal
 
 
 def rows_of(command: Publish, start: int, stop: int) -> Publish:
