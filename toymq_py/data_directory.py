@@ -17,9 +17,8 @@ from toymq_py.storage import alerts_file, amqp_file, directory_owner, moves_file
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, Stamp, remove_tree
-from toymq_py.storage.restoring import check_restored
-from toymq_py.storage.topic_directories import begin, check_topics, no_directories, note_mounted
-from toymq_py.storage.workers_file import check_undivided
+from toymq_py.storage.topic_directories import begin, no_directories, note_mounted
+from toymq_py.storage.workers_file import check_usable
 
 logger = logging.getLogger("toymq_py.broker")
 
@@ -56,14 +55,12 @@ class DataDirectory:
         Raises:
             DirectoryLocked: another process holds the lock.
             DataDirectoryError: the directory cannot be used, was not restored to the end, is divided over workers, or was used
-                and has no ``topics``, or an empty mount point in its place.
+                and has no ``topics``, or something else in the place of its file system.
         """
         fs, path = self.fs, self.path
         self._lock = lock if lock is not None else made_and_locked(fs, path, pid, address)
         try:
-            check_restored(fs, path)
-            check_undivided(fs, path)
-            check_topics(fs, path)
+            check_usable(fs, path)
         except DataDirectoryError:
             self.close()
             raise
