@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.backups import DIR, Crashing, broker, contents, do_backup, restored
 from tests.support.broker_rig import BrokerRig
+from tests.support.mounts import mounted
 from tests.support.sim_disk import SimDisk
 from toymq_py import partition_operations
 from toymq_py.broker import Broker
@@ -224,12 +225,6 @@ def test_a_used_directory_without_topics_does_not_begin_empty(left: tuple[str, .
     rig.restart()
 
 
-def mounted(monkeypatch: pytest.MonkeyPatch, directory: str) -> None:
-    """Have ``topics`` in a directory be a file system of its own."""
-    inode, topics = SimDisk.inode, f"{directory}/topics"
-    monkeypatch.setattr(SimDisk, "inode", lambda disk, path: (int(path == topics), inode(disk, path)[1]))
-
-
 def test_an_empty_mount_point_in_the_place_of_topics_does_not_begin_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """It began empty, and what was published was hidden when the file system was mounted."""
     with monkeypatch.context() as patch:
@@ -391,6 +386,20 @@ def test_a_disk_that_refuses_the_mark_of_a_mount_point_does_not_keep_a_broker_fr
     assert not rig.disk.exists(f"{DIR}/topics-mounted")
     rig.reopen()
     assert rig.disk.exists(f"{DIR}/topics-mounted")
+
+
+@pytest.mark.parametrize("name", ["offsets.json", "segments.json", "topic.json"])
+def test_damaged_files_of_mounted_topics_are_put_aside(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Repair ended with "Invalid cross-device link"."""
+    mounted(monkeypatch, DIR)
+    rig = broker()
+    rig.broker.close()
+    rig.put(f"topics/a/{name}", b"{damaged")
+    (done,) = (each for each in repair(rig.disk, DIR, pid=1) if each.topic == "a")
+    assert done.quarantined == [name]
+    assert [data for path, data in rig.disk.snapshot().items() if path.endswith(name) and "quarantine" in path] == [b"{damaged"]
+    rig.restart()
+    assert rig.numbers("a")["state"] == "ok"
 
 
 def test_a_file_in_the_place_of_topics_is_told() -> None:
