@@ -243,7 +243,7 @@ class Broker:
         if self.lost is None:
             self.lost = DirectoryLost(f"{reason}: what is published would not be kept, the broker ends")
             for topic in self.topics.values():
-                topic.committer.poison(reason)
+                topic.committer.poison(reason, ends=True)
             self._flusher.stop(StorageFailed(reason))
             self.on_lost()
 

@@ -461,7 +461,7 @@ class Client(ClientBase, AsyncWith):
 def connect(
     urls: str | Sequence[str] = DEFAULT_URL, *, token: str | None = None, name: str | None = None,
     ssl: ssl_module.SSLContext | None = None, timeout_s: Seconds = 30.0, connect_timeout_s: Seconds = 5.0,
-    wait_s: Seconds = 0.0, backoff_min_s: Seconds = 0.05, backoff_max_s: Seconds = 5.0, idempotent: bool = True,
+    wait_s: Seconds | None = None, backoff_min_s: Seconds = 0.05, backoff_max_s: Seconds = 5.0, idempotent: bool = True,
     on_event: OnEvent | None = None, inject_headers: InjectHeaders | None = None, tracing: MessageTracing | None = None,
     describe_errors: bool = True, random: Random | None = None,
 ) -> Client:  # fmt: skip
@@ -478,7 +478,8 @@ def connect(
         ssl: for ``toymqs://``; default: the system's CAs.
         timeout_s: for every request, outages included.
         connect_timeout_s: for one attempt to connect.
-        wait_s: how long to retry the first connection while no broker answers; 0: try each URL once.
+        wait_s: how long to retry the first connection while no broker answers; 0: try each URL once. Default: 0, and 10 s where
+            a node of a cluster answers, but none that leads.
         backoff_min_s: bound of the first random wait before another attempt; doubles up to ``backoff_max_s``.
         idempotent: publishes without a key are numbered, so that a retry is stored once. False: such a publish is not retried,
             and raises ConnectionLost when its outcome is unknown.

@@ -10,6 +10,8 @@ from toymq_py.errors import DirectoryLost, NotLeader, ProtocolViolation, Request
 
 _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "UNKNOWN_PROTOCOL")
 """OpenSSL's reasons where what answered is no TLS."""
+BETWEEN = "; "
+"""Between the texts of two addresses."""
 
 
 def connect_failed(address: Address, error: BaseException) -> ConnectFailed:
@@ -53,13 +55,15 @@ def what_failed(address: Address, error: BaseException | None) -> str:
 
 
 def of_a_round(failures: Sequence[ToymqError]) -> ToymqError:
-    """The error of a round in which every address failed: the last one, with the texts of all."""
+    """The error of a round in which every address failed: the last one, with the texts of all. Its cause is the answer of a
+    node of a cluster, if one came: the others may be down."""
     last = failures[-1]
     if len(failures) == 1 or not isinstance(last, ConnectFailed):
         return last
     kind = CertificateRefused if all(isinstance(each, CertificateRefused) for each in failures) else ConnectFailed
-    together = kind("; ".join(dict.fromkeys(map(str, failures))))
-    together.__cause__ = last.__cause__
+    together = kind(BETWEEN.join(dict.fromkeys(map(str, failures))))
+    causes = [each.__cause__ for each in failures]
+    together.__cause__ = next((each for each in causes if isinstance(each, NotLeader)), causes[-1])
     return together
 
 

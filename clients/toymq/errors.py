@@ -121,7 +121,8 @@ class JobProcessEnded(ToymqError):
 
 
 class ConnectFailed(LocalError, ConnectionError):
-    """No broker could be reached; ``__cause__`` is what the last address answered."""
+    """No broker could be reached; ``__cause__`` is NotLeader where a node of a cluster answered, else what happened at the last
+    address."""
 
     code = "CONNECT_FAILED"
     retryable = True

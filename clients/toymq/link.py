@@ -13,6 +13,7 @@ from toymq.connect_failure import as_failure, is_hopeless, of_a_round
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed
 from toymq.errors import ClientClosed, ConnectFailed, RequestTimeout
+from toymq.first_connection import FirstConnection
 from toymq.options import GOODBYE_S, OUTSTANDING_BYTES_MAX, SILENCE_LOOK_S, UNANSWERED_MAX, Options
 from toymq.outages import Outages
 from toymq.pending_publishes import Batch
@@ -135,18 +136,18 @@ class Link:
 
         Raises: ConnectFailed, RequestError, ProtocolViolation.
         """
-        give_up_at = self._loop.time() + self.options.wait_s
-        self._task = self._loop.create_task(self._run(give_up_at), name="toymq link")  # ended by close
+        first = FirstConnection(self.options.wait_s, self._loop.time())
+        self._task = self._loop.create_task(self._run(first), name="toymq link")  # ended by close
         await self._first
 
-    async def _run(self, give_up_at: float | None) -> None:
+    async def _run(self, first: FirstConnection | None) -> None:
         try:
-            await self._stay_connected(give_up_at)
+            await self._stay_connected(first)
         except Exception as error:
             logger.exception("a bug in the client ended its connection")
             self._end(LocalError(f"a bug in the client: {error!r}"))
 
-    async def _stay_connected(self, give_up_at: float | None) -> None:
+    async def _stay_connected(self, first: FirstConnection | None) -> None:
         backoff = self.options.backoff()
         for round_number in itertools.count():
             if round_number:
@@ -161,11 +162,11 @@ class Link:
                 except (OSError, ToymqError) as error:
                     self._route.failed(address, error)
                     failures.append(as_failure(address, error))
-                    if not self._tries_again(address, failures, give_up_at):
+                    if not self._tries_again(address, failures, first):
                         return
                     continue
                 self._route.up(address)
-                give_up_at, began = None, self.now()
+                first, began = None, self.now()
                 self._answered_at = began
                 if not self._first.done():
                     self._first.set_result(None)
@@ -180,7 +181,7 @@ class Link:
                     return
                 break
 
-    def _tries_again(self, address: Address, failures: list[ToymqError], give_up_at: float | None) -> bool:
+    def _tries_again(self, address: Address, failures: list[ToymqError], first: FirstConnection | None) -> bool:
         """Whether another attempt follows the last one of a round."""
         error, round_over = failures[-1], self._route.exhausted
         reason = of_a_round(failures)
@@ -190,7 +191,7 @@ class Link:
         if self.home is not None and round_over:
             self._outages.left(self)
             self.conversation.hand_back()
-        if not hopeless and (give_up_at is None or not round_over or self._loop.time() < give_up_at):
+        if not hopeless and (first is None or not round_over or first.goes_on(reason, self._route, self._loop.time())):
             return True
         if self._first.done():
             logger.error("%s: this client gives up: %s", address, reason)

@@ -91,11 +91,12 @@ TIMES = ("timeout_s", "connect_timeout_s", "wait_s", "backoff_min_s", "backoff_m
 
 
 def times(
-    timeout_s: Seconds, connect_timeout_s: Seconds, wait_s: Seconds, backoff_min_s: Seconds, backoff_max_s: Seconds
-) -> tuple[float, float, float, float, float]:
+    timeout_s: Seconds, connect_timeout_s: Seconds, wait_s: Seconds | None, backoff_min_s: Seconds, backoff_max_s: Seconds
+) -> tuple[float, float, float | None, float, float]:
     """Durations of ``Options`` as seconds. Raises: TypeError, BadArgument."""
-    a, b, c, d, e = map(number_of_seconds, TIMES, (timeout_s, connect_timeout_s, wait_s, backoff_min_s, backoff_max_s))
-    return a, b, c, d, e
+    given = (timeout_s, connect_timeout_s, 0.0 if wait_s is None else wait_s, backoff_min_s, backoff_max_s)
+    a, b, c, d, e = map(number_of_seconds, TIMES, given)
+    return a, b, None if wait_s is None else c, d, e
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class Options:
     tls: ssl.SSLContext | None
     timeout_s: float
     connect_timeout_s: float
-    wait_s: float
+    wait_s: float | None
     backoff_min_s: float
     backoff_max_s: float
     idempotent: bool
@@ -123,6 +124,8 @@ class Options:
         """Raises: ConfigError, BadArgument, TypeError."""
         for what in TIMES:
             seconds = getattr(self, what)
+            if what == "wait_s" and seconds is None:
+                continue
             above = seconds > 0 or (what == "wait_s" and seconds == 0)
             if not above or seconds * 1000 > DURATION_MS_MAX:
                 least = "0" if what == "wait_s" else "more than 0"

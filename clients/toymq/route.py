@@ -35,6 +35,8 @@ class Route:
         self._tried: set[Address] = set()
         self._named_themselves: set[Address] = set()
         self._heard = False  # in this round, or in the one before: a node that does not lead
+        self.of_a_cluster = False
+        """Whether a node has ever answered that it does not lead."""
 
     @property
     def several(self) -> bool:
@@ -83,7 +85,7 @@ class Route:
             self._leader = None
         if isinstance(error, NotLeader):
             self._last.discard(address)
-            self._heard = True
+            self._heard = self.of_a_cluster = True
             itself = named_address(error.leader or "", address) == address
             if itself and address not in self._named_themselves:
                 self._named_themselves.add(address)

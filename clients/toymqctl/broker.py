@@ -64,13 +64,13 @@ class Broker:
     """URL of its HTTP gateway, where it is named; see ``gateway.py``."""
 
     def connect(
-        self, *, connect_timeout_s: float = 5.0, timeout_s: float = 30.0, idempotent: bool = True,
+        self, *, connect_timeout_s: float = 5.0, timeout_s: float = 30.0, wait_s: float | None = None, idempotent: bool = True,
         on_event: OnEvent | None = None,
     ) -> sync.Client:  # fmt: skip
         """Raises: ConfigError, ConnectFailed, RequestError (the token is not accepted), ProtocolViolation."""
         return sync.connect(
             self._urls, name="toymqctl", ssl=self._tls, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s,
-            idempotent=idempotent, on_event=on_event,
+            wait_s=wait_s, idempotent=idempotent, on_event=on_event,
         )  # fmt: skip
 
     @property

@@ -1,4 +1,4 @@
-"""``toymqctl cluster``: make a cluster, look at it, and ask its nodes. Talks to etcd, to no broker."""
+"""``toymqctl cluster``: make a cluster, look at it, and ask its nodes. Talks to etcd; to a node it only connects."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -137,6 +137,9 @@ def init(etcd: _Etcd, replicas: int, min_in_sync: int | None, ttl_s: float) -> N
         f" {settings.replicas} replicas, min in sync {settings.min_in_sync},"
         f" ttl {settings.ttl_s:g}s"
     )
+    if etcd.group is not None:
+        for line in cluster_requests.left_to_do(etcd.picture(), etcd.group, made=made):
+            click.echo(line)
 
 
 @cluster.command(short_help="Show the nodes, and what is waited for.")
@@ -150,7 +153,7 @@ def show(etcd: _Etcd, as_json: bool = False) -> None:
     groups = cluster_requests.groups_of(picture, etcd.group)
     now_s = datetime.now(UTC).timestamp()
     for number, group in enumerate(groups):
-        found = etcd.run(cluster_requests.look, group)
+        found = etcd.run(cluster_requests.look_closely, group)
         placed = cluster_view.placed(picture, group)
         if as_json:
             print_json([cluster_view.as_json(etcd.name, found, now_s) | placed])

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 
 from toymq_py.errors import EtcdError
-from toymq_py.names import DEAD_LETTERS, some_of
+from toymq_py.names import DEAD_LETTERS, some_of, whole_name
 from toymq_py.replication.kept_places import Group, KeptPlaces, Move, Picture, Record, why_it_stays
 from toymqctl.cluster_requests import Refused
 
@@ -92,10 +92,27 @@ async def remove_group(kept: KeptPlaces, group: str) -> str:
 def _check_empty(picture: Picture, group: str) -> None:
     if nodes := sorted(node.name for node in picture.groups[group].nodes.values()):
         raise Refused(f"{some_of(nodes)} of group {group} runs: stop its nodes first")
-    left = sorted(topic for topic, record in picture.records.items() if record.group == group)
-    left += sorted(topic for topic, move in picture.moves.items() if move.to == group and move.refused is None)
-    if left:
-        raise Refused(f"group {group} has topics: {some_of(left)}; start it, and move them to another group or delete them")
+    left = {topic: record for topic, record in picture.records.items() if record.group == group}
+    stay = {topic for topic, record in left.items() if why_it_stays(topic, record) is not None}
+    parts = {whole_name(topic).removesuffix(DEAD_LETTERS) for topic in stay}
+    topics = sorted(topic for topic in left.keys() - stay if topic.removesuffix(DEAD_LETTERS) not in left.keys() - {topic})
+    topics += sorted(topic for topic, move in picture.moves.items() if move.to == group and move.refused is None)
+    found = []
+    if topics:
+        move_one = f"`toymqctl cluster move {topics[0]} {_another(picture, group)}`"
+        found.append(f"group {group} has topics: {some_of(topics)}; start it, and move them to another group ({move_one}) or "
+                     f"delete them (`toymqctl delete {topics[0]}`)")  # fmt: skip
+    if parts:
+        one = min(parts)
+        found.append(f"group {group} has partitions of {some_of(sorted(parts))}, which are not moved: make a topic in place of "
+                     f"{one} while the group is stopped, publish there, start the group, let the consumers drain {one}, and "
+                     f"delete it (`toymqctl delete {one}`)")  # fmt: skip
+    if found:
+        raise Refused("; ".join(found))
+
+
+def _another(picture: Picture, group: str) -> str:
+    return min(name for name, each in picture.groups.items() if each.made and name != group)
 
 
 def _made(picture: Picture) -> str:

@@ -5,10 +5,13 @@ here writes what decides which replica leads: only nodes do (ADR 0097, item 6).
 """
 
 import asyncio
+import os
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from toymq.url import parse_urls
 from toymq_py.errors import ConfigError, EtcdError, ToymqError
 from toymq_py.names import some_of
 from toymq_py.replication.agreement import (
@@ -29,6 +32,8 @@ from toymq_py.replication.replica_file import decode
 
 NEW_LEADER_S = 30.0
 """How long a command waits for the leader that it asked for: recovery may take seconds."""
+ANSWER_S = 1.0
+"""Time for a node to accept a connection."""
 
 
 class Refused(ToymqError):
@@ -44,6 +49,8 @@ class Cluster:
     settings: ClusterSettings
     state: GroupState
     seats: list[Seat]
+    silent: Mapping[ReplicaId, str] = field(default_factory=dict)
+    """What happened at the addresses of nodes that etcd knows as running, and that do not answer; see ``look_closely``."""
 
     def find(self, name: str) -> Seat:
         """The node of a name or a replica id; of two with one name that which runs. Raises: Refused."""
@@ -66,6 +73,30 @@ async def look(agreement: Agreement) -> Cluster:
     return Cluster(settings, await agreement.read(), await agreement.seats())
 
 
+async def look_closely(agreement: Agreement) -> Cluster:
+    """The same, and which of the nodes do not answer: etcd believes in a dead one until its lease ends. Nothing is said to
+    them. Raises: Refused when there is none; EtcdError."""
+    cluster = await look(agreement)
+    running = [seat.member for seat in cluster.seats if seat.present]
+    found = await asyncio.gather(*(_what_fails(member.url) for member in running))
+    silent = {member.replica: why for member, why in zip(running, found, strict=True) if why is not None}
+    return replace(cluster, silent=silent)
+
+
+async def _what_fails(url: str) -> str | None:
+    """What happens to a connection to HOST:PORT; None: it is made."""
+    try:
+        (address,) = parse_urls(url)
+        async with asyncio.timeout(ANSWER_S):
+            _, writer = await asyncio.open_connection(address.host, address.port)
+    except TimeoutError:
+        return f"no answer within {ANSWER_S:g} s"
+    except OSError as error:
+        return os.strerror(error.errno) if error.errno and isinstance(error, ConnectionError) else str(error)
+    writer.close()
+    return None
+
+
 def groups_of(picture: Picture, wanted: str | None) -> list[str | None]:
     """The groups to look at; [None]: there are no others than the one without a name. Raises: Refused when there is none of
     the wanted name beside others."""
@@ -82,6 +113,18 @@ def check_alone(picture: Picture) -> None:
     others = sorted(name for name, group in picture.groups.items() if group.made and name != DEFAULT_GROUP)
     if others:
         raise Refused(f"this cluster has groups ({', '.join(others)}): name the one to make with --group")
+
+
+def left_to_do(picture: Picture, group: str, *, made: bool) -> list[str]:
+    """What its nodes, and those of the others, need behind ``init`` of a group."""
+    lines = [f"start its nodes with --group {group}"] if made else []
+    for other in picture.unplaced():
+        if other != group:
+            lines.append(
+                f"group {other} runs without --group, and its topics go on: restart its nodes with --group {other}, followers"
+                " first. Until then no new topic is placed in another group"
+            )
+    return lines
 
 
 async def init(agreement: Agreement, replicas: int, min_in_sync: int | None, ttl_s: float) -> tuple[ClusterSettings, bool]:

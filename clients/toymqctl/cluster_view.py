@@ -72,6 +72,7 @@ def as_json(name: str, cluster: Cluster, now_s: float) -> dict[str, Any]:
                 "url": seat.member.url,
                 "repl": seat.member.repl,
                 "running": seat.present,
+                "answers": seat.present and seat.member.replica not in cluster.silent,
                 "state": seat.state,
                 "waits_for": seat.waits_for,
                 "in_sync": seat.member.replica in members,
@@ -101,6 +102,8 @@ def troubles(cluster: Cluster, now_s: float) -> list[str]:
     if state.leader is not None and len(members) < settings.replicas:
         found.append(f"{_copies(len(members))} of {settings.replicas} in sync; {_absent(cluster, now_s)}")
     for seat in cluster.seats:
+        if (why := cluster.silent.get(seat.member.replica)) is not None:
+            found.append(_no_answer(seat, cluster, why))
         if seat.waits_for and state.leader is not None and seat.member.replica == state.leader.member.replica:
             found.append(f"{printable(seat.member.name)} says: {printable(seat.waits_for)}")
         if seat.present and seat.damaged:
@@ -171,6 +174,15 @@ def _absent(cluster: Cluster, now_s: float) -> str:
     )
 
 
+def _no_answer(seat: Seat, cluster: Cluster, why: str) -> str:
+    leader, ttl_s = cluster.state.leader, cluster.settings.ttl_s
+    text = f"{printable(seat.member.name)} does not answer at {printable(seat.member.url)} ({printable(why)})"
+    text += f": if it is gone, its lease ends within {ttl_s:g} s"
+    if leader is None or leader.member.replica != seat.member.replica:
+        return text
+    return text + (", and another copy leads" if len(_members(cluster)) > 1 else "; no other copy is in sync: start it")
+
+
 def _waits(seat: Seat) -> str:
     return f"{printable(seat.member.name)} waits ({printable(seat.waits_for)})"
 
@@ -190,10 +202,16 @@ def _listed(words: list[str], last: str = "and") -> str:
     return f" {last} ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
+def _state(seat: Seat, cluster: Cluster) -> str:
+    if not seat.present:
+        return "-"
+    return f"{seat.state}, no answer" if seat.member.replica in cluster.silent else seat.state
+
+
 def _row(seat: Seat, cluster: Cluster, now_s: float) -> tuple[str, ...]:
     return (
         seat.member.name,
-        seat.state if seat.present else "-",
+        _state(seat, cluster),
         "yes" if seat.member.replica in _members(cluster) else "no",
         seat.member.url,
         size(lag_bytes) if seat.present and (lag_bytes := _lag(seat, cluster)) is not None else "-",

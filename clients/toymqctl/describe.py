@@ -4,10 +4,12 @@ from typing import Any
 
 import click
 
+from toymq_py.names import DEAD_LETTERS
 from toymq_py.units import counted
 from toymqctl.broker import Broker
 from toymqctl.consumers import consumer_table
-from toymqctl.places import cluster_of, group_of, groups_by_topic
+from toymqctl.partitions import parts_of
+from toymqctl.places import cluster_of, place_of, places_by_topic
 from toymqctl.quantities import TOPIC
 from toymqctl.settings import format_settings
 from toymqctl.tables import as_json as json_option
@@ -17,7 +19,7 @@ from toymqctl.tables import facts, print_json, screen_room, size, table
 def _facts(topic: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("topic", topic["topic"]),
-        *([("group", topic["group"])] if "group" in topic else []),
+        *((kind, topic[kind]) for kind in ("group", "worker") if kind in topic),
         ("state", topic["state"]),
         ("messages", str(topic["messages"])),
         ("partitions", str(topic["partitions"])) if "parts" in topic else ("ids", _ids(topic)),
@@ -64,12 +66,14 @@ def _evicted(topic: dict[str, Any]) -> list[tuple[str, str]]:
 @json_option
 @click.pass_obj
 def describe(broker: Broker, topic: str, as_json: bool) -> None:
-    """Show one TOPIC: state, ids, settings and consumers, and the group of the cluster that has it. Unlike `sub`, it does not
-    create the topic."""
+    """Show one TOPIC: state, ids, settings and consumers, and which group of the cluster, or which worker, has it. Unlike
+    `sub`, it does not create the topic."""
     with broker.connect() as client:
         found = client.describe(topic)
-        if (group := group_of(groups_by_topic(cluster_of(client)), topic)) is not None:
-            found["group"] = group
+        names = [one["topic"].removesuffix(DEAD_LETTERS) for one in parts_of(found)]
+        kind, places = places_by_topic(cluster_of(client), names)
+        if (place := place_of(places, topic)) is not None:
+            found[kind] = place
     if as_json:
         print_json([found])
     else:

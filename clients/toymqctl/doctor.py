@@ -13,9 +13,9 @@ from toymq_py.errors import PlacementUnknown, ToymqError
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.units import counted
 from toymqctl.broker import Broker
-from toymqctl.explanations import explain
+from toymqctl.explanations import explained
 from toymqctl.letters import waiting
-from toymqctl.places import cluster_of, reachable_topics
+from toymqctl.places import cluster_of, reachable_topics, workers_of
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, print_json, size
 
@@ -77,6 +77,7 @@ def examine(
     """
     yield _speed(round_trip_s)
     yield _versions(server, own_version)
+    yield from _workers(cluster)
     yield _durability(stats)
     yield from _disk(stats)
     yield from _tier(stats)
@@ -99,9 +100,12 @@ def examine_without_figures(
     yield _speed(round_trip_s)
     yield _versions(server, own_version)
     yield from _copies({}, cluster)
+    advice = "start its nodes, then check again"
+    if workers_of(cluster) > 1:
+        advice = "look at the broker's log: a worker that ended is started again; then check again"
     yield Finding(
         "figures", "FAIL", f"{error}: durability, disk, bucket, limits, clock, tokens and the topics there are not checked",
-        "start its nodes, then check again",
+        advice,
     )  # fmt: skip
     yield from _all_of(topics, {})
 
@@ -143,6 +147,13 @@ def _versions(server: str, own: str) -> Finding:
     return Finding("version", "ok", found)
 
 
+def _workers(cluster: Mapping[str, Any]) -> Iterator[Finding]:
+    """STATS has the figures of all: it is refused while one does not answer."""
+    if (count := workers_of(cluster)) > 1:
+        found = f"{count}, all of them answer, worker {cluster['worker']} this command; the figures are of all"
+        yield Finding("workers", "ok", found)
+
+
 def _durability(stats: dict[str, Any]) -> Finding:
     if stats["fsync"] == "always":
         return Finding("durability", "ok", "OK means on the disk")
@@ -152,12 +163,13 @@ def _durability(stats: dict[str, Any]) -> Finding:
 
 def _disk(stats: dict[str, Any]) -> Iterator[Finding]:
     free, reserve = stats["disk_free_bytes"], stats["limits"]["min_free_bytes"]
-    found = f"{size(free)} free, publishing stops below {size(reserve)}"
+    stops = f"stops below {size(reserve)}" if reserve else "goes on until the disk is full (--min-free-bytes 0)"
+    found = f"{size(free)} free, publishing {stops}"
     if stats["disk_low"] or free < reserve:
         yield Finding("disk", "FAIL", f"{found}: publishing is refused", "make room on the broker's disk; it resumes by itself")
     elif free < FULL_BYTES:
         advice = "make room on the broker's disk; publishing resumes by itself. A --min-free-bytes keeps room for acks"
-        yield Finding("disk", "FAIL", f"{found}: the disk is full, and publishing fails", advice)
+        yield Finding("disk", "FAIL", f"{size(free)} free: the disk is full, and publishing fails", advice)
     elif free < max(SPARE_FACTOR * reserve, LITTLE_BYTES):
         yield Finding("disk", "warn", found, "make room, or delete unused topics and forget unused consumers")
     else:
@@ -456,7 +468,7 @@ def _look(broker: Broker) -> Iterator[Finding]:
                 stats, server, own_version, client.max_payload or 0, round_trip_s, stats["time_ms"] / 1000 - ours, cluster
             )
     except (ToymqError, OSError) as error:
-        yield Finding("reachable", "FAIL", *explain(broker.address, error).split("; ", 1))
+        yield Finding("reachable", "FAIL", *explained(broker.address, error))
 
 
 @click.command(short_help="Check the broker, and suggest remedies.")

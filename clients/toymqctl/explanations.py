@@ -6,7 +6,7 @@ import ssl
 from contextlib import suppress
 
 import toymq
-from toymq.connect_failure import what_failed
+from toymq.connect_failure import BETWEEN, what_failed
 from toymq.url import DEFAULT_PORT, Address
 from toymq_py.errors import ConnectionLost, NotLeader, ProtocolViolation, RequestError
 
@@ -64,37 +64,39 @@ _ENDED = {
 
 def explain(address: Address, error: Exception) -> str:
     """An error in one line, with a remedy where one is known."""
+    return "; ".join(filter(None, explained(address, error)))
+
+
+def explained(address: Address, error: Exception) -> tuple[str, str]:
+    """What an error says, and a remedy, or "" where none is known or the text has it."""
     if isinstance(error, toymq.ConnectFailed):
         return _unreachable(address, error)
     if isinstance(error, ProtocolViolation):
         if _speaks_http(address):
-            return _http(address)
-        return f"{error}; is {address} the broker's TCP port?"
+            return _http(address), ""
+        return str(error), f"is {address} the broker's TCP port?"
     if isinstance(error, toymq.SubscriptionEnded):
-        return f"{error} ({_ENDED.get(error.code, 'see the broker')})"
+        return f"{error} ({_ENDED.get(error.code, 'see the broker')})", ""
     if isinstance(error, RequestError):
-        advice = ADVICE.get(error.code)
-        return f"{error.code}: {_OF_OTHERS.sub('', str(error))}" + (f"; {advice}" if advice else "")
-    return str(error)
+        return f"{error.code}: {_OF_OTHERS.sub('', str(error))}", ADVICE.get(error.code, "")
+    return str(error), ""
 
 
-def _unreachable(address: Address, error: toymq.ConnectFailed) -> str:
-    cause = error.__cause__
-    if isinstance(cause, ConnectionRefusedError):
-        return f"no broker at {address}: start one with `make run` or `toymq serve`, or name another with --url"
+def _unreachable(address: Address, error: toymq.ConnectFailed) -> tuple[str, str]:
+    cause, start = error.__cause__, "start one with `make run` or `toymq serve`, or name another with --url"
     if isinstance(cause, NotLeader):
-        return f"{error}; `toymqctl cluster` says what is waited for"
+        return str(error), "`toymqctl cluster` says what is waited for"
+    if isinstance(cause, ConnectionRefusedError):
+        return (str(error), start) if BETWEEN in str(error) else (f"no broker at {address}: {start}", "")
     if isinstance(cause, socket.gaierror):
-        return f"{error}; check the host in --url"
+        return str(error), "check the host in --url"
     if address.tls:
         said = what_failed(address, cause) if isinstance(cause, ssl.SSLError) else str(error)
-        if "does not speak TLS" in said:
-            return said  # it says what to do
-        return f"{said}; {_tls_advice(error, cause)}"
+        return said, "" if "does not speak TLS" in said else _tls_advice(error, cause)  # that says what to do
     if _speaks_http(address):
-        return _http(address)
+        return _http(address), ""
     hangs = "" if isinstance(cause, ConnectionLost) else " If it is, the broker hangs: look at its log and its machine"
-    return f"{error}; is {address} the broker's TCP port?{hangs}"
+    return str(error), f"is {address} the broker's TCP port?{hangs}"
 
 
 def _tls_advice(error: toymq.ConnectFailed, cause: BaseException | None) -> str:

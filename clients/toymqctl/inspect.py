@@ -21,7 +21,7 @@ _COLUMNS = ("consumer", "state", "attempts", "last failure")
 @click.pass_obj
 def inspect(broker: Broker, topic: str, msg_id: int, *, as_json: bool) -> None:
     """Show what the message ID of TOPIC is to each consumer (ready, inflight, scheduled: it waits for its time, dying: on its
-    way to the dead letters, acked), how often it was delivered, and the last failure that was reported.
+    way to the dead letters, dead letter: in them, acked), how often it was delivered, and the last failure that was reported.
 
     `toymqctl tail TOPIC --from ID --max 1` shows the message itself. The broker needs --http or --https.
     """
@@ -37,4 +37,11 @@ def inspect(broker: Broker, topic: str, msg_id: int, *, as_json: bool) -> None:
 def _row(found: dict[str, Any]) -> tuple[str, ...]:
     failure = found.get("failure", {})
     texts = [str(failure[name]) for name in ("reason", "error_type", "error") if failure.get(name)]
-    return found["consumer"], found["state"], str(found["attempts"]), printable(": ".join(texts)) or "-"
+    return found["consumer"], _state(found), str(found["attempts"]), printable(": ".join(texts)) or "-"
+
+
+def _state(found: dict[str, Any]) -> str:
+    state, letter = str(found["state"]), found.get("letter")
+    if letter is not None:
+        return f"dead letter {letter['topic']} {letter['id']}" + (", settled" if letter["settled"] else "")
+    return "acked, or a dead letter" if state == "acked_or_dead" else state

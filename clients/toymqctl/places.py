@@ -1,12 +1,13 @@
-"""Which group of a cluster has which topic, as the leader that answers knows it."""
+"""Which group of a cluster, or which worker of a broker, has which topic, as the one that answers knows it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from toymq import sync
 from toymq.requests import cluster
 from toymq_py.errors import NoSuchTopic, PlacementUnknown, RequestError
 from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, whole_name
+from toymq_py.placement import worker_of
 
 
 def cluster_of(client: sync.Client) -> dict[str, Any]:
@@ -17,9 +18,27 @@ def cluster_of(client: sync.Client) -> dict[str, Any]:
         return {}
 
 
+def workers_of(cluster: Mapping[str, Any]) -> int:
+    """How many workers the broker has."""
+    return max(len(cluster.get("workers", ())), 1)
+
+
+def places_by_topic(cluster: Mapping[str, Any], names: Iterable[str]) -> tuple[str, dict[str, str]]:
+    """What has the topics, "group" or "worker", and that of each of them, of a partitioned one those of its partitions.
+    Nothing where one process has all."""
+    if "groups" in cluster:
+        return "group", groups_by_topic(cluster)
+    if (workers := workers_of(cluster)) == 1:
+        return "", {}
+    return "worker", _with_wholes({name: str(worker_of(name, workers)) for name in names})
+
+
 def groups_by_topic(cluster: Mapping[str, Any]) -> dict[str, str]:
     """The group of each topic, of a partitioned one the groups of its partitions; nothing where there are no groups."""
-    places: Mapping[str, str] = cluster.get("topics", {}) if "groups" in cluster else {}
+    return _with_wholes(cluster.get("topics", {}) if "groups" in cluster else {})
+
+
+def _with_wholes(places: Mapping[str, str]) -> dict[str, str]:
     parts: dict[str, set[str]] = {}
     for name, place in places.items():
         if PARTITION_MARK in name:
@@ -27,10 +46,10 @@ def groups_by_topic(cluster: Mapping[str, Any]) -> dict[str, str]:
     return {**places, **{whole: ", ".join(sorted(some)) for whole, some in parts.items()}}
 
 
-def group_of(groups: Mapping[str, str], topic: str) -> str | None:
-    """The group of a topic, of its dead letters, or of partitions that are one line of a list; None: that is not known."""
+def place_of(places: Mapping[str, str], topic: str) -> str | None:
+    """The place of a topic, of its dead letters, or of partitions that are one line of a list; None: that is not known."""
     origin = topic.removesuffix(DEAD_LETTERS)
-    return groups.get(origin) or groups.get(whole_name(origin))
+    return places.get(origin) or places.get(whole_name(origin))
 
 
 def reachable_topics(client: sync.Client, cluster: Mapping[str, Any]) -> list[dict[str, Any]]:

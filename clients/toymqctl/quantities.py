@@ -86,7 +86,7 @@ class _Name(click.ParamType[str], ABC):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         with suppress(ToymqError, OSError):
             broker = target_of(ctx.find_root()).broker()
-            with broker.connect(connect_timeout_s=COMPLETION_S, timeout_s=COMPLETION_S) as client:
+            with broker.connect(connect_timeout_s=COMPLETION_S, timeout_s=COMPLETION_S, wait_s=0.0) as client:
                 return [CompletionItem(name) for name in self.names(client, ctx) if name.startswith(incomplete)]
         return []
 

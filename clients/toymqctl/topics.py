@@ -4,10 +4,10 @@ from typing import Any
 
 import click
 
-from toymq_py.names import PARTITION_MARK
+from toymq_py.names import DEAD_LETTERS, PARTITION_MARK
 from toymqctl.broker import Broker
 from toymqctl.partitions import grouped
-from toymqctl.places import cluster_of, group_of, groups_by_topic
+from toymqctl.places import cluster_of, place_of, places_by_topic
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, fitting, print_json, screen_room, size
 
@@ -41,19 +41,19 @@ def topics(broker: Broker, pattern: str | None, as_json: bool) -> None:
     `backlog` is that of the consumer with the most, without any consumer all messages that are due, of dead letters those that
     wait, of a stream of AMQP none; `oldest` is how long the oldest message of a backlog has been due; `inflight` is a sum.
     PATTERN: `orders.*`, `events.>`. The partitions of a topic are one line; `orders#*` lists each.
-    In a cluster with groups `group` is which one has the topic.
+    In a cluster with groups `group` is which one has the topic, with --workers `worker`.
     """
     with broker.connect() as client:
         found = client.topics(pattern)
-        groups = groups_by_topic(cluster_of(client))
+        kind, places = places_by_topic(cluster_of(client), [one["topic"].removesuffix(DEAD_LETTERS) for one in found])
     if as_json:
-        print_json([one if (group := group_of(groups, one["topic"])) is None else one | {"group": group} for one in found])
+        print_json([one if (place := place_of(places, one["topic"])) is None else one | {kind: place} for one in found])
     elif found:
         shown = found if pattern is not None and PARTITION_MARK in pattern else grouped(found)
         rows = [_COLUMNS, *map(_row, shown)]
-        if groups:
-            places = ("group", *(group_of(groups, one["topic"]) or "-" for one in shown))
-            rows = [(*row, place) for row, place in zip(rows, places, strict=True)]
+        if places:
+            column = (kind, *(place_of(places, one["topic"]) or "-" for one in shown))
+            rows = [(*row, place) for row, place in zip(rows, column, strict=True)]
         click.echo(fitting(rows, (0, 7, 8), screen_room(), _SPARE, least=_NAME_CHARS_MIN))
     else:
         click.echo(f"no topics{broker.as_far_as_seen}")

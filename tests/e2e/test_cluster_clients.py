@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import toymq
 from tests.support.fake_broker import Peer, Script, following
@@ -13,6 +14,7 @@ from toymq import Receipt, client, link, options, sync
 from toymq.errors import NotEnoughReplicas, NotLeader
 from toymq.sync import client as sync_client
 from toymq.sync import link as sync_link
+from toymqctl.cli import main as toymqctl
 
 QUICK: dict[str, Any] = {"backoff_min_s": 0.001, "backoff_max_s": 0.01}
 TIMEOUT_S = 20
@@ -117,10 +119,33 @@ async def test_an_election_is_waited_for(publish: Publish) -> None:
 
 
 @both
+async def test_a_client_that_begins_in_a_failover_waits_for_the_next_leader(publish: Publish) -> None:
+    """It tried each address once, and failed within a second."""
+    async with following(follows("127.0.0.1:1"), follows("-"), leads(b"OK 0\n")) as a:
+        assert await publish(["127.0.0.1:1", a], b"x") == [Receipt(0, duplicate=False)]
+
+
+async def test_toymqctl_says_that_it_waits_for_the_next_leader() -> None:
+    async def leads_now(peer: Peer) -> None:
+        await peer.greet()
+        assert await peer.line() == "PING"
+        peer.say(b"PONG\n")
+        await peer.gone()
+
+    async with following(follows("-"), leads_now) as a, asyncio.timeout(TIMEOUT_S):
+        done = await asyncio.to_thread(CliRunner().invoke, toymqctl, ["--url", f"127.0.0.1:1,{a}", "ping"])
+    assert done.exit_code == 0, done.output
+    assert done.stderr == (
+        "toymqctl: waiting up to 10 s for a node that leads: no broker at 127.0.0.1:1: Connection refused; "
+        f"{a} does not lead its cluster, and knows no leader now\n"
+    )
+
+
+@both
 async def test_without_a_leader_connecting_says_so(publish: Publish) -> None:
     async with following(follows("-")) as a, following(follows("10.0.0.1:0")) as b:
         with pytest.raises(toymq.ConnectFailed) as caught:
-            await publish([a, b], b"x")
+            await publish([a, b], b"x", wait_s=0)
     assert str(caught.value) == (
         f"{a} does not lead its cluster, and knows no leader now; {b} does not lead its cluster, and names 10.0.0.1:0"
     )

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from tests.support.certificates import CERT, KEY
 from tests.support.cluster_rig import CLUSTER, ClusterRig, Load, running_cluster
 from tests.support.ctl import ok, refused
+from tests.support.etcd import running_etcd
 from tests.support.requirements import require
 from toymqctl.cli import main as toymqctl
 
@@ -58,6 +59,7 @@ def test_an_operator_takes_a_cluster_through_its_days(pair: ClusterRig) -> None:
     # The other node goes for good: the leader goes on alone, and the node is forgotten.
     refused(ctl("remove", first), 1, f"{first} runs: stop it first")
     pair.nodes[first].kill_machine()
+    assert {each["name"]: each["answers"] for each in shown(ctl)["nodes"]} == {first: False, second: True}
     asyncio.run(pair.in_sync(1))
     asyncio.run(_until(ctl, lambda found: any("away for at most" in each for each in found["troubles"])))
     refused(ctl("hand-over"), 1, "no follower that could take over is in sync")
@@ -76,6 +78,33 @@ def test_an_operator_takes_a_cluster_through_its_days(pair: ClusterRig) -> None:
     asyncio.run(_publish(pair, 50))
     assert ok(ctl("remove", second)) == f"{second}: forgotten\n"
     assert [node["name"] for node in shown(ctl)["nodes"]] == [first]
+
+
+def test_a_node_that_cannot_serve_yet_says_what_it_waits_for(tmp_path: Path) -> None:
+    """It said that it was ready, as if all were well."""
+    with running_etcd(tmp_path) as etcd:
+        rig = ClusterRig(tmp_path, etcd, ("n1",))
+        node = rig.nodes["n1"]
+        try:
+            node.launch()
+            line = node.read_ready_line()
+            unmade = "ready to answer, not to serve; etcd knows no cluster orders: `toymqctl cluster init` makes one, data in "
+            assert line is not None
+            assert unmade in line, line
+            node.take_ready_line(line)
+            rig.make()
+            asyncio.run(rig.leader())
+            assert "etcd has the settings of the cluster: this node goes on" in node.log_path.read_text()
+            node.restart()
+            assert " ready, data in " in node.ready_line
+            node.stop()
+            etcd.members[0].kill()
+            node.launch()
+            line = node.read_ready_line()
+            assert line is not None
+            assert "ready to answer, not to serve; etcd does not answer /v3/kv/range: http://" in line, line
+        finally:
+            node.kill_machine()
 
 
 async def _hand_over_under_load(pair: ClusterRig, ctl: Ctl, to: str) -> tuple[list[bytes], list[str]]:

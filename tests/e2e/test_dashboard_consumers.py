@@ -87,6 +87,23 @@ def test_slow_detached_and_redelivering(broker: BrokerProcess, visit: Visit) -> 
     assert page.locator(".people .badge").inner_text() == "paused"
 
 
+def test_keys_that_wait_are_not_called_slow(broker: BrokerProcess, visit: Visit) -> None:
+    """The overview said that more workers do not help, and led to the slow ones."""
+    now_ms = httpx.get(f"{broker.http}v1/stats").json()["time_ms"]
+    page = visit(broker.http)
+    slow = {"slow_since_ms": now_ms - 2 * HOUR_MS, "oldest_unacked_at_ms": now_ms - 3 * HOUR_MS}
+    stuck = slow | {"mode": "keyed", "ready": 2, "inflight": 1, "retrying": 1, "attempts_max": 4, "attempts_max_id": 0}
+    told(page, audit=slow, billing=stuck, smtp=stuck | {"backlog": 3}, **{HOSTILE: stuck | {"backlog": 3}})
+    page.goto(f"{broker.http}#/")
+    page.reload()
+    page.get_by_role("listitem").filter(has_text="keys wait").get_by_role("link", name="Show them:").click()
+    page.get_by_role("button", name="Keys wait 3").wait_for()
+    assert sorted(names(page)) == ["billing", HOSTILE, "smtp"]
+    assert page.locator(".people .badge").locator("visible=true").all_inner_texts() == ["keys wait"] * 3
+    page.get_by_role("button", name="Slow 1").click()
+    assert names(page) == ["audit"]
+
+
 def test_without_any_it_says_so(visit: Visit, start: Start) -> None:
     page = visit(f"{start().http}#/consumers/slow")
     page.get_by_text("No consumer has left a message unacked for more than a minute.").wait_for()

@@ -116,20 +116,27 @@ def test_what_is_shown_is_saved(broker: BrokerProcess, visit: Visit) -> None:
 def test_a_message_says_what_it_is_to_each_consumer(broker: BrokerProcess, visit: Visit) -> None:
     publish(broker, "jobs", "a")
     path = f"{broker.http}v1/topics/jobs/messages"
-    for consumer in ("holds", "acks", "fails"):
+    for consumer in ("holds", "acks", "fails", "gives-up"):
         assert httpx.get(path, params={"consumer": consumer, "wait_s": 5}).status_code == 200
     assert httpx.delete(f"{path}/0", params={"consumer": "acks"}).status_code == 204
     query = {"consumer": "fails", "delay_s": 60, "reason": "<b>no-such-customer</b>"}
     assert httpx.post(f"{path}/0:nack", params=query).status_code == 204
+    assert httpx.post(f"{path}/0:nack", params={"consumer": "gives-up", "dead": "true"}).status_code == 204
+    letters = f"{broker.http}v1/topics/jobs.dlq/messages"
+    assert httpx.get(letters, params={"consumer": "audit", "wait_s": 5}).status_code == 200, "it is stored"
     page = visit(f"{broker.http}#/topics/jobs/messages")
     page.locator(".entry").click()
     lines = page.get_by_label("At each consumer").get_by_role("listitem")
-    lines.nth(2).wait_for()
+    lines.nth(3).wait_for()
     said = {each.locator("bdi").first.inner_text(): each.inner_text().replace("\n", " ") for each in lines.all()}
     assert said == {
         "holds": "holds in flight 1 delivery", "acks": "acks acked",
         "fails": "fails waits for its time 1 delivery last failure: <b>no-such-customer</b>",
+        "gives-up": "gives-up a dead letter jobs.dlq 0",
     }  # fmt: skip
+    lines.get_by_role("link", name="jobs.dlq 0").click()
+    page.locator('.log > li[data-id="0"]').wait_for()
+    page.get_by_role("heading", name="jobs.dlq").wait_for()
 
 
 def test_one_letter_goes_back_and_one_is_discarded(broker: BrokerProcess, visit: Visit) -> None:

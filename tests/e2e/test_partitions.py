@@ -3,9 +3,9 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import pytest
 import toymq
 import toymq.sync
 from tests.support.broker_process import BrokerProcess, Wire
-from tests.support.worker_processes import serving
+from tests.support.worker_processes import serving, topic_of
 from toymq_py.placement import worker_of
 from toymq_py.storage import partitions_file
 
@@ -82,6 +82,32 @@ def test_two_workers_have_partitions_each_and_every_worker_routes(tmp_path: Path
             assert not list((tmp_path / "data/workers").glob("*/topics/*#*"))
             for wire in (first, second):
                 assert wire.ask(b"PUB orders#1 - 1\nx\n").startswith(b"ERR NO_SUCH_TOPIC there is no partition orders#1")
+
+
+def test_the_trail_has_a_line_of_the_worker_that_was_asked_and_marks_the_others(tmp_path: Path) -> None:
+    """A CREATE was three equal lines without an address."""
+    with serving(tmp_path / "data", 2) as workers:
+        workers.ready(2)
+        there = topic_of(1, 2).encode()
+        with workers.wire(0) as wire:
+            assert wire.ask(b"CREATE orders partitions=%d\n" % COUNT) == b"OK 0"
+            assert wire.ask(b"CREATE orders partitions=2\n").startswith(b"ERR EXISTS")
+            assert wire.ask(b"CREATE %b\n" % there) == b"OK 0"
+            assert wire.ask(b"FORGET %b nobody\n" % there).startswith(b"ERR NO_SUCH_CONSUMER")
+            assert wire.ask(b"DELETE orders\n") == b"OK 0"
+        assert workers.stop() == 0
+        workers.join()
+        found = re.findall(r"toymq_py\.audit: (.*)", workers.said)
+    told = [line for line in found if "address=127.0.0.1 via=tcp" in line]
+    assert [line.split(" token")[0] + line[line.rindex(" ") :] for line in told] == [
+        "action=create topic=orders result=OK", "action=create topic=orders result=EXISTS",
+        f"action=create topic={there.decode()} result=OK",
+        f"action=forget topic={there.decode()} consumer=nobody result=NO_SUCH_CONSUMER",
+        "action=delete topic=orders result=OK",
+    ]  # fmt: skip
+    others = [line for line in found if line not in told]
+    assert len(others) >= 4
+    assert [line for line in others if "address=- via=passed" not in line] == []
 
 
 def test_a_plain_topic_is_found_before_anything_is_made(tmp_path: Path) -> None:
@@ -251,26 +277,6 @@ def test_what_some_workers_do_not_know_is_refused_as_such_and_never_moved(tmp_pa
                                 headers={"content-type": "application/x-ndjson"})  # fmt: skip
             assert {one.get("code") for one in answer.json()["results"]} == {None, "PLACEMENT_UNKNOWN"}
             assert answer.status_code == 503
-
-
-def test_a_worker_hears_of_partitions_that_another_one_has_made_since_it_looked(tmp_path: Path) -> None:
-    """And when those are deleted; so does one that was replaced. Each command looks in memory alone."""
-    data_dir, home = tmp_path / "data", worker_of("orders", 2)
-    with serving(data_dir, 2) as running:
-        running.ready(2)
-        half = b"ERR PLACEMENT_UNKNOWN orders has its partitions at some workers "
-        for _ in range(2):
-            with running.wire(1 - home) as wire, socket.socket(socket.AF_UNIX) as of_one:
-                of_one.connect(str(data_dir / f"workers/{home}.listen"))
-                none = b"ERR NO_SUCH_TOPIC there is no topic orders"
-                for command, answer in ((b"", none), (b"CREATE orders partitions=2\n", half), (b"DELETE orders\n", none)):
-                    if command:
-                        of_one.sendall(command)
-                        assert of_one.recv(1000).startswith(b"OK ")
-                    for _ in range(2):
-                        assert wire.ask(b"DESCRIBE orders\n").startswith(answer)
-            os.kill(running.pids[home], signal.SIGKILL)
-            running.ready(1)
 
 
 @pytest.mark.parametrize("without", [(0,), (1,), (2,), (0, 1, 2)], ids=str)

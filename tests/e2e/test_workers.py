@@ -90,7 +90,10 @@ def test_toymqctl_needs_one_address(workers: Workers) -> None:
     topic = topic_of(1, 2)
     ctl("create", topic, "visibility=2m")
     ctl("pub", topic, "hello")
-    assert topic in ctl("describe", topic)
+    assert ["worker", "1"] in [line.split() for line in ctl("describe", topic).splitlines()]
+    heads, *rows = [line.split() for line in ctl("topics").splitlines()]
+    assert (heads[-1], [row[-1] for row in rows if row[0] == topic]) == ("worker", ["1"])
+    assert "workers: 2, all of them answer" in ctl("doctor")
     assert "hello" in ctl("pull", topic, "c", "--ack")
     ctl("delete", topic, "--yes")
 

@@ -7,7 +7,7 @@ STREAMS = {
     "publishes": b"".join(b"PUB orders k%02d 5\nhello\n" % n for n in range(20)),
     "publish-options": b"PUB t k 9 hdr=5 delay=1 ttl=2 seq=3\nA: b\nbody\nPUB t - 0\n\n",
     "consume": b"HELLO 1 name=x\nSUB t c window=7 visibility=9 start=@5 mode=shared\nACK t c 1-3,5\nACK t c 7\n",
-    "give-back": b"NACK t c 1 delay=5 dead=1 reason=x\nTOUCH t c 1 visibility=5\nPULL t c 5 wait=6\nUNSUB t c\n",
+    "give-back": b"NACK t c 1 delay=5 dead=1 reason=x\nTOUCH t c 1 visibility=5\nPULL t c 5 wait=6\nHELD t c\nUNSUB t c\n",
     "failure": b"NACK t c 1 reason=no%20such%20file error_type=OSError error=%F0%9F%98%80%zz%00 traceback=a%0A%20b\n",
     "look": b"FETCH t 0 9 max_bytes=5 wait=6\r\nOFFSETS t at=5\nTOPICS a.*\nDESCRIBE t\nSTATS\nPING\n",
     "arrange": b"CREATE t visibility=5\nCONFIG t\nSEEK t c latest\nFORGET t c\nREDRIVE t.dlq ids=1 max=2\nPURGE t\nQUIT\n",

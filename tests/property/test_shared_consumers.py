@@ -35,15 +35,28 @@ class Row:
     attempts: int = 0
     delivered: bool = False
     acked: bool = False
+    turn: int = 0
+    """Of all deliveries, which it was."""
+    behind: bool = False
+    """Its holder had it when a time-out counted an attempt of what stood before it."""
 
-    def lose(self, lowest: bool) -> None:
-        """It comes back without a word: only the lowest of each worker counts as an attempt (ADR 0053)."""
-        self.attempts -= not lowest
+    def lose(self, counts: bool) -> None:
+        """It comes back without a word."""
+        self.attempts -= not counts
         self.holder = None
+
+    def settle(self) -> None:
+        """It is acked, or given back by a word."""
+        if self.holder is not None:
+            self.holder.late = False
+            self.holder = None
 
 
 class Worker:
-    """A session that is told when to look. ``stalled``: its socket takes no more."""
+    """A session that is told when to look. ``stalled``: its socket takes no more; ``late``: it has let a lease end, and has
+    settled nothing since."""
+
+    late = False
 
     def __init__(self, rig: BrokerRig, name: str, window: int, mode: Mode) -> None:
         self.name = name
@@ -95,6 +108,7 @@ class SharedMachine(RuleBasedStateMachine):
         self.rig = BrokerRig(**self.options())
         self.rows: dict[tuple[str, int], Row] = {}
         self.workers: list[Worker] = []
+        self.turn = 0
         self.join("a.x", 2)
         self.join("a.*", 3)
 
@@ -150,6 +164,8 @@ class SharedMachine(RuleBasedStateMachine):
                 row.delivered = True
                 assert delivery.attempt == row.attempts, f"{delivery.topic} {msg_id}"
                 row.holder, row.deadline = worker, self.now + VISIBILITY_S
+                row.turn, row.behind = self.turn, False
+                self.turn += 1
         if isinstance(worker, Poller) and deliveries:
             assert sum(map(len, deliveries)) <= worker.window
             self.seen["polled"] += 1
@@ -196,15 +212,17 @@ class SharedMachine(RuleBasedStateMachine):
         self.seen["given back by the dead"] += self.lose([key for key, row in self.rows.items() if row.holder is worker])
 
     def lose(self, keys: list[tuple[str, int]]) -> int:
-        """Returns: how many."""
-        for key, lowest in [(key, self.is_lowest(*key)) for key in keys]:
-            self.rows[key].lose(lowest)
+        """Returns: how many. Of each worker one counts at most (ADR 0053, 0256)."""
+        counting = [self.counts(worker) for worker in {self.rows[key].holder: None for key in keys}]
+        for key in keys:
+            self.rows[key].lose(key in counting)
         return len(keys)
 
-    def is_lowest(self, topic: str, msg_id: int) -> bool:
-        """Of what its holder has of the topic."""
-        holder = self.rows[topic, msg_id].holder
-        return not any(self.rows[topic, below].holder is holder for below in range(msg_id))
+    def counts(self, worker: Worker | None) -> tuple[str, int] | None:
+        """What a worker most likely has before it: of the topic of which it had a message first, the lowest id."""
+        held = {key: row for key, row in self.rows.items() if row.holder is worker}
+        turns = {row.turn: topic for (topic, _), row in held.items() if not (worker and worker.late and row.behind)}
+        return min((key for key in held if key[0] == turns[min(turns)]), default=None) if turns else None
 
     @rule(at=at)
     def ack(self, at: int) -> None:
@@ -212,7 +230,8 @@ class SharedMachine(RuleBasedStateMachine):
         chosen = self.pick(at, [key for key, row in self.rows.items() if row.delivered and not row.acked])
         if chosen is not None:
             row = self.rows[chosen]
-            row.acked, row.holder = True, None
+            row.settle()
+            row.acked = True
             assert self.rig.ack(chosen[0], chosen[1], chosen[1], flush=False) == 1
 
     @rule(at=at, delay=st.sampled_from([0.0, 5.0]))
@@ -221,14 +240,22 @@ class SharedMachine(RuleBasedStateMachine):
         if chosen is not None:
             topic, msg_id = chosen
             row = self.rows[chosen]
-            row.holder, row.delayed_until = None, self.now + delay
+            row.settle()
+            row.delayed_until = self.now + delay
             assert self.rig.broker.topic(topic).nack("c", [(msg_id, msg_id)], delay) == 1
 
     @rule(seconds=st.sampled_from([1, 5, 31]))
     def advance(self, seconds: int) -> None:
         self.rig.advance(seconds)
         due = [key for key, row in self.rows.items() if row.holder is not None and row.deadline <= self.now]
+        counted = {self.rows[key].holder for key in due if self.counts(self.rows[key].holder) == key}
+        late = {self.rows[key].holder for key in due}
         self.seen["expired"] += self.lose(due)  # all in one tick
+        for worker in late:
+            assert worker is not None
+            worker.late = True
+        for row in self.rows.values():
+            row.behind = row.behind or row.holder in counted
 
     @rule(topic=st.sampled_from(TOPICS))
     def let_expire(self, topic: str) -> None:

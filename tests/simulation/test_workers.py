@@ -152,7 +152,7 @@ def test_a_subscription_that_outlives_its_worker_in_silence_is_caught(monkeypatc
 
 def test_a_pattern_of_one_worker_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Passing, "_take_pattern", lambda self, command: False)
-    assert caught(f"{LOST} everyone", first=10)
+    assert caught(f"{LOST} everyone")
 
 
 def test_a_command_that_is_refused_with_moved_and_done_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ def test_a_command_that_is_refused_with_moved_and_done_is_caught(monkeypatch: py
 
 def test_a_division_that_puts_topics_into_a_wrong_place_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redistribute, "worker_of", lambda topic, number: 0)
-    assert caught(LOST, 20, first=7)
+    assert caught(LOST)
 
 
 def test_a_division_that_forgets_to_sync_its_renames_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

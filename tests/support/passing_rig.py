@@ -81,6 +81,7 @@ class Rig:
         self.greets = True
         self.writers: list[asyncio.StreamWriter] = []
         self.here_heard: list[str] = []
+        self.held_here = b"OK 0\n"
         self._clock = clock
 
     def _turn(self, slice_end: float) -> bool:
@@ -169,6 +170,9 @@ async def rig_of_groups(path: Path) -> AsyncIterator[Rig]:
                 writer.write(b"PONG\n")
                 continue
             heard.append(line.decode())
+            if line.startswith(b"HELD"):
+                writer.write(rig.held_here)
+                continue
             body = b"[]" if line.startswith(b"TOPICS") else b"{}"
             writer.write(b"OK 0\n" if line.startswith((b"SUB", b"UNSUB", b"PULL")) else b"JSON %d\n%b\n" % (len(body), body))
 

@@ -25,7 +25,7 @@ def remove_tree(rig: BrokerRig, path: str) -> None:
 
 @pytest.mark.parametrize("path", [DIR, f"{DIR}/LOCK", f"{DIR}/topics"])
 @pytest.mark.parametrize("anew", [False, True])
-def test_a_directory_that_is_gone_ends_the_broker(path: str, anew: bool) -> None:
+def test_a_directory_that_is_gone_ends_the_broker(path: str, anew: bool, caplog: pytest.LogCaptureFixture) -> None:
     rig = BrokerRig()
     rig.publish("a", b"x")
     assert look(rig) == []
@@ -41,7 +41,10 @@ def test_a_directory_that_is_gone_ends_the_broker(path: str, anew: bool) -> None
     first = f"{DIR}/LOCK" if path == DIR and anew else path
     assert told.startswith((path, first))
     assert "below the running broker" in told
-    assert isinstance(rig.publish("a", b"y")[0].error, StorageFailed), "no OK for what would not be kept"
+    error = rig.publish("a", b"y")[0].error
+    assert isinstance(error, StorageFailed), "no OK for what would not be kept"
+    assert str(error).endswith(": publishing to a is refused, and the broker ends")
+    assert caplog.messages == [], "each topic said that it goes on until a restart"
     with pytest.raises(StorageFailed):
         rig.publish("new", b"y")
     trace = len(rig.disk.trace)
@@ -51,13 +54,15 @@ def test_a_directory_that_is_gone_ends_the_broker(path: str, anew: bool) -> None
     assert look(rig) == [], "it is said once"
 
 
-def test_a_new_segment_is_not_begun_in_a_directory_that_is_gone() -> None:
+def test_a_new_segment_is_not_begun_in_a_directory_that_is_gone(caplog: pytest.LogCaptureFixture) -> None:
     rig = BrokerRig()
     rig.publish("a", b"x" * 3000)
     rig.disk.unlink(f"{DIR}/LOCK")
     outcome = rig.publish("a", b"x" * 3000)[0]
     assert outcome.commit.error is not None
     assert "LOCK was removed below the running broker" in str(outcome.commit.error)
+    assert str(outcome.commit.error).endswith("is refused, and the broker ends")
+    assert caplog.messages == []
     assert not rig.disk.exists(f"{DIR}/topics/a/{segment_name(1)}")
 
 

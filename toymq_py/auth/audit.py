@@ -22,7 +22,8 @@ VALUE_CHARS_MAX = 200
 _PLAIN = re.compile(r"[!#-<>-~]+\Z")
 """Needs no quotes: printable ASCII without space, quote and ``=``."""
 
-Via = Literal["tcp", "http", "websocket", "amqp"]
+Via = Literal["tcp", "http", "websocket", "amqp", "passed"]
+"""``passed``: another worker, or another group's leader, passed the command on for its client."""
 
 
 def record(

@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +68,10 @@ def _serve(options: ServeOptions, file: str | None, reloads: Mapping[str, Callab
         gc.freeze()  # the process ends: the last collection would look at every object of thousands of topics, 0.2 s per 1,000
 
 
-def _say_ready(options: ServeOptions, file: str | None, addresses: list[str]) -> None:
+def _say_ready(options: ServeOptions, file: str | None, addresses: list[str], waits_for: str = "") -> None:
     source = f", options from {file}" if file is not None else ""
-    line = f"toymq {' '.join(addresses)} ready, data in {options.data_dir}{source} (pid {os.getpid()})"
+    to_answer = f" to answer, not to serve; {waits_for}" if waits_for else ""
+    line = f"toymq {' '.join(addresses)} ready{to_answer}, data in {options.data_dir}{source} (pid {os.getpid()})"
     try:
         click.echo(line)
     except OSError as error:  # its reader is gone, or its disk is full: the clients need no line
@@ -95,7 +97,7 @@ def _supervise(
             for line in said if first[0] else ():
                 logger.warning("%s", line)
             try:
-                return process.run(options, lambda addresses: _say_ready(options, file, addresses), reloads, lives)
+                return process.run(options, partial(_say_ready, options, file), reloads, lives)
             except LocalError as error:
                 logger.critical("%s", error)
                 return forking.UNUSABLE

@@ -10,6 +10,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from toymq_py import daemon
@@ -69,13 +70,17 @@ def preload(options: ServeOptions) -> None:
         import toymq_py.amqp  # noqa: F401
 
 
+Ready = Callable[[list[str], str], None]
+"""Takes the addresses, and what this node waits for before it can serve; "" where nothing is amiss."""
+
+
 def run(
-    options: ServeOptions, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]], lives: int
+    options: ServeOptions, ready: Ready, reloads: Mapping[str, Callable[[], None]], lives: int
 ) -> int:
     """Run a node until it is stopped, or its term ends. Blocks.
 
     Args:
-        ready: as of ``daemon.serve``; called when clients get answers, be it where the leader is.
+        ready: called when clients get answers, be it where the leader is, and etcd was asked once.
         reloads: as of ``daemon.serve``.
         lives: becomes readable when the supervisor has died; then the node hands over and ends.
 
@@ -91,7 +96,7 @@ def run(
 
 
 async def _run(
-    options: ServeOptions, files: daemon.Files, token: str | None, ready: Callable[[list[str]], None],
+    options: ServeOptions, files: daemon.Files, token: str | None, ready: Ready,
     reloads: Mapping[str, Callable[[], None]], lives: int,
 ) -> int:  # fmt: skip
     loop = asyncio.get_running_loop()
@@ -171,17 +176,17 @@ class _NodeProcess:
         self._refusals = Refusals()
         self._name = options.name or socket.gethostname().partition(".")[0]
 
-    async def run(self, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]], lives: int) -> int:
+    async def run(self, ready: Ready, reloads: Mapping[str, Callable[[], None]], lives: int) -> int:
         self._standby.start()
         daemon.handle_signals(self._loop, self._stop_node)
         self._loop.add_reader(lives, self._orphaned, lives)
         daemon.reload_on_hangup(self._loop, reloads, lambda: self._debug_wire())
-        ready([
+        addresses = [
             daemon.READY_AS[option].format(daemon.shown_address(each))
             for option, some in self._answering.items() for each in some
-        ])  # fmt: skip
+        ]  # fmt: skip
         agreement = self._etcd = self._agreement()
-        settings = await self._settings(agreement)
+        settings = await self._settings(agreement, partial(ready, addresses))
         if settings is None:
             return 0
         node = self._node = self._made(agreement, settings)
@@ -223,15 +228,22 @@ class _NodeProcess:
         assert options.etcd is not None
         return EtcdOptions(parse_endpoints(options.etcd), options.etcd_ca, options.etcd_cert, options.etcd_key)
 
-    async def _settings(self, agreement: Agreement) -> ClusterSettings | None:
-        """Wait until the cluster was made. Returns: None when the node is stopped before."""
+    async def _settings(self, agreement: Agreement, ready: Callable[[str], None]) -> ClusterSettings | None:
+        """Wait until the cluster was made. ``ready`` is called with the outcome of the first look. Returns: None when the node
+        is stopped before."""
         for attempt in range(1 << 62):
             try:
                 if (settings := await agreement.settings()) is not None:
+                    if not attempt:
+                        ready("")
+                    else:
+                        logger.info("etcd has the settings of the cluster: this node goes on")
                     return settings
                 reason = await self._unmade() if attempt % SAY_EVERY == 0 else ""
             except EtcdError as error:
-                reason = f"etcd does not answer: {error}"
+                reason = str(error)
+            if not attempt:
+                ready(reason)
             if attempt % SAY_EVERY == 0:
                 logger.warning("%s", reason)
             with contextlib.suppress(TimeoutError):

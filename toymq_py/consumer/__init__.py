@@ -2,6 +2,7 @@
 
 from toymq_py.consumer.common_acks import CommonAcks
 from toymq_py.consumer.consumer import Consumer
+from toymq_py.consumer.delivery_order import DeliveryOrder
 from toymq_py.consumer.delivery_policy import DeliveryPolicy
 from toymq_py.consumer.failure_book import FailureBudget
 from toymq_py.consumer.id_set import IdSet
@@ -15,6 +16,7 @@ __all__ = [
     "CommonAcks",
     "Consumer",
     "ConsumerSnapshot",
+    "DeliveryOrder",
     "DeliveryPolicy",
     "FailureBudget",
     "HeldRange",

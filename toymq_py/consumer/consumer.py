@@ -182,11 +182,24 @@ class Consumer(ConsumerView):
         return returned
 
     def release(self, owner: Lessee) -> int:
-        """End all leases of an owner that is gone; only the lowest id counts as attempted, or none of one that is
-        ``uncounted``. Returns: how many messages."""
+        """End all leases of an owner that is gone; only the lowest id counts as attempted, in the topic that
+        ``Lessee.counts_in`` says, or none of one that is ``uncounted``. Returns: how many messages."""
         released = self._runs.release(owner)
-        self.changes += owner.uncounted and released > 0
+        if owner.uncounted or owner.order is not None:  # else a snapshot has the attempt, as a kill would have counted it
+            self.changes += released > 0
         return released
+
+    def counts_loss_of(self, owner: Lessee) -> bool:
+        """Whether the loss of an owner counts an attempt of a message here: of all that it holds, over all consumers."""
+        return owner.counts_in(self._runs)
+
+    def has_first_of(self, owner: Lessee) -> bool:
+        """Whether of all that an owner holds the message is here that was delivered first. Assumes that it holds some."""
+        return owner.order is None or owner.order.first(late=False) is self._runs
+
+    def disown(self) -> None:
+        """The topic has left its lessees: what they hold here no longer decides which message of others counts."""
+        self._runs.disown()
 
     def ack(self, ranges: Iterable[IdRange]) -> int:
         """Ack ids that were delivered, even if their lease ended, or that the broker may have delivered before its restart (ADR

@@ -9,6 +9,8 @@ from enum import IntEnum
 from math import inf
 from typing import Final
 
+from toymq_py.consumer.delivery_order import DeliveryOrder
+
 AttemptRange = tuple[int, int, int]
 """First id, last id, deliveries so far."""
 
@@ -68,19 +70,26 @@ class Lessee:
     what its NACKs and TOUCHes name, so that none meets the lease of another; 0 without one (ADR 0087).
     ``active``: of how many topics it is the active one, with mode=single (ADR 0186). ``settles``: it settles what it
     takes at once, for good, and so takes from a consumer that has as many unacked messages as it may (ADR 0234).
+    ``order``: in which order it got what it holds, where it takes from several topics; None of one topic (ADR 0256).
     """
 
-    __slots__ = ("active", "inflight", "late", "number", "settles", "uncounted", "wants_room", "window")
+    __slots__ = ("active", "inflight", "late", "number", "order", "settles", "uncounted", "wants_room", "window")
 
     def __init__(self, window: int) -> None:
         self.active = 0
         self.inflight = 0
         self.late = False
         self.number = 0
+        self.order: DeliveryOrder | None = None
         self.settles = False
         self.uncounted = False
         self.wants_room = False
         self.window = window
+
+    def counts_in(self, table: object) -> bool:
+        """Whether of what it holds, over all tables, the message that counts an attempt is in this one. Assumes that it holds
+        some there."""
+        return self.order is None or self.order.first(late=self.late) is table
 
     def on_capacity(self) -> None:
         """Called by the channel when there is room after ``wants_room``."""
@@ -96,13 +105,13 @@ class LeaseRun:
     ``deadline`` is the latest and ``earliest`` the earliest of the deadlines that were merged into
     this run; both mean nothing while READY or HELD. ``attempt`` counts deliveries so far; 0 when all
     were given back uncounted, ``spared`` when one of those had been written (ADR 0053). ``delivered``
-    spans them in time, those of all ids that were merged; None when it is not known. ``reason`` is why
-    it is HELD. ``ticket`` names the one heap entry that stands for this run; None when there is none
-    (yet, or any more).
+    spans them in time, those of all ids that were merged; None when it is not known. ``turn``: in the
+    owner's ``DeliveryOrder``, 0 without. ``reason`` is why it is HELD. ``ticket`` names the one heap
+    entry that stands for this run; None when there is none (yet, or any more).
     """
 
     __slots__ = ("attempt", "deadline", "delivered", "earliest", "first", "last", "owner", "reason", "spared",
-                 "state", "ticket")  # fmt: skip
+                 "state", "ticket", "turn")  # fmt: skip
 
     def __init__(
         self,
@@ -112,6 +121,7 @@ class LeaseRun:
         owner: Lessee | None,
         deadline: float,
         attempt: int,
+        turn: int = 0,
     ) -> None:
         self.first = first
         self.last = last
@@ -124,10 +134,11 @@ class LeaseRun:
         self.reason = OUT_OF_ATTEMPTS
         self.spared = False
         self.ticket: int | None = None
+        self.turn = turn
 
     def tail(self, first: int) -> "LeaseRun":
         """A copy of the part from ``first`` on, without a heap entry."""
-        run = LeaseRun(first, self.last, self.state, self.owner, self.deadline, self.attempt)
+        run = LeaseRun(first, self.last, self.state, self.owner, self.deadline, self.attempt, self.turn)
         run.earliest = self.earliest
         run.delivered = self.delivered
         run.reason = self.reason
@@ -147,6 +158,7 @@ class LeaseRun:
         earliest: float,
         deadline: float,
         attempt: int,
+        turn: int,
     ) -> bool:
         """Whether ids from ``first`` on, in this condition, may become part of this run. Assumes that ``spared`` is equal.
 
@@ -157,7 +169,7 @@ class LeaseRun:
             return False
         if state is READY:
             return True
-        if self.owner is not owner:
+        if self.owner is not owner or self.turn != turn:
             return False
         latest = max(self.deadline, deadline)
         earliest = min(self.earliest, earliest)
@@ -180,23 +192,31 @@ class LeaseRun:
             first = None if mine[0] is None or delivered[0] is None else min(mine[0], delivered[0])
             self.delivered = (first, max(mine[1], delivered[1]))
 
+    def end_lease(self, state: RunState) -> None:
+        """Be in a state without a lessee, and without a heap entry."""
+        self.state = state
+        self.owner = None
+        self.turn = 0
+        self.ticket = None
+
     def retire(self) -> None:
         """Mark the run as removed: its heap entry is stale, and must not keep a session alive."""
         self.ticket = None
         self.owner = None
 
 
-def attempts_if_killed(runs: Iterable[LeaseRun]) -> Iterator[AttemptRange]:
+def attempts_if_killed(runs: Iterable[LeaseRun], table: object = None) -> Iterator[AttemptRange]:
     """Attempts that count if the broker is killed now, in id order. Of the messages inflight to one lessee only the lowest id
-    counts."""
+    counts, in the ``table`` that ``Lessee.counts_in`` says."""
     seen = set[Lessee | None]()
     for run in runs:
         first, attempt = run.first, run.attempt
         if run.state is INFLIGHT and run.deadline != inf:
             if run.owner not in seen:
                 seen.add(run.owner)
-                yield first, first, attempt
-                first += 1
+                if run.owner is None or run.owner.counts_in(table):
+                    yield first, first, attempt
+                    first += 1
             attempt -= 1
         if attempt and first <= run.last:
             yield first, run.last, attempt

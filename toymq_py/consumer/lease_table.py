@@ -34,7 +34,6 @@ from toymq_py.consumer.lease_run import (
     HeldRange,
     LeaseRun,
     Lessee,
-    RunState,
     lowest_run_by_lessee,
 )
 from toymq_py.consumer.run_list import RunList
@@ -54,7 +53,7 @@ class LeaseTable(RunList):
     heaps hold at most twice the runs plus 64 entries each after every call.
     """
 
-    __slots__ = ("_deadlines", "_held", "_parked", "_ready", "_totals", "_waiting", "freed", "max_attempts")
+    __slots__ = ("_deadlines", "_held", "_ready", "_waiting", "freed", "max_attempts")
 
     def __init__(self, *waiting: IdSet) -> None:
         """``waiting``: ids between runs that are not acked; read only."""
@@ -65,32 +64,21 @@ class LeaseTable(RunList):
         self._ready = LazyHeap(attrgetter("first"), tickets)
         self._deadlines = LazyHeap(attrgetter("deadline"), tickets)
         self._held = LazyHeap(attrgetter("first"), tickets)
-        self._totals = [0, 0, 0, 0]  # messages, by RunState
-        self._parked = 0  # of INFLIGHT ones, those that ``hold`` leased: no client has them
         self.freed: list[Lessee] = []
         """Lessees whose window has room again after they asked for it; the reader clears the list."""
-
-    def messages(self, state: RunState) -> int:
-        """How many ids are in this state."""
-        return self._totals[state]
-
-    @property
-    def outstanding(self) -> int:
-        """Messages that a client had and has not settled for good. Each may be a run of its own: this bounds the memory."""
-        return sum(self._totals) - self._parked
 
     # -- deliveries
 
     def lease(self, owner: Lessee, first: int, last: int, deadline: float, now: float | None = None) -> None:
         """Lease ids above every run in the table: their first delivery, at ``now``."""
-        self._count_lease(owner, last + 1 - first)
+        turn = self._count_lease(owner, last + 1 - first)
         delivered: Delivered = None if now is None else (now, now)
         if self._runs:
             newest = self._runs[-1]
-            if newest.accepts(first, INFLIGHT, owner, deadline, deadline, 1) and not newest.spared:
+            if newest.accepts(first, INFLIGHT, owner, deadline, deadline, 1, turn) and not newest.spared:
                 newest.extend(last, deadline, deadline, delivered)
                 return
-        run = LeaseRun(first, last, INFLIGHT, owner, deadline, 1)
+        run = LeaseRun(first, last, INFLIGHT, owner, deadline, 1, turn)
         run.delivered = delivered
         self._firsts.append(first)
         self._runs.append(run)
@@ -100,19 +88,19 @@ class LeaseTable(RunList):
         """Lease ascending ids that stand in no run, anywhere among the runs: their first delivery, at ``now``."""
         runs, firsts = self._runs, self._firsts
         delivered: Delivered = None if now is None else (now, now)
-        self._count_lease(owner, len(ids))
+        turn = self._count_lease(owner, len(ids))
         low = at = bisect_left(firsts, ids[0])
         added: list[LeaseRun] = []  # replaces runs low to at - 1: one copy, where each insert would move the rest
         before = runs[at - 1] if at else None
-        for msg_id in ids:
-            i = bisect_left(firsts, msg_id, at)
+        for each in ids:
+            i = bisect_left(firsts, each, at)
             if i > at:
                 added += runs[at:i]
                 before, at = runs[i - 1], i
-            if before is not None and not before.spared and before.accepts(msg_id, INFLIGHT, owner, deadline, deadline, 1):
-                before.extend(msg_id, deadline, deadline, delivered)
+            if before is not None and not before.spared and before.accepts(each, INFLIGHT, owner, deadline, deadline, 1, turn):
+                before.extend(each, deadline, deadline, delivered)
                 continue
-            before = LeaseRun(msg_id, msg_id, INFLIGHT, owner, deadline, 1)
+            before = LeaseRun(each, each, INFLIGHT, owner, deadline, 1, turn)
             before.delivered = delivered
             added.append(before)
             self._deadlines.push(before)
@@ -152,7 +140,7 @@ class LeaseTable(RunList):
             taken.append((first, last, attempt))
             max_count -= last + 1 - first
             self._totals[READY] -= last + 1 - first
-            self._count_lease(owner, last + 1 - first)
+            turn = self._count_lease(owner, last + 1 - first)
             i = bisect_left(firsts, first)
             before = runs[i - 1] if i else None
             delivered: Delivered = None
@@ -164,7 +152,7 @@ class LeaseTable(RunList):
             else:  # what is left keeps its heap entry, which top() puts right
                 run.first = firsts[i] = last + 1
             if before is not None and before.spared == run.spared and before.accepts(
-                first, INFLIGHT, owner, deadline, deadline, attempt
+                first, INFLIGHT, owner, deadline, deadline, attempt, turn
             ):
                 before.extend(last, deadline, deadline, delivered)
                 if whole:
@@ -175,10 +163,11 @@ class LeaseTable(RunList):
                 run.owner = owner
                 run.deadline = run.earliest = deadline
                 run.attempt = attempt
+                run.turn = turn
                 run.delivered = delivered
                 self._deadlines.push(run)
             else:
-                lease = LeaseRun(first, last, INFLIGHT, owner, deadline, attempt)
+                lease = LeaseRun(first, last, INFLIGHT, owner, deadline, attempt, turn)
                 lease.delivered = delivered
                 lease.spared = run.spared
                 runs.insert(i, lease)
@@ -214,7 +203,7 @@ class LeaseTable(RunList):
                 messages = run.last + 1 - run.first
                 self._totals[READY] -= messages
                 self._parked += messages
-                self._count_lease(owner, messages)
+                run.turn = self._count_lease(owner, messages)
                 run.state = INFLIGHT
                 run.owner = owner
                 run.deadline = run.earliest = inf
@@ -223,10 +212,9 @@ class LeaseTable(RunList):
 
     def release(self, owner: Lessee) -> int:
         """End all leases of ``owner``, as a lost session does: they are READY. Returns: how many ids."""
-        mine = [r for r in self._runs if r.state is INFLIGHT and r.owner is owner] if owner.inflight else []
-        released = sum(r.last + 1 - r.first for r in mine)
-        self._return(mine)
-        return released
+        before = owner.inflight
+        self._return([r for r in self._runs if r.state is INFLIGHT and r.owner is owner] if before else [])
+        return before - owner.inflight
 
     def postpone(self, first: int, last: int, now: float, delay_s: Callable[[int], float]) -> int:
         """End the leases in the range: DELAYED by ``delay_s(attempt)``, READY when that is 0, HELD when out of attempts.
@@ -259,10 +247,11 @@ class LeaseTable(RunList):
         """End the leases and delays that are due: they are READY. Returns: whether there were any."""
         due: list[LeaseRun] = []
         while (run := self._deadlines.top()) is not None and run.deadline <= now:
-            self._deadlines.pop()
             due.append(run)
+            self._deadlines.pop()
         late = [run.owner for run in due if run.owner is not None]
-        self._return(due)
+        for order in [owner.order for owner in self._return(due) if owner.order is not None]:
+            order.timed_out()
         for owner in late:
             owner.late = True
         return bool(due)
@@ -365,6 +354,13 @@ class LeaseTable(RunList):
             self._trim()
         return spans
 
+    def disown(self) -> None:
+        """No more is settled here: which of their other messages counts is for lessees no question of these any more."""
+        for run in self._runs:
+            if run.owner is not None and run.owner.order is not None:
+                run.owner.order.settled(run.turn, run.last + 1 - run.first)
+                run.turn = 0
+
     def clear(self) -> None:
         """Remove every id, also from the counts of the lessees."""
         for run in self._runs:
@@ -398,9 +394,10 @@ class LeaseTable(RunList):
         self._firsts.insert(i + 1, at)
         self._enqueue(rest)
 
-    def _return(self, changed: list[LeaseRun]) -> None:
-        """Make timed runs READY: a few by looking each up, many with one pass over the table. Of leases of a lessee that end
-        without an answer, only the lowest id that it holds counts as attempted, or none where it is ``uncounted``."""
+    def _return(self, changed: list[LeaseRun]) -> list[Lessee]:
+        """Make timed runs READY: a few by looking each up, many with one pass. Of a lessee's leases that end without an answer
+        only the lowest id that it holds counts as attempted, if ``Lessee.counts_in`` says so. Returns: of whom one counted."""
+        counted: list[Lessee] = []
         lowest = lowest_run_by_lessee(changed)
         kept = {owner: owner.inflight for owner in lowest}
         for run in changed:
@@ -410,9 +407,11 @@ class LeaseTable(RunList):
                     run.spare()
         for owner, run in lowest.items():
             i = self._index(run.first)
-            if owner.uncounted or (kept[owner] and self._holds_below(owner, i)):
+            if (kept[owner] and self._holds_below(owner, i)) or owner.uncounted or not owner.counts_in(self):
                 run.spare()
-            elif run.last > run.first:
+                continue
+            counted.append(owner)
+            if run.last > run.first:
                 self._split(i, run.first + 1)
                 self._runs[i + 1].spare()
                 changed.append(self._runs[i + 1])
@@ -420,10 +419,11 @@ class LeaseTable(RunList):
             self._to_ready(run)
         if len(changed) * _SINGLY_FACTOR > len(self._runs):
             self._settle(0, len(self._runs))
-            return
-        for run in changed:
-            i = self._index(run.first)  # of what has absorbed it, when it is already gone
-            self._settle(i, i + 1)
+        else:
+            for run in changed:
+                i = self._index(run.first)  # of what has absorbed it, when it is already gone
+                self._settle(i, i + 1)
+        return counted
 
     def _to_ready(self, run: LeaseRun) -> bool:
         """Make a timed run READY, or HELD when it is out of attempts. Assumes that ``_settle`` follows and gives it its heap
@@ -433,17 +433,13 @@ class LeaseTable(RunList):
             self._to_held(run)
             return False
         self._totals[READY] += run.last + 1 - run.first
-        run.state = READY
-        run.owner = None
-        run.ticket = None
+        run.end_lease(READY)
         return True
 
     def _to_held(self, run: LeaseRun) -> None:
         """Make a discounted run HELD. Assumes that ``_settle`` follows."""
         self._totals[HELD] += run.last + 1 - run.first
-        run.state = HELD
-        run.owner = None
-        run.ticket = None
+        run.end_lease(HELD)
         run.reason = OUT_OF_ATTEMPTS
         run.deadline = run.earliest = inf  # alike: neighbours may join
 
@@ -457,7 +453,7 @@ class LeaseTable(RunList):
         for run in span[1:]:
             left = kept[-1]
             if left.reason == run.reason and left.spared == run.spared and left.accepts(
-                run.first, run.state, run.owner, run.earliest, run.deadline, run.attempt
+                run.first, run.state, run.owner, run.earliest, run.deadline, run.attempt, run.turn
             ):
                 left.extend(run.last, run.earliest, run.deadline, run.delivered)
                 run.retire()
@@ -482,9 +478,11 @@ class LeaseTable(RunList):
         self._deadlines.trim(len(self._runs))
         self._held.trim(len(self._runs))
 
-    def _count_lease(self, owner: Lessee, messages: int) -> None:
+    def _count_lease(self, owner: Lessee, messages: int) -> int:
+        """Returns: the turn of the delivery."""
         self._totals[INFLIGHT] += messages
         owner.inflight += messages
+        return 0 if owner.order is None else owner.order.delivered(self, messages)
 
     def _discount(self, run: LeaseRun, messages: int) -> None:
         self._totals[run.state] -= messages
@@ -493,6 +491,8 @@ class LeaseTable(RunList):
             assert owner is not None, "an inflight run has an owner"
             owner.inflight -= messages
             owner.late = False
+            if owner.order is not None:
+                owner.order.settled(run.turn, messages)
             if run.deadline == inf:
                 self._parked -= messages
             if owner.wants_room:

@@ -1,6 +1,6 @@
 """Runs in id order: looked up by id, or counted. Contract: delivery.md, "Runs, not rows".
 
-Changes nothing: ``LeaseTable`` does. Knows no heaps, totals or deadlines.
+Changes nothing: ``LeaseTable`` does. Knows no heaps and no deadlines.
 """
 
 from array import array
@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from math import inf
 
-from toymq_py.consumer.lease_run import DELAYED, HELD, INFLIGHT, READY, LeaseRun, Lessee, attempts_if_killed
+from toymq_py.consumer.lease_run import DELAYED, HELD, INFLIGHT, READY, LeaseRun, Lessee, RunState, attempts_if_killed
 from toymq_py.id_rows import ID_ROWS_BLOCK, IdRows
 from toymq_py.records import IdRange
 
@@ -16,17 +16,28 @@ from toymq_py.records import IdRange
 class RunList:
     """Disjoint runs in id order, with their first ids in a parallel list for ``bisect``."""
 
-    __slots__ = ("_firsts", "_runs")
+    __slots__ = ("_firsts", "_parked", "_runs", "_totals")
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
         self._runs: list[LeaseRun] = []
+        self._totals = [0, 0, 0, 0]  # messages, by RunState
+        self._parked = 0  # of INFLIGHT ones, those that ``hold`` leased: no client has them
 
     def __len__(self) -> int:
         return len(self._runs)
 
     def __iter__(self) -> Iterator[LeaseRun]:
         return iter(self._runs)
+
+    def messages(self, state: RunState) -> int:
+        """How many ids are in this state."""
+        return self._totals[state]
+
+    @property
+    def outstanding(self) -> int:
+        """Messages that a client had and has not settled for good. Each may be a run of its own: this bounds the memory."""
+        return sum(self._totals) - self._parked
 
     def leased_to(self, owner: Lessee) -> list[IdRange]:
         """The ids of this table that are inflight to an owner."""
@@ -107,7 +118,7 @@ class RunList:
         firsts: list[int] = []
         lasts: list[int] = []
         attempts: list[int] = []
-        for first, last, attempt in attempts_if_killed(self._runs):
+        for first, last, attempt in attempts_if_killed(self._runs, self):
             if attempts and attempt == attempts[-1] and first == lasts[-1] + 1:
                 lasts[-1] = last
             else:

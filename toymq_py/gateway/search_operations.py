@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
+from toymq_py.broker import Broker
 from toymq_py.consumer_options import Start
 from toymq_py.errors import BadArgument, BadName, NoSuchTopic, OutOfRange, QueueFull, StorageFailed
 from toymq_py.gateway import answer_room
@@ -23,8 +24,10 @@ from toymq_py.gateway.operations import MESSAGE_ID, TOPIC, Answer, Operation, Pa
 from toymq_py.gateway.problems import TooManySearches
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.topic_operations import json_response
+from toymq_py.letter import letter_key
+from toymq_py.names import DEAD_LETTERS
 from toymq_py.records import MSG_ID_MAX, Records
-from toymq_py.topic import Topic
+from toymq_py.topic import Channel, Topic
 
 LOOKED_MAX = 20_000
 """Messages that one request looks at: some 100 ms of the loop, in slices."""
@@ -236,8 +239,9 @@ async def inspect(gateway: Gateway, request: Request) -> Response:
     if not topic.first_id <= msg_id < topic.next_id:
         raise OutOfRange.outside(topic.name, msg_id, topic.first_id, topic.next_id)
     run, row, _ = topic.read(msg_id, 1, READ_BYTES)
-    message = None
+    message, ts_ns = None, None
     if run is not None and run.ids[row] == msg_id:
+        ts_ns = run.ts_ns[row]
         message = message_json(topic.name, run, row)
         answer_room.hold(request, 2 * len(run.payloads[row]))
     consumers = []
@@ -246,6 +250,8 @@ async def inspect(gateway: Gateway, request: Request) -> Response:
             await gateway.waiting.pause()
         state, attempts = channel.consumer.state_of(msg_id)
         described: dict[str, Any] = {"consumer": name, "state": state, "attempts": attempts}
+        if state == "acked":
+            described |= _letter(gateway.broker, topic, channel, msg_id, ts_ns)
         failures = channel.consumer.failures
         if failures is not None and (failed := failures.find(msg_id)) is not None:
             failure, at_ms = failed
@@ -256,6 +262,20 @@ async def inspect(gateway: Gateway, request: Request) -> Response:
     if topic.is_dead_letters:
         found["settled"] = topic.is_settled(msg_id)
     return json_response(found)
+
+
+def _letter(broker: Broker, topic: Topic, channel: Channel, msg_id: int, ts_ns: int | None) -> dict[str, Any]:
+    """What an acked message is if it may be a dead letter, which counts as acked (ADR 0258): the letter is found by its key, of
+    which the dead-letter topic remembers the newest. ``ts_ns``: None where its record cannot be read."""
+    name = topic.name + DEAD_LETTERS
+    letters = broker.topics.get(name)
+    if letters is None:
+        return {"state": "acked_or_dead"} if name in broker.unopened else {}
+    keys = letters.publisher.dedupe
+    key = None if ts_ns is None else letter_key(topic.name, channel.consumer.name, msg_id, ts_ns, channel.consumer.since_ns)
+    if key is not None and (letter_id := keys.find(key)) is not None:
+        return {"state": "dead", "letter": {"topic": name, "id": letter_id, "settled": letters.is_settled(letter_id)}}
+    return {} if key is not None and len(keys) >= letters.next_id else {"state": "acked_or_dead"}
 
 
 _COUNT = {"type": "integer"}
@@ -269,7 +289,9 @@ INSPECTED = {"type": "object", "required": ["topic", "id", "message", "consumers
     "settled": {"type": "boolean", "description": "Of a dead letter: it went back, or was discarded."},
     "consumers": {"type": "array", "items": {"type": "object", "required": ["consumer", "state", "attempts"], "properties": {
         "consumer": {"type": "string"}, "attempts": _COUNT,
-        "state": {"enum": ["acked", "inflight", "ready", "scheduled", "dying"]},
+        "state": {"enum": ["acked", "dead", "acked_or_dead", "inflight", "ready", "scheduled", "dying"]},
+        "letter": {"type": "object", "description": "Of `dead`: where it is.", "required": ["topic", "id", "settled"],
+                   "properties": {"topic": {"type": "string"}, "id": _COUNT, "settled": {"type": "boolean"}}},
         "failure": {"type": "object", "properties": {
             "reason": _TEXT_OR_NULL, "error_type": _TEXT_OR_NULL, "error": _TEXT_OR_NULL, "at_ms": _COUNT}}}}}}}  # fmt: skip
 OPERATIONS: tuple[Operation, ...] = (
@@ -280,8 +302,9 @@ OPERATIONS: tuple[Operation, ...] = (
               answers={200: Answer("What was found, and how far down it looked; `next` is null at the end.", SEARCHED)},
               errors=(BadArgument, BadName, NoSuchTopic, OutOfRange, QueueFull, StorageFailed, TooManySearches), safe=True),
     Operation("GET", "/v1/topics/{topic}/messages/{id}", "inspectMessage",
-              "One message, and what it is to each consumer: acked, inflight, ready, scheduled, or dying (on its way to the "
-              "dead letters). `message` is null when its record cannot be read.",
+              "One message, and what it is to each consumer: acked, inflight, ready, scheduled, dying (on its way to the dead "
+              "letters), dead (in them), or acked_or_dead where too many have come since. `message` is null when its record "
+              "cannot be read.",
               inspect, "subscribe", (TOPIC, MESSAGE_ID), answers={200: Answer("The message and its consumers.", INSPECTED)},
               errors=(BadArgument, BadName, NoSuchTopic, OutOfRange, QueueFull, StorageFailed), safe=True),
 )  # fmt: skip

@@ -11,6 +11,7 @@ from toymq_py.protocol.commands import (
     Describe,
     Fetch,
     Forget,
+    Held,
     Hello,
     Nack,
     Offsets,
@@ -49,6 +50,7 @@ from toymq_py.protocol.replies import (
     encode_closed,
     encode_dup,
     encode_error,
+    encode_held,
     encode_hello,
     encode_json,
     encode_messages,
@@ -63,11 +65,11 @@ from toymq_py.protocol.transcript import command_lines, reply_line
 
 __all__ = [
     "Ack", "BatchReply", "ClientConnection", "ClosedPush", "Cluster", "Command", "Config", "Create", "Delete", "Describe",
-    "DupReply", "ErrReply", "Fetch", "Forget", "Frames", "Hello", "HelloReply", "JsonReply", "MessagePush", "Nack",
+    "DupReply", "ErrReply", "Fetch", "Forget", "Frames", "Held", "Hello", "HelloReply", "JsonReply", "MessagePush", "Nack",
     "Offsets", "OffsetsReply", "OkReply", "Pause", "Ping", "PongReply", "Publish", "Pull", "Purge", "Quit", "Redrive",
     "Rejected", "Reply", "ReplyFrames", "Resume", "Seek", "ServerConnection", "SettlementRun", "Stats", "Subscribe",
     "Topics", "Touch", "Unsubscribe", "command_lines", "encode_batch_header", "encode_closed", "encode_command",
-    "encode_dup", "encode_error", "encode_hello", "encode_json", "encode_messages", "encode_offsets", "encode_ok",
-    "encode_ok_run", "encode_pong", "first_word", "publish_head", "publish_key", "publish_options", "publish_sequence",
-    "reply_line",
+    "encode_dup", "encode_error", "encode_held", "encode_hello", "encode_json", "encode_messages", "encode_offsets",
+    "encode_ok", "encode_ok_run", "encode_pong", "first_word", "publish_head", "publish_key", "publish_options",
+    "publish_sequence", "reply_line",
 ]  # fmt: skip

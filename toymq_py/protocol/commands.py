@@ -62,6 +62,14 @@ class Unsubscribe:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """Ask how many messages a subscription holds, and which of them was delivered first."""
+
+    topic: str
+    consumer: str
+
+
+@dataclass(frozen=True, slots=True)
 class Pull:
     """Lease up to ``max_count`` messages, and wait up to ``wait_ms`` for the first. ``lease``: see ``Subscribe``; ``mode``:
     ``shared``, ``keyed``, or as the consumer was last used."""
@@ -276,6 +284,6 @@ class Rejected:
 
 
 Command = (
-    Hello | Publish | Subscribe | Unsubscribe | Pull | Settlement | SettlementRun | Pause | Resume | Fetch | Offsets | Create
-    | Config | Delete | Purge | Seek | Forget | Redrive | Topics | Describe | Stats | Cluster | Ping | Quit | Rejected
+    Hello | Publish | Subscribe | Unsubscribe | Held | Pull | Settlement | SettlementRun | Pause | Resume | Fetch | Offsets
+    | Create | Config | Delete | Purge | Seek | Forget | Redrive | Topics | Describe | Stats | Cluster | Ping | Quit | Rejected
 )  # fmt: skip

@@ -16,7 +16,8 @@ from toymq_py.errors import AuthFailed, AuthRequired, Forbidden
 from toymq_py.protocol import Command, Publish, SettlementRun, commands
 from toymq_py.protocol.frames import PROTOCOL_VERSION
 from toymq_py.session.deliveries import Deliveries
-from toymq_py.session.handler import ADMINISTRATIVE, Handler
+from toymq_py.session.gate import ADMINISTRATIVE
+from toymq_py.session.handler import Handler
 from toymq_py.session.replies import Replies
 
 logger = logging.getLogger("toymq_py.session")
@@ -29,8 +30,8 @@ CONSUMING = (
 )  # fmt: skip
 """Commands that need the right to subscribe to their topic."""
 UNRESTRICTED = (
-    commands.Hello, commands.Unsubscribe, commands.Pause, commands.Resume, commands.Topics, commands.Stats, commands.Cluster,
-    commands.Ping, commands.Quit, commands.Rejected,
+    commands.Hello, commands.Unsubscribe, commands.Held, commands.Pause, commands.Resume, commands.Topics, commands.Stats,
+    commands.Cluster, commands.Ping, commands.Quit, commands.Rejected,
 )  # fmt: skip
 """Commands that any accepted token may send; they show and touch only what it has rights to."""
 MAKERS = (Publish, commands.Subscribe, commands.Pull, commands.Create, commands.Seek)

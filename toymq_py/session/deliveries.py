@@ -15,7 +15,7 @@ from toymq_py.clock import Clock
 from toymq_py.errors import AlreadySubscribed, NotSubscribed
 from toymq_py.names import TopicPattern
 from toymq_py.net.fair_queue import Runnable
-from toymq_py.protocol import Frames, encode_closed, encode_messages
+from toymq_py.protocol import Frames, Held, encode_closed, encode_held, encode_messages
 from toymq_py.session.replies import Replies
 from toymq_py.subscription import AnyPoll, PatternSubscription
 from toymq_py.topic import DeliveredIds, Delivery, Subscription
@@ -99,6 +99,15 @@ class Deliveries:
         if found is None or found.consumer_name != consumer:
             raise NotSubscribed(f"this session is not subscribed to {name} as {consumer}")
         return found
+
+    def held(self, command: Held, other: str) -> bytes:
+        """The reply to HELD; ``other``: see ``subscribed``. Raises: NotSubscribed."""
+        found = self.subscribed(command.topic, other, command.consumer)
+        for part in [found] if isinstance(found, Subscription) else found.parts.values():
+            if found.inflight and part.channel.consumer.has_first_of(found):
+                (first, _), *_ = part.channel.consumer.inflight_to(found)
+                return encode_held(found.inflight, (part.name, first))
+        return encode_held(found.inflight, None)
 
     def subscription_to(self, topic: str, consumer: str) -> Subscription | None:
         """The session's subscription to a topic as a consumer, which may be part of a pattern's."""

@@ -1,4 +1,4 @@
-"""When the next command of a session has to wait, and which commands a broker that shuts down still takes.
+"""When the next command of a session has to wait, which commands a broker that shuts down still takes, which are an admin's.
 
 Contract: delivery.md, "Shutdown"; protocol.md, "Framing"; ADR 0102. Belongs to the loop.
 """
@@ -14,9 +14,13 @@ sync threads. Each holds work of the broker, not only a reply, and a shutdown wa
 PULLS_MAX = 128
 """PULLs of one connection that are not answered. Each is attached to its topics, and woken for messages, behind the one at the
 head; the replies are in order, so more of them do not come sooner."""
+ADMINISTRATIVE = (
+    commands.Create, commands.Config, commands.Delete, commands.Purge, commands.Seek, commands.Forget, commands.Redrive,
+)  # fmt: skip
+"""Commands that only an admin's token may send. Every one has a line in the audit trail."""
 TAKEN_AT_SHUTDOWN = (
-    Ack, SettlementRun, commands.Nack, commands.Touch, commands.Unsubscribe, commands.Pause, commands.Resume, commands.Hello,
-    commands.Ping, commands.Quit, commands.Rejected,
+    Ack, SettlementRun, commands.Nack, commands.Touch, commands.Unsubscribe, commands.Held, commands.Pause, commands.Resume,
+    commands.Hello, commands.Ping, commands.Quit, commands.Rejected,
 )  # fmt: skip
 """Commands that settle what was delivered, and those that begin nothing."""
 

@@ -16,16 +16,7 @@ from toymq_py.auth import audit
 from toymq_py.broker import Broker, Done
 from toymq_py.clock import Clock
 from toymq_py.disk_errors import BeingExamined, storage_error
-from toymq_py.errors import (
-    BadArgument,
-    BadVersion,
-    InternalError,
-    Moved,
-    NameBusy,
-    NoSuchTopic,
-    RequestError,
-    ShuttingDown,
-)
+from toymq_py.errors import BadArgument, BadVersion, InternalError, Moved, NameBusy, NoSuchTopic, RequestError, ShuttingDown
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.partitions import Partitioned
 from toymq_py.protocol import (
@@ -46,8 +37,9 @@ from toymq_py.records import IdRange
 from toymq_py.routes import Router
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.fetches import Fetches, living
-from toymq_py.session.gate import TAKEN_AT_SHUTDOWN, Gate
+from toymq_py.session.gate import ADMINISTRATIVE, TAKEN_AT_SHUTDOWN, Gate
 from toymq_py.session.listing import Listed, json_reply, listed_behind
+from toymq_py.session.passed_on import code_of
 from toymq_py.session.passing import Passing
 from toymq_py.session.publish import answer, grouped, publish, publish_part
 from toymq_py.session.pull import Pulls
@@ -66,10 +58,6 @@ OK_BYTES = 5
 """Of the reply to one command of a ``SettlementRun``."""
 NO_OUTCOME = Refused(1, InternalError())
 """In the place of a row until it has its outcome."""
-ADMINISTRATIVE = (
-    commands.Create, commands.Config, commands.Delete, commands.Purge, commands.Seek, commands.Forget, commands.Redrive,
-)  # fmt: skip
-"""Commands that only an admin's token may send. Every one has a line in the audit trail."""
 
 
 class Handler:
@@ -196,16 +184,22 @@ class Handler:
 
     def _audit(self, command: Command, result: str, refused_token: str | None = None) -> None:
         about = {name: value for name in ("topic", "consumer") if isinstance(value := getattr(command, name, None), str)}
-        audit.record(
-            _verb(command).lower(), result, token=self.token_name or refused_token, address=self._address, via="tcp",
-            about=about,
-        )
+        self._record(_verb(command).lower(), result, self.token_name or refused_token, about)
 
     def _audit_new(self, name: str) -> None:
         """Record that a command created a topic implicitly; only with tokens, which tell whose it is."""
-        if self.token_name is None:
-            return
-        audit.record("create", audit.OK, token=self.token_name, address=self._address, via="tcp", about={"topic": name})
+        if self.token_name is not None:
+            self._record("create", audit.OK, self.token_name, {"topic": name})
+
+    def _record(self, action: str, result: str, token: str | None, about: dict[str, str]) -> None:
+        passed = self._address is None and self._broker.placement.is_divided
+        audit.record(action, result, token=token, address=self._address, via="passed" if passed else "tcp", about=about)
+
+    def _audit_passed(self, command: Command) -> None:
+        """Record a command that was passed on, as its client is told; its reply is the last one. Who did it writes lines, too,
+        and knows no address: the client, or this worker, may be gone by then."""
+        if isinstance(command, ADMINISTRATIVE):
+            self._replies.when_told(lambda reply: self._audit(command, code_of(reply) or audit.OK))
 
     def _error(self, error: RequestError) -> None:
         self._replies.add_error(error)
@@ -222,6 +216,7 @@ class Handler:
         if not self._may_wait and isinstance(command, commands.Fetch | commands.Pull):
             command = replace(command, wait_ms=0)
         if self.passing is not None and self.passing.take(command, self._refused):
+            self._audit_passed(command)
             return
         match command:
             case Publish():
@@ -238,6 +233,8 @@ class Handler:
                 subscribe(command, self._broker, self._replies, self._deliveries, self._audit_new)
             case commands.Unsubscribe():
                 self._unsubscribe(command)
+            case commands.Held():
+                self._replies.add(self._deliveries.held(command, self._broker.partitioned.other_name(command.topic)))
             case Nack() | Touch():
                 self._settle(command)
             case commands.Pause():
@@ -349,6 +346,7 @@ class Handler:
         except NoSuchTopic as error:
             if self.passing is None or not self.passing.ask_others(command, error):
                 raise
+            self._audit_passed(command)
 
     def _ack(self, command: Ack) -> None:
         topic = self._broker.topic(command.topic)

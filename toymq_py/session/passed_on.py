@@ -17,9 +17,10 @@ from toymq_py.topic import Refused
 class Subscribed:
     """A subscription at a worker, from the OK of its SUB to that of its UNSUB."""
 
-    __slots__ = ("ending", "pattern", "wanted")
+    __slots__ = ("arrivals", "ending", "pattern", "wanted")
 
-    def __init__(self, pattern: TopicPattern | None, *, wanted: bool = True) -> None:
+    def __init__(self, pattern: TopicPattern | None, spread: SpreadSubscription | None = None, *, wanted: bool = True) -> None:
+        self.arrivals = None if spread is None else spread.arrivals
         self.pattern = pattern
         self.ending = False
         """Its UNSUB is sent."""
@@ -30,12 +31,13 @@ class Subscribed:
 class Expected:
     """The replies to a command that was passed on. ``held``: their place; None drops them."""
 
-    __slots__ = ("ends", "held", "left", "pieces", "share", "spread", "subscribes", "told", "unsent")
+    __slots__ = ("ends", "held", "last", "left", "pieces", "share", "spread", "subscribes", "told", "unsent")
 
     def __init__(
         self, held: PendingReply | None, left: int, subscribes: str | None = None,
         share: Callable[[bytes], None] | None = None, ends: str | None = None, spread: SpreadSubscription | None = None,
         told: Callable[[bytes], bytes] | None = None, unsent: Callable[[], None] | None = None,
+        last: bool = False,
     ) -> None:  # fmt: skip
         """
         Args:
@@ -44,6 +46,7 @@ class Expected:
             spread: whose SUB it is, and is told when there is no answer.
             told: makes of each reply what the client is told.
             unsent: called where the worker was not reached.
+            last: the session asks at its end, and hears the answer behind that.
         """
         self.held = held
         self.left = left
@@ -54,6 +57,13 @@ class Expected:
         self.spread = spread
         self.told = told
         self.unsent = unsent
+        self.last = last
+
+    def forget(self) -> None:
+        """The session has ended: the replies come, and are of no use."""
+        self.held = self.spread = self.told = self.unsent = None
+        if not self.last:
+            self.share = None
 
 
 class WorkerLink:
@@ -72,7 +82,7 @@ class WorkerLink:
 
     def subscription_of(self, frame: bytes) -> Subscribed | None:
         """That of a MSG; None: it is of a PULL."""
-        return self.covering(frame.split(b" ", 2)[1].decode())
+        return self.covering(frame[4 : frame.index(b" ", 4)].decode())
 
     def covering(self, topic: str) -> Subscribed | None:
         """The subscription to a topic."""
@@ -87,12 +97,15 @@ class WorkerLink:
             found.ending = True
 
 
+def code_of(frame: bytes) -> str | None:
+    """The code of an ``ERR``; None for any other reply."""
+    return frame.split(b" ", 2)[1].strip().decode() if frame.startswith(b"ERR ") else None
+
+
 def is_fatal(frame: bytes) -> bool:
     """Whether it is an ``ERR`` behind which the connection ends."""
-    if not frame.startswith(b"ERR "):
-        return False
-    error = REQUEST_ERRORS.get(frame.split(b" ", 2)[1].strip().decode())
-    return error is not None and error.fatal
+    code = code_of(frame)
+    return code is not None and (error := REQUEST_ERRORS.get(code)) is not None and error.fatal
 
 
 def rows_of(command: Publish, start: int, stop: int) -> Publish:

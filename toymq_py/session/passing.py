@@ -24,6 +24,7 @@ from toymq_py.protocol import (
     Create,
     Delete,
     Describe,
+    Held,
     Hello,
     Nack,
     Pause,
@@ -42,6 +43,7 @@ from toymq_py.protocol import (
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.gate import Gate
 from toymq_py.session.gathering import NO_TOPIC, NOT_HERE, WHOLE, Gathering, told
+from toymq_py.session.lost_session import LostSession
 from toymq_py.session.passed_on import Expected, WorkerLink, admitted, is_fatal
 from toymq_py.session.pattern_pull import PatternPull
 from toymq_py.session.place_links import PlaceLinks
@@ -113,7 +115,7 @@ class Passing:
                 return True
         if self._partitioned.by_name and self._partitioned.find(topic) is not None:
             return self._take_whole(command, topic)
-        if isinstance(command, Unsubscribe) and topic in self.links.spread:  # maybe of a partitioned topic which is no more
+        if isinstance(command, Unsubscribe | Held) and topic in self.links.spread:  # maybe of all of a topic that is no more
             return self._take_pattern(command)
         place = self._places.get(topic)
         if place is None and is_pattern(topic):
@@ -186,23 +188,52 @@ class Passing:
         elif isinstance(command, Pull):
             self._pull(command)
         elif isinstance(command, Unsubscribe) and (found := self._spread(command)) is not None:
-            name = found.command.topic
+            command = replace(command, topic=found.command.topic)
             if command.consumer == found.command.consumer:
-                del self.links.spread[name]
+                del self.links.spread[command.topic]
                 found.ask_no_more()
-            merge = lambda gathered: gathered.refusal or encode_ok(0)  # noqa: E731
-            self._ask_all(replace(command, topic=name), merge, ends=name, places=found.joined)
+                if len(found.joined) > 1 and not command.uncounted:
+                    self._leave_several(command, found)
+                    return True
+            self._leave(command, found.joined)
+        elif isinstance(command, Held) and (found := self._spread(command)) is not None:
+            self._ask_all(replace(command, topic=found.command.topic), found.held, places=found.joined)
         else:
             return False
         return True
 
-    def _spread(self, command: Unsubscribe) -> SpreadSubscription | None:
+    def _leave(self, command: Unsubscribe, places: Sequence[Place], held: PendingReply | None = None) -> None:
+        merge = lambda gathered: gathered.refusal or encode_ok(0)  # noqa: E731
+        self._ask_all(command, merge, ends=command.topic, held=held, places=places)
+
+    def _leave_several(self, command: Unsubscribe, found: SpreadSubscription) -> None:
+        """End a subscription at the place that counts when it is known which one that is, and it has ended at the others. No
+        command behind it is applied before: it may be a SUB again."""
+        held = self._replies.hold(PendingReply(MADE_COST_BYTES))
+
+        def leave(over: Callable[[], None]) -> None:
+            def done() -> None:
+                places = [place for place in found.joined if place not in lost.withdrawn]
+                if self.links.closed:
+                    pass
+                elif places:
+                    self._leave(command, places, held)
+                else:
+                    self._replies.fill(held, lambda: encode_ok(0))
+                over()
+
+            lost = LostSession([found], self.links.ask, self._loop, done)
+            lost.begin()
+
+        self._gate.wait(leave, self._replies.wake)
+
+    def _spread(self, command: Unsubscribe | Held) -> SpreadSubscription | None:
         spread = self.links.spread
         return spread.get(command.topic) or spread.get(self._partitioned.other_name(command.topic))
 
     def _take_whole(self, command: Command, topic: str) -> bool:
         """A command for a partitioned topic: each worker has some of its partitions. A PUB is divided before it comes here."""
-        if isinstance(command, Subscribe | Pull | Unsubscribe):
+        if isinstance(command, Subscribe | Pull | Unsubscribe | Held):
             return self._take_pattern(command)
         if (merge := WHOLE.get(type(command))) is None:
             return False

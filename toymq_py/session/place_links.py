@@ -11,7 +11,8 @@ from functools import partial
 from toymq_py.errors import PlacementUnknown
 from toymq_py.partitioned_topics import PartitionedTopics
 from toymq_py.placement import Place, PlaceLink, Placement
-from toymq_py.protocol import Hello, Pause, Resume, Unsubscribe, encode_command, encode_error, first_word
+from toymq_py.protocol import Command, Hello, Pause, Resume, Unsubscribe, encode_command, encode_error, first_word
+from toymq_py.session.lost_session import LostSession
 from toymq_py.session.passed_on import Expected, Subscribed, WorkerLink, is_fatal
 from toymq_py.session.replies import PendingReply, Replies
 from toymq_py.session.spread_subscription import SpreadSubscription, named
@@ -21,8 +22,8 @@ from toymq_py.session.upstream import PING, Upstream
 class PlaceLinks:
     """Of one session. Belongs to the loop."""
 
-    __slots__ = ("_closed", "_loop", "_partitioned", "_paused", "_placement", "_replies", "_trusted", "_unread", "abort",
-                 "finishing", "hello", "open", "shutting_down", "spread")  # fmt: skip
+    __slots__ = ("_loop", "_loss", "_partitioned", "_paused", "_placement", "_replies", "_trusted", "_unread",
+                 "abort", "closed", "finishing", "hello", "open", "shutting_down", "spread")  # fmt: skip
 
     def __init__(
         self, placement: Placement, partitioned: PartitionedTopics, replies: Replies, loop: asyncio.AbstractEventLoop,
@@ -46,7 +47,8 @@ class PlaceLinks:
         """There are no more commands."""
         self.shutting_down = False
         """The session ends by itself: it waits for acks alone."""
-        self._paused = self._closed = False
+        self._paused = self.closed = False
+        self._loss: LostSession | None = None
 
     def send(self, worker: WorkerLink, pieces: list[bytes], expected: Expected) -> None:
         if expected.ends is not None:
@@ -103,11 +105,13 @@ class PlaceLinks:
         for at, frame in enumerate(frames):
             word = first_word(frame)
             if word == b"CLOSED":
-                if frame.endswith(b" SHUTTING_DOWN\n"):  # its connection ends soon, and the subscription with that
-                    self._replies.push(frame)
-                else:
+                if not frame.endswith(b" SHUTTING_DOWN\n"):
                     self._closed_there(worker, frame)
+                elif not self.closed:  # its connection ends soon, and the subscription with that
+                    self._replies.push(frame)
             elif word == b"MSG" and (of := worker.subscription_of(frame)) is not None:
+                if of.arrivals is not None:
+                    of.arrivals.note(frame)
                 if of.wanted:
                     self._replies.push(frame)
             elif not worker.expected:
@@ -115,7 +119,7 @@ class PlaceLinks:
             elif self._answer(worker, worker.expected[0], frame, word) and at + 1 < len(frames):
                 worker.later = frames[at + 1 :]
                 break
-        if self._unread() or worker.later is not None:
+        if not self.closed and (self._unread() or worker.later is not None):
             worker.link.pause()
 
     def _closed_there(self, worker: WorkerLink, frame: bytes) -> None:
@@ -152,7 +156,8 @@ class PlaceLinks:
         subscribes = expected.subscribes if word == b"OK" else None
         if subscribes is not None:
             wanted = expected.spread is None or not expected.spread.has_ended
-            worker.subscribed[subscribes] = Subscribed(self._partitioned.pattern_of(subscribes), wanted=wanted)
+            pattern = self._partitioned.pattern_of(subscribes)
+            worker.subscribed[subscribes] = Subscribed(pattern, expected.spread, wanted=wanted)
             worker.later = []
         if expected.share is not None:
             expected.share(answer)
@@ -169,7 +174,7 @@ class PlaceLinks:
         self._loop.call_soon(self._go_on, worker, later)
 
     def _go_on(self, worker: WorkerLink, later: list[bytes]) -> None:
-        if not self._closed:
+        if not self.closed:
             if later:
                 self._received(worker, later)
             if worker.later is None and not self._unread():
@@ -179,6 +184,8 @@ class PlaceLinks:
         """A worker has closed the connection, or died."""
         if self.open.get(place) is worker:
             del self.open[place]
+        if self._loss is not None:
+            self._loss.gone(place)
         if not worker.link.reached:
             self._refuse(place, worker, list(worker.expected))
         elif not self._placement.passes_on and not worker.subscribed:  # a group may be away for seconds: the client stays
@@ -192,7 +199,7 @@ class PlaceLinks:
         for held in missing:
             self.lost_reply(held)
         lost = [name for name in worker.subscribed if (one := self.spread.get(name)) is None or not one.left(place)]
-        if not missing and lost and not worker.link.finishing and not self.shutting_down:
+        if not missing and lost and not (worker.link.finishing or self.shutting_down or self.closed):
             self.abort()
 
     def _refuse(self, place: Place, worker: WorkerLink, unanswered: Sequence[Expected]) -> None:
@@ -239,7 +246,7 @@ class PlaceLinks:
     @property
     def is_leaving(self) -> bool:
         """As ``Session.is_leaving``."""
-        return self.finishing or self._closed or self.shutting_down
+        return self.finishing or self.closed or self.shutting_down
 
     def is_place(self, place: Place) -> bool:
         """As ``Session.is_place``."""
@@ -286,14 +293,50 @@ class PlaceLinks:
 
     def finish(self) -> None:
         """Nothing more is sent: the other ends end what waits, answer, and close."""
-        for worker in self.open.values():
-            worker.link.finish()
+
+        def finish() -> None:
+            for worker in self.open.values():
+                worker.link.finish()
+
+        self._settle_loss(finish)
 
     def close(self) -> None:
-        """The session has ended: its leases at other workers go back."""
-        self._closed = True
+        """The session has ended: its leases at other workers go back, as soon as it is known which of them counts."""
+        if self.closed:
+            return
+        self.closed = True
         for spread in self.spread.values():
-            spread.close()
+            spread.ask_no_more()
+        for worker in self.open.values():
+            for one in worker.subscribed.values():
+                one.wanted = False
+            for expected in worker.expected:
+                expected.forget()
+            later, worker.later = worker.later or [], None
+            self._received(worker, later)
+            worker.link.resume()
+        self._settle_loss(self._close)
+
+    def _close(self) -> None:
         for worker in self.open.values():
             worker.link.close()
         self.open.clear()
+
+    def _settle_loss(self, then: Callable[[], None]) -> None:
+        """See ``LostSession``; once, whatever ends the session."""
+        if self._loss is None:
+            several = [spread for spread in self.spread.values() if len(spread.joined) > 1]
+            self._loss = LostSession(several, self.ask, self._loop, then)
+            self._loss.begin(uncounted=self.shutting_down)
+        elif self._loss.is_done:
+            then()
+        else:
+            self._loss.done = then
+
+    def ask(self, place: Place, command: Command, heard: Callable[[bytes], None], *, ends: str | None = None) -> None:
+        """As ``lost_session.Ask``."""
+        worker = self.open.get(place)
+        if worker is None:
+            self._loop.call_soon(heard, b"")
+        else:
+            self.send(worker, [encode_command(command)], Expected(None, 1, share=heard, ends=ends, last=True))

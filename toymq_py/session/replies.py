@@ -42,15 +42,17 @@ class PendingReply:
     """A reply that is not due yet.
 
     ``make`` is set when it is due and called when it is at the head, so that many large replies are not in memory at once.
-    ``released`` is then called with the offset of its first byte in the write. Behind one that is ``last`` nothing is written.
+    ``released`` is then called with the offset of its first byte in the write, and ``told`` with the reply. Behind one that is
+    ``last`` nothing is written.
     """
 
-    __slots__ = ("cost", "last", "make", "released")
+    __slots__ = ("cost", "last", "make", "released", "told")
 
     def __init__(self, cost: int = MADE_COST_BYTES) -> None:
         self.cost = cost
         self.make: MakeReply | None = None
         self.released: Callable[[int], None] | None = None
+        self.told: Callable[[bytes], None] | None = None
         self.last = False
 
 
@@ -131,6 +133,12 @@ class Replies:
         self._queue(held)
         self.held_bytes += held.cost
         return held
+
+    def when_told(self, call: Callable[[bytes], None]) -> None:
+        """Call with the reply that is queued last, one that is filled later, when it is written."""
+        last = self._fifo[-1] if self._fifo else None
+        assert isinstance(last, PendingReply)
+        last.told = call
 
     def charge(self, held: PendingReply, size: int) -> None:
         """Count more memory for a reply that is still queued, until it is written."""
@@ -214,6 +222,8 @@ class Replies:
                 text, cost, reply.make = made, reply.cost, None
                 if reply.released is not None:
                     reply.released(size)
+                if reply.told is not None:
+                    reply.told(text)
                 if reply.last:
                     fifo.clear()
                     fifo.append(PendingReply())  # it has its place, and is never filled

@@ -15,12 +15,13 @@ tells the client so.
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from toymq_py.errors import PlacementUnknown, RequestError, ShuttingDown
 from toymq_py.placement import Place
 from toymq_py.protocol import Subscribe, encode_error
+from toymq_py.session.arrivals import Arrivals
 from toymq_py.session.gathering import Gathering
 
 logger = logging.getLogger("toymq_py.session")
@@ -86,6 +87,7 @@ class SpreadSubscription:
         """
         self.command = command
         self.joined: list[Place] = []
+        self.arrivals = Arrivals()
         self._missing = dict.fromkeys(places, RETRY_MIN_S)  # how long to wait before the next question, by place
         self._reached: set[Place] = set()
         self._gathering = gathering
@@ -254,6 +256,22 @@ class SpreadSubscription:
     @property
     def _named(self) -> str:
         return f"the subscription of {self.command.consumer} to {self.command.topic}"
+
+    def without_first(self, answers: Mapping[Place, bytes]) -> list[Place]:
+        """Of the places that answered HELD, those that do not hold the message that came first of all that are not settled."""
+        first = self._first(answers)
+        return [place for place, answer in answers.items() if answer.startswith(b"OK") and place != first]
+
+    def held(self, gathered: Gathering) -> bytes:
+        """The reply to HELD, of those of all places."""
+        first = self._first(gathered.replies)
+        whose = b"" if first is None or gathered.refusal else b" " + gathered.replies[first].split(b" ", 2)[2].rstrip()
+        return gathered.total().rstrip() + whose + b"\n"
+
+    def _first(self, answers: Mapping[Place, bytes]) -> Place | None:
+        found = [(answer.split(), place) for place, answer in answers.items() if answer.startswith(b"OK")]
+        came = {place: self.arrivals.place_of(*words[2:]) for words, place in found if len(words) == 4}
+        return min(came, key=came.__getitem__, default=None)
 
     # -- its end
 

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from sys import maxsize
 
-from toymq_py.consumer import Lessee
+from toymq_py.consumer import DeliveryOrder, Lessee
 from toymq_py.consumer_options import Mode
 from toymq_py.errors import RequestError
 from toymq_py.names import TopicPattern
@@ -34,6 +34,7 @@ class PatternPoll(Lessee):
         mode: Mode | None,
     ) -> None:  # fmt: skip
         Lessee.__init__(self, maxsize)
+        self.order = DeliveryOrder()
         self.pattern = pattern
         self.name = pattern.text
         self.consumer_name = consumer_name

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Protocol
 
 from toymq_py.callbacks import call_all
-from toymq_py.consumer import Lessee
+from toymq_py.consumer import DeliveryOrder, Lessee
 from toymq_py.consumer_options import Mode, Start
 from toymq_py.errors import RequestError
 from toymq_py.names import TopicPattern
@@ -221,6 +221,7 @@ class PatternSubscription(MultiSubscription):
         MultiSubscription.__init__(
             self, pattern.text, consumer_name, pattern=pattern, mode=mode, window=window, visibility_s=visibility_s, start=start
         )
+        self.order = DeliveryOrder()
         self._wake = wake
         self._ended = ended
         self._paused = False

@@ -202,9 +202,15 @@ class SubscriptionRegistry:
         logger.warning("consumer %s of %s passes over a topic: %s", subscription.consumer_name, subscription.name, error)
 
     def leave(self, subscription: MultiSubscription) -> None:
-        """Detach the parts of a closed subscription."""
+        """Detach the parts of a closed subscription; first that with the message of which an attempt counts."""
         self._patterns.pop(subscription, None)
         self.retire(subscription)
+        if subscription.order is not None and subscription.inflight:
+            for name, part in subscription.parts.items():
+                if part.channel.consumer.counts_loss_of(subscription):
+                    subscription.parts.pop(name).close()
+                    break
+            subscription.uncounted = True
         self._in_pieces(partial(self._leave_some, subscription))
 
     def _leave_some(self, subscription: MultiSubscription, limit: int) -> int | None:

@@ -3,7 +3,8 @@
 Attempts are stored by the debouncer, up to 100 ms behind the delivery. A message that kills the broker sooner would never be
 counted, and never become a dead letter. So where the last lives of the broker had no clean stop, a consumer that was there
 before begins like this, for a moment: one message at a time, delivered when its attempt is on stable storage, and the next when
-it is settled. Every life stores some progress, and so the one that kills is counted in each, whatever stands before it.
+it is settled. Every life stores some progress, and so the one that kills is counted in each, whatever stands before it. Of all
+topics that begin like this a lessee gets one message at a time, else healthy ones of the others would count with it.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,12 +28,20 @@ class CarefulStart:
     It leases a message to itself, has that stored, as an attempt, and gives up the lease for that of the taker.
     """
 
-    __slots__ = ("_channel", "_ends_at", "_flush", "_leased", "_lessee", "_stored")
+    __slots__ = ("_channel", "_ends_at", "_flush", "_has", "_leased", "_lessee", "_looks", "_stored")
 
-    def __init__(self, channel: Channel, flush: Callable[[Callable[[OSError | RequestError | None], None]], None]) -> None:
-        """``flush`` stores the consumers of the topic."""
+    def __init__(
+        self,
+        channel: Channel,
+        flush: Callable[[Callable[[OSError | RequestError | None], None]], None],
+        has: dict[Lessee, "CarefulStart"],
+    ) -> None:
+        """``flush`` stores the consumers of the topic. ``has``: of all that begin, which one has or had a message for a
+        lessee."""
         self._channel = channel
         self._flush = flush
+        self._has = has
+        self._looks = False
         self._lessee = Lessee(1)
         self._ends_at: float | None = None
         self._leased: Delivery | None = None
@@ -42,15 +51,23 @@ class CarefulStart:
         self, subscription: Subscription, room: int, max_bytes: int, waiting: Subscription | None = None
     ) -> Delivery | None:
         """As ``Channel.take``."""
-        channel = self._channel
-        if self._ends_at is None:
-            self._ends_at = channel.context.clock.monotonic() + CAREFUL_S
+        channel, lessee = self._channel, subscription.lessee
+        if not self._looks:
+            self._looks = True
             channel.context.metrics.channels_examining += 1
             self._look_later()
+        other = self._has.get(lessee, self)
+        if other is not self and other._occupies(lessee):
+            channel.idle[waiting or subscription] = None
+            return None
+        if self._ends_at is None:
+            self._ends_at = channel.context.clock.monotonic() + CAREFUL_S
         leased = self._still_leased()
         if leased is not None and self._stored:
             self._give_up(leased)
-            return self._take(subscription, max_bytes, waiting)
+            if (delivery := self._take(subscription, max_bytes, waiting)) is not None:
+                self._has[lessee] = self
+            return delivery
         if channel.consumer.inflight:
             channel.idle[waiting or subscription] = None
             return None
@@ -61,9 +78,14 @@ class CarefulStart:
         self._leased, self._stored = self._take(own, max_bytes, waiting or subscription), False
         if self._leased is not None:
             self._uncount(self._leased)
+            self._has[lessee] = self
             channel.idle[waiting or subscription] = None
             self._flush(self._is_stored)
         return None
+
+    def _occupies(self, lessee: Lessee) -> bool:
+        """Whether a lessee waits for, or has and did not settle, what this one gives it."""
+        return self._still_leased() is not None or bool(self._channel.consumer.inflight_to(lessee))
 
     def _take(self, subscription: Subscription, max_bytes: int, waiting: Subscription | None) -> Delivery | None:
         channel = self._channel
@@ -107,27 +129,33 @@ class CarefulStart:
     def _look(self) -> None:
         channel = self._channel
         if channel.closed or channel.context.topic_deleted:
-            channel.context.metrics.channels_examining -= 1
+            self._end()
             return
-        assert self._ends_at is not None
         leased = self._still_leased()
-        if channel.context.clock.monotonic() < self._ends_at or (leased is not None and not self._stored):
+        ends_at = self._ends_at
+        if ends_at is None or channel.context.clock.monotonic() < ends_at or (leased is not None and not self._stored):
             self._look_later()
             self._wake_one()
             channel.wake_next()
             return
         channel.instead = None
-        channel.context.metrics.channels_examining -= 1
+        self._end()
         if leased is not None:
             self._give_up(leased)
         for taker in list(channel.idle):  # all: a poll that does not wait has waited for this
             if channel.idle.pop(taker, self) is None:
                 taker.wake(taker)
 
+    def _end(self) -> None:
+        self._channel.context.metrics.channels_examining -= 1
+        for lessee in [lessee for lessee, start in self._has.items() if start is self]:
+            del self._has[lessee]
+
 
 def begin_carefully(topics: Iterable[Topic], unclean_ends: int) -> None:
     """Let the consumers of topics that were opened begin like this, behind so many lives without a clean stop."""
     if unclean_ends >= UNCLEAN_ENDS_MIN:
+        has: dict[Lessee, CarefulStart] = {}
         for topic in topics:
             for channel in topic.channels.values():
-                channel.instead = CarefulStart(channel, topic.flush_offsets).take
+                channel.instead = CarefulStart(channel, topic.flush_offsets, has).take

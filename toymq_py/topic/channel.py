@@ -23,8 +23,7 @@ from toymq_py.topic.single_active import SingleActive
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Leased records: rows ``start`` to ``stop`` of a run, all at the same attempt. Ids ascend; there are gaps where messages
-    fell due."""
+    """Leased records: rows ``start`` to ``stop`` of a run, all at the same attempt. Ids ascend, with gaps at what fell due."""
 
     subscription: "Subscription"
     """What they were leased through; of a pattern or a poll, the part that is the topic's."""
@@ -32,8 +31,7 @@ class Delivery:
     start: int
     stop: int
     attempt: int
-    size: int
-    """Payload bytes, about."""
+    size: int  # payload bytes, about
 
     def ranges(self, skip: int = 0) -> list[IdRange]:
         """The ids after the first ``skip``, as ranges: they need not be contiguous."""
@@ -264,8 +262,9 @@ class Channel:
             del self.polls[subscription]
         else:
             del self.sessions[subscription]
-            if self.consumer.release(subscription.lessee) and subscription.lessee.uncounted:
-                self.context.changed()  # the offsets have the attempt that a kill would count
+            before = self.consumer.changes
+            if self.consumer.release(subscription.lessee) and self.consumer.changes > before:
+                self.context.changed()
             if self.single is not None:
                 self._begin(self.single.left(subscription, self.sessions))
         self.notify_ready()
@@ -282,9 +281,13 @@ class Channel:
         return ending
 
     def end_all(self, code: str) -> None:
-        """End all sessions and polls with a CLOSED code."""
+        """End all sessions and polls with a CLOSED code, for good: that counts no attempt of any message (ADR 0088)."""
         for subscription in (*self.sessions, *self.polls):
+            lessee = subscription.lessee  # it may have other topics, and goes on
+            before, lessee.uncounted = lessee.uncounted, True
             self._end(subscription, code)
+            lessee.uncounted = before
+        self.consumer.disown()
         if self.closed or self.context.topic_deleted:
             self._deliverer.close()
 
@@ -410,25 +413,22 @@ class Channel:
 
     def ack(self, ids: Sequence[IdRange], *, unseen: bool = False) -> int:
         """See ``Topic.ack``."""
-        consumer, context = self.consumer, self.context
-        count = consumer.ack_unseen(ids, context.log.committed_id) if unseen else consumer.ack(ids)
-        if count:
-            context.metrics.ack_total += count
-            self.acked_total += count
-            context.changed()
-            self._notify_room()
-        return count
+        consumer = self.consumer
+        return self._acked(consumer.ack_unseen(ids, self.context.log.committed_id) if unseen else consumer.ack(ids))
 
     def ack_each(self, ids: Sequence[int]) -> list[int]:
         """See ``settlement.ack_each``; in one change of the offsets."""
-        consumer, context = self.consumer, self.context
-        counts = settlement.ack_each(consumer, ids)
-        if count := sum(counts):
-            context.metrics.ack_total += count
-            self.acked_total += count
-            context.changed()
-            self._notify_room()
+        counts = settlement.ack_each(self.consumer, ids)
+        self._acked(sum(counts))
         return counts
+
+    def _acked(self, count: int) -> int:
+        if count:
+            self.context.metrics.ack_total += count
+            self.acked_total += count
+            self.context.changed()
+            self._notify_room()
+        return count
 
     def settle_each(self, ids: Sequence[int], lease: int | None, settle: settlement.Settle, *, dead: bool = False) -> list[int]:
         """See ``settlement.settle_each``; ``settle`` is one of the methods below."""

@@ -475,10 +475,8 @@ class Topic:
     # -- ending
 
     def stop_deliveries(self, code: str) -> None:
-        """End all subscriptions and polls with a CLOSED code. That the broker ends is no attempt of any message (ADR 0088)."""
+        """End all subscriptions and polls with a CLOSED code."""
         for channel in self.channels.values():
-            for subscription in channel.sessions:
-                subscription.lessee.uncounted = True
             channel.end_all(code)
 
     def begin_delete(self) -> None:

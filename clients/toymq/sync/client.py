@@ -417,7 +417,7 @@ class Client(PublishingClient, PlainWith):
 def connect(
     urls: str | Sequence[str] = DEFAULT_URL, *, token: str | None = None, name: str | None = None,
     ssl: ssl_module.SSLContext | None = None, timeout_s: Seconds = 30.0, connect_timeout_s: Seconds = 5.0,
-    wait_s: Seconds = 0.0, backoff_min_s: Seconds = 0.05, backoff_max_s: Seconds = 5.0, idempotent: bool = True,
+    wait_s: Seconds | None = None, backoff_min_s: Seconds = 0.05, backoff_max_s: Seconds = 5.0, idempotent: bool = True,
     on_event: OnEvent | None = None, inject_headers: InjectHeaders | None = None, tracing: MessageTracing | None = None,
     describe_errors: bool = True, random: Random | None = None,
 ) -> Client:  # fmt: skip

@@ -19,6 +19,7 @@ from toymq import sockets
 from toymq.connect_failure import as_failure, connect_failed, is_hopeless, of_a_round
 from toymq.delivery_window import Feed
 from toymq.errors import ClientClosed, ConnectFailed, RequestTimeout
+from toymq.first_connection import FirstConnection
 from toymq.options import RECEIVE_BYTES, SILENCE_LOOK_S, Options
 from toymq.outages import Outages
 from toymq.pending_replies import CallSlot, PingSlot, check_greeting
@@ -91,12 +92,12 @@ class BlockingLink:
 
     def open(self) -> None:
         """Connect. Raises: ConnectFailed, RequestError, ProtocolViolation."""
-        give_up_at = now() + self.options.wait_s
+        first = FirstConnection(self.options.wait_s, now())
         while True:
             try:
                 self._connect_round()
             except ToymqError as error:
-                if now() >= give_up_at or is_hopeless(error):
+                if is_hopeless(error) or not first.goes_on(error, self._route, now()):
                     raise
                 delay_s = self._backoff.next_s(self._route.wait_max_s)
                 log_wait(delay_s)
@@ -484,8 +485,6 @@ def now() -> float:
     """Seconds of a monotonic clock."""
     return time.perf_counter()
 
-
-# -- after a fork
 
 _links: "weakref.WeakSet[BlockingLink]" = weakref.WeakSet()
 

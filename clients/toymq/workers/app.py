@@ -244,7 +244,7 @@ class App:
         return client
 
     async def __aenter__(self) -> "App":
-        await self._connect(0.0)
+        await self._connect(None)
         return self
 
     async def __aexit__(
@@ -253,7 +253,7 @@ class App:
         client = await self._leave()
         await client.__aexit__(kind, error, trace)
 
-    async def _connect(self, wait_s: float) -> Client:
+    async def _connect(self, wait_s: float | None) -> Client:
         if self._client is not None:
             raise ConfigError("this app is connected already")
         self._client = self._new_client(wait_s, self._notice)
@@ -263,7 +263,7 @@ class App:
             self._client = None
             raise
 
-    def _new_client(self, wait_s: float, on_event: OnEvent | None = None) -> Client:
+    def _new_client(self, wait_s: float | None, on_event: OnEvent | None = None) -> Client:
         return connect(
             self._urls, name=self._name, ssl=self._ssl, tracing=self._tracing, describe_errors=self._describe_errors,
             wait_s=wait_s, on_event=on_event,

@@ -18,7 +18,7 @@ from toymq_py.replication.agreement import Member, Seat
 from toymq_py.replication.etcd_client import EtcdAgreement, EtcdOptions
 from toymqctl.cli import main as toymqctl
 
-N1 = Member("1" * 32, "n1", "10.0.0.1:6789", "10.0.0.1:6791")
+N1 = Member("1" * 32, "n1", "127.0.0.1:1", "127.0.0.1:2")
 CLUSTERS = itertools.count()
 ETCD_URL = "http://127.0.0.1:1"
 
@@ -64,12 +64,41 @@ def test_a_cluster_from_nothing(cluster: Callable[..., Result], etcd: EtcdCluste
     asyncio.run(lead())
     (value,) = values(cluster("show", "--json"))
     assert (value["leader"], value["in_sync"], value["troubles"]) == (
-        "n1", [N1.replica], ["1 copy of 2 in sync; start another node"],
+        "n1", [N1.replica],
+        [
+            "1 copy of 2 in sync; start another node",
+            "n1 does not answer at 127.0.0.1:1 (Connection refused): if it is gone, its lease ends within 3 s; no other copy is"
+            " in sync: start it",
+        ],
     )  # fmt: skip
     refused(cluster("hand-over", "n1"), 1, "n1 leads already")
     refused(cluster("hand-over", "n2"), 1, "no node has the name n2; known: n1")
     refused(cluster("remove", "n1"), 1, "n1 runs: stop it first")
     refused(cluster("force", "n1", "--i-accept-loss"), 1, "n1 leads: nothing has to be forced")
+
+
+@require("etcd")
+def test_a_second_group_says_that_the_nodes_of_the_first_need_their_name(
+    cluster: Callable[..., Result], etcd: EtcdCluster
+) -> None:
+    """They went on as before, and no new topic could be made."""
+    name = cluster.name  # type: ignore[attr-defined]
+    ok(cluster("init"))
+
+    async def lead() -> None:
+        agreement = EtcdAgreement(EtcdOptions(etcd.urls), name, "g0")
+        assert (await agreement.begin(N1, await agreement.grant(60))).done
+        await agreement.close()
+
+    asyncio.run(lead())
+    restart = (
+        "group g0 runs without --group, and its topics go on: restart its nodes with --group g0, followers first. Until then no"
+        " new topic is placed in another group"
+    )
+    assert ok(cluster("--group", "b", "init")).splitlines() == [
+        f"{name} group b made: 2 replicas, min in sync 1, ttl 3s", "start its nodes with --group b", restart,
+    ]  # fmt: skip
+    assert ok(cluster("--group", "b", "init")).splitlines()[1:] == [restart]
 
 
 @require("etcd")

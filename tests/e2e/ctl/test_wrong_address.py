@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from click.shell_completion import ZshComplete
 from click.testing import CliRunner
 
 from tests.support.ctl import refused
+from toymq import first_connection
 from toymqctl.cli import main as toymqctl
 
 
@@ -47,6 +49,32 @@ def answering(answer: bytes) -> Iterator[int]:
 def test_somebody_else_answers(answer: bytes, text: str) -> None:
     with answering(answer) as port:
         refused(CliRunner().invoke(toymqctl, ["--url", f"127.0.0.1:{port}", "ping"]), 1, text)
+
+
+def test_a_cluster_without_a_leader_names_what_each_node_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It named the first address alone, as dead, although that one had answered."""
+    monkeypatch.setattr(first_connection, "FAILOVER_S", 0.0)
+    with answering(b"ERR NOT_LEADER 127.0.0.1:1\n") as port:
+        done = CliRunner().invoke(toymqctl, ["--url", f"127.0.0.1:{port},127.0.0.1:1", "ping"])
+        checked = CliRunner().invoke(toymqctl, ["--url", f"127.0.0.1:{port},127.0.0.1:1", "doctor"])
+    said = f"127.0.0.1:{port} does not lead its cluster, and names 127.0.0.1:1; no broker at 127.0.0.1:1: Connection refused"
+    refused(done, 1, f"toymqctl: {said}; `toymqctl cluster` says what is waited for\n")
+    assert checked.stdout == f"FAIL  reachable: {said}\n      do: `toymqctl cluster` says what is waited for\n"
+
+
+def test_completion_in_a_shell_does_not_wait_for_a_leader(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(first_connection, "FAILOVER_S", 0.1)
+    with answering(b"ERR NOT_LEADER -\n") as port:
+        complete = ZshComplete(toymqctl, {}, "toymqctl", "_TOYMQCTL_COMPLETE")
+        assert complete.get_completions(["--url", f"127.0.0.1:{port}", "describe"], "") == []
+    assert caplog.messages == [], "that it waits"
+
+
+def test_of_several_addresses_each_is_named() -> None:
+    done = CliRunner().invoke(toymqctl, ["--url", "127.0.0.1:1,127.0.0.1:2", "ping"])
+    refused(done, 1, "no broker at 127.0.0.1:1: Connection refused; no broker at 127.0.0.1:2: Connection refused; start one")
 
 
 def test_a_host_that_is_none() -> None:

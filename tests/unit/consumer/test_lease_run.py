@@ -35,7 +35,17 @@ def leased(first: int, last: int, owner: Lessee = A, deadline: float = 30.0, att
 def test_only_neighbours_in_one_condition_merge(
     first: int, owner: Lessee, deadline: float, attempt: int, accepted: bool
 ) -> None:
-    assert leased(0, 9).accepts(first, INFLIGHT, owner, deadline, deadline, attempt) == accepted
+    assert leased(0, 9).accepts(first, INFLIGHT, owner, deadline, deadline, attempt, 0) == accepted
+
+
+def test_neighbours_of_different_turns_stay_apart_while_they_are_leased() -> None:
+    """Else what is delivered behind another topic's messages would seem to be delivered before them (ADR 0256)."""
+    run = LeaseRun(0, 9, INFLIGHT, A, 30.0, 1, turn=3)
+    assert run.accepts(10, INFLIGHT, A, 30.0, 30.0, 1, 3)
+    assert not run.accepts(10, INFLIGHT, A, 30.0, 30.0, 1, 4)
+    assert run.tail(5).turn == 3
+    run.end_lease(READY)
+    assert (run.state, run.owner, run.turn, run.ticket) == (READY, None, 0, None)
 
 
 def test_a_merged_run_is_due_with_its_latest_lease_and_spans_all_deliveries() -> None:

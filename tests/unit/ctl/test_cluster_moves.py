@@ -151,6 +151,31 @@ def test_what_cannot_be_moved_is_refused_at_once(topic: str, to: str, why: str) 
     run(scenario)
 
 
+def test_a_group_that_has_topics_says_what_to_do_with_them() -> None:
+    """Of partitions it said to move them, which is refused."""
+
+    async def scenario(rig: Rig) -> None:
+        b = rig.of("b", "b")
+        rig.etcd.end_lease(rig.leases["b"])
+        await rig.of("a", "a").divide(StoredPartitions(Partitioned("p", 2)), None, "a", rig.epochs["a"])
+        await rig.of("a", "a").claim(["p#0", "p#0.dlq", "p#1"], "b", rig.epochs["a"])
+        with pytest.raises(Refused) as refused:
+            await cluster_moves.remove_group(b, "b")
+        assert str(refused.value) == (
+            "group b has partitions of p, which are not moved: make a topic in place of p while the group is stopped, publish"
+            " there, start the group, let the consumers drain p, and delete it (`toymqctl delete p`)"
+        )
+        await rig.of("a", "a").claim(["u", "u.dlq"], "b", rig.epochs["a"])
+        with pytest.raises(Refused) as refused:
+            await cluster_moves.remove_group(b, "b")
+        assert str(refused.value).startswith(
+            "group b has topics: u; start it, and move them to another group (`toymqctl cluster move u a`) or delete them"
+            " (`toymqctl delete u`); group b has partitions of p, which"
+        )
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(
     ("topic", "what"),
     [("p", "p is partitioned"), ("p#1", "p#1 is a partition of p"), ("p#1.dlq", "p#1.dlq is a partition of p")],

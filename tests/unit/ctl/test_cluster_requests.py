@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -77,6 +78,21 @@ def simulate(scenario: Callable[[World], Coroutine[Any, Any, None]], *, begun: b
         loop.run_until_complete(whole())
     finally:
         loop.close()
+
+
+async def test_of_nodes_that_etcd_knows_as_running_those_that_do_not_answer_are_found() -> None:
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    answers = replace(N1, url=f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    dead, gone = replace(N2, url="127.0.0.1:1"), Member("3" * 32, "n3", "127.0.0.1:1", "127.0.0.1:2")
+    agreement = SimulatedEtcd(random.Random(5)).agreement("ctl", "c", "g0")
+    await agreement.create_settings(ClusterSettings("u", 2, 1))
+    leases = [await agreement.grant(600) for _ in range(3)]
+    for member, lease in zip((answers, dead, gone), leases, strict=True):
+        await agreement.put_seat(Seat(member, "5.0", "FOLLOWING", 0, 1), lease)
+    await agreement.revoke(leases[2])
+    async with server:
+        assert (await cluster_requests.look_closely(agreement)).silent == {N2.replica: "Connection refused"}
+    assert (await cluster_requests.look(agreement)).silent == {}
 
 
 # -- init

@@ -55,6 +55,22 @@ def test_a_whole_cluster_is_a_line_and_a_table() -> None:
     assert troubles(found, NOW_S) == []
 
 
+def test_a_leader_that_was_just_killed_is_not_shown_as_if_all_were_well() -> None:
+    """It led, for etcd, until its lease ended."""
+    found = replace(cluster(N2, (N1, N2), seat(N1), LEADS), silent={N2.replica: "Connection refused"})
+    assert shown("orders", found, NOW_S).splitlines()[2:] == [
+        "n1    FOLLOWING           yes      10.0.0.1:6789   0B  5.0      -",
+        "n2    LEADING, no answer  yes      10.0.0.2:6789    -  5.0      -",
+        "n2 does not answer at 10.0.0.2:6789 (Connection refused): if it is gone, its lease ends within 3 s, and another"
+        " copy leads",
+    ]
+    assert [node["answers"] for node in as_json("orders", found, NOW_S)["nodes"]] == [True, False]
+    found = replace(found, silent={N1.replica: "no answer within 1 s"})
+    assert troubles(found, NOW_S) == [
+        "n1 does not answer at 10.0.0.1:6789 (no answer within 1 s): if it is gone, its lease ends within 3 s"
+    ]
+
+
 @pytest.mark.parametrize(
     ("found", "said"),
     [
@@ -157,6 +173,7 @@ def test_for_programs() -> None:
     value = as_json("orders", found, NOW_S)
     assert value["nodes"][0] == {
         "name": "n1", "replica": N1.replica, "url": "10.0.0.1:6789", "repl": "10.0.0.1:6791", "running": False,
+        "answers": False,
         "state": "FOLLOWING", "waits_for": "", "in_sync": False, "lag_bytes": 0, "damaged": 0, "version": "5.0",
         "seen_s": 240.0,
     }  # fmt: skip

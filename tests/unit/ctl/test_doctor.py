@@ -108,6 +108,17 @@ def test_a_group_that_is_away_is_named_and_the_rest_is_checked() -> None:
     ]  # fmt: skip
 
 
+def test_workers_are_counted_and_the_one_that_is_asked_is_named() -> None:
+    """Nothing said that the broker has any."""
+    cluster = {"worker": 2, "workers": [["h:1"], ["h:2"], ["h:3"]]}
+    (finding,) = (one for one in examine(stats(), "toymq/1.0", "1.0", 2 << 20, 0.001, 0.0, cluster) if one.check == "workers")
+    assert (finding.state, finding.found) == ("ok", "3, all of them answer, worker 2 this command; the figures are of all")
+    error = PlacementUnknown("worker 1 does not answer")
+    findings = examine_without_figures([], "toymq/1.0", "1.0", 0.001, cluster, error)
+    (figures,) = (one for one in findings if one.check == "figures")
+    assert "a worker that ended is started again" in figures.advice
+
+
 def test_a_token_that_expires_later_is_fine() -> None:
     findings = found(stats(time_ms=0, tokens=[{"name": "a", "expires_ms": 10**10}]))
     (finding,) = (one for one in findings if one.check == "token a")
@@ -130,8 +141,11 @@ def test_a_sound_broker_has_no_trouble() -> None:
         ({"disk_low": True}, "disk", "FAIL", "publishing is refused", "make room"),
         ({"disk_free_bytes": GIB - 1}, "disk", "FAIL", "1024.0MiB free, publishing stops below 1.0GiB", "make room"),
         ({"disk_free_bytes": 4 * GIB - 1}, "disk", "warn", "4.0GiB free", "make room"),
-        ({"disk_free_bytes": 0, "limits": UNRESERVED}, "disk", "FAIL", "0B free, publishing stops below 0B: the", "room"),
-        ({"disk_free_bytes": 200 << 20, "limits": UNRESERVED}, "disk", "warn", "200.0MiB free", "make room"),
+        ({"disk_free_bytes": 0, "limits": UNRESERVED}, "disk", "FAIL", "0B free: the disk is full, and", "room"),
+        (
+            {"disk_free_bytes": 200 << 20, "limits": UNRESERVED}, "disk", "warn",
+            "200.0MiB free, publishing goes on until the disk is full (--min-free-bytes 0)", "make room",
+        ),
         ({"fsync_p99_s": 0.0501}, "fsync", "warn", "p99 50.10 ms of 7", "a disk of its own"),
         ({"connections": 90}, "limits", "warn", "90 of 100 connections", "a larger --max-connections"),
         ({"topics": [topic()] * 9}, "limits", "warn", "9 of 10 topics", "a larger --max-topics"),

@@ -6,7 +6,8 @@ import pytest
 
 from toymq import sync
 from toymq_py.errors import NoSuchTopic, PlacementUnknown
-from toymqctl.places import group_of, groups_by_topic, reachable_topics
+from toymq_py.placement import worker_of
+from toymqctl.places import groups_by_topic, place_of, places_by_topic, reachable_topics
 
 CLUSTER = {
     "group": "a",
@@ -23,11 +24,23 @@ CLUSTER = {
     ],
 )  # fmt: skip
 def test_the_group_of_a_topic(topic: str, group: str | None) -> None:
-    assert group_of(groups_by_topic(CLUSTER), topic) == group
+    assert place_of(groups_by_topic(CLUSTER), topic) == group
+    assert places_by_topic(CLUSTER, [topic]) == ("group", groups_by_topic(CLUSTER))
 
 
 def test_a_broker_without_groups_has_none() -> None:
-    assert groups_by_topic({"worker": 0, "workers": [["h:1"]]}) == groups_by_topic({}) == {}
+    alone = {"worker": 0, "workers": [["h:1"]]}
+    assert groups_by_topic(alone) == groups_by_topic({}) == {}
+    assert places_by_topic(alone, ["t"]) == places_by_topic({}, ["t"]) == ("", {})
+
+
+def test_the_worker_of_a_topic() -> None:
+    names = ["t", *(f"p#{number}" for number in range(6))]
+    kind, places = places_by_topic({"worker": 1, "workers": [["h:1"], ["h:2"]]}, names)
+    assert kind == "worker"
+    assert {name: place_of(places, name) for name in names} == {name: str(worker_of(name, 2)) for name in names}
+    assert place_of(places, "t.dlq") == str(worker_of("t", 2))
+    assert place_of(places, "p#0-5") == place_of(places, "p") == "0, 1"
 
 
 def test_the_topics_of_groups_that_have_a_leader_are_described() -> None:

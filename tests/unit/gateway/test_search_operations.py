@@ -10,6 +10,7 @@ import pytest
 from tests.support.http_rig import HttpRig, gateway, lines, refused
 from tests.support.http_tokens import bearer, grants, three_tokens
 from tests.support.sim_disk import SimDisk
+from toymq_py import broker as broker_module
 from toymq_py.gateway import search_operations as module
 from toymq_py.gateway.message_operations import message_json
 from toymq_py.gateway.search_turns import RUNNING_OF_ONE, WAITING_OF_ONE
@@ -219,6 +220,35 @@ async def test_the_state_of_a_message_at_each_consumer() -> None:
         assert described["message"]["payload"] == "a"
         assert "settled" not in described
         refused(await rig.ask("GET", "/v1/topics/t/messages/2"), 416, "OUT_OF_RANGE")
+
+
+async def test_a_dead_letter_is_named_and_not_called_acked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts as acked, and an operator who looked for it believed that it was handled."""
+    monkeypatch.setattr(broker_module, "LETTER_KEYS", 2)
+
+    async def states(rig: HttpRig, msg_id: int) -> list[Any]:
+        described = (await rig.ask("GET", f"/v1/topics/t/messages/{msg_id}")).json()
+        return [(each["state"], each.get("letter")) for each in described["consumers"]]
+
+    async with gateway(DIR, fs=disk(), dedupe_keys=0) as rig:
+        await rig.publish("t", "a", "b", "c", "d", "e")
+        (message,) = await rig.lease("t")
+        await rig.ask("DELETE", "/v1/topics/t/messages/0", params={"consumer": "c"})
+        assert await states(rig, 0) == [("acked", None)]
+        for count in (1, 2):
+            (message,) = await rig.lease("t")
+            await rig.ask("POST", f"/v1/topics/t/messages/{message['id']}:nack", params={"consumer": "c", "dead": "true"})
+            await rig.until(lambda count=count: rig.broker.has("t.dlq") and rig.broker.topic("t.dlq").next_id == count)
+        assert await states(rig, 0) == [("acked", None)], "all letters are known"
+        assert await states(rig, 1) == [("dead", {"topic": "t.dlq", "id": 0, "settled": False})]
+        await rig.ask("POST", "/v1/topics/t.dlq:discard", json={"ids": [1]})
+        assert await states(rig, 2) == [("dead", {"topic": "t.dlq", "id": 1, "settled": True})]
+        (message,) = await rig.lease("t")
+        await rig.ask("POST", f"/v1/topics/t/messages/{message['id']}:nack", params={"consumer": "c", "dead": "true"})
+        await rig.until(lambda: rig.broker.topic("t.dlq").next_id == 3)
+        assert await states(rig, 1) == [("acked_or_dead", None)], "its letter's key is forgotten"
+        assert await states(rig, 3) == [("dead", {"topic": "t.dlq", "id": 2, "settled": False})]
+        assert await states(rig, 4) == [("ready", None)]
 
 
 async def test_a_letter_is_discarded_and_stays_so() -> None:

@@ -26,6 +26,7 @@ LINES: dict[str, Command] = {
     "SUB o c start=@0": commands.Subscribe("o", "c", start=Start("time", 0)),
     "SUB orders.* c mode=shared": commands.Subscribe("orders.*", "c", mode="shared"),
     "UNSUB o c": commands.Unsubscribe("o", "c"),
+    "HELD o.* c": commands.Held("o.*", "c"),
     "UNSUB o c uncounted=1": commands.Unsubscribe("o", "c", uncounted=True),
     "PULL o c 10": commands.Pull("o", "c", 10),
     "PULL o c 10 wait=5 visibility=7": commands.Pull("o", "c", 10, 5, 7),

@@ -15,6 +15,7 @@ class Threads:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._started: list[threading.Thread] = []
 
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
         def run() -> None:
@@ -22,7 +23,13 @@ class Threads:
             with suppress(RuntimeError):  # the caller did not wait for this, and the test is over
                 self._loop.call_soon_threadsafe(done)
 
-        threading.Thread(target=run).start()
+        self._started.append(threading.Thread(target=run))
+        self._started[-1].start()
+
+    async def have_ended(self) -> None:
+        """Else one may call the loop of a test that is over."""
+        for thread in self._started:
+            await asyncio.to_thread(thread.join)
 
 
 async def test_the_outcome_is_that_of_the_job() -> None:
@@ -72,7 +79,8 @@ async def test_a_cancelled_caller_does_not_wait_for_what_comes_behind_its_job(ea
         go_on.wait()
         ended.set()
 
-    task = asyncio.ensure_future(run_on_thread(Unsettled(), job))
+    threads = Unsettled()
+    task = asyncio.ensure_future(run_on_thread(threads, job))
     await asyncio.to_thread(began.wait)
     if early:
         task.cancel()
@@ -87,3 +95,4 @@ async def test_a_cancelled_caller_does_not_wait_for_what_comes_behind_its_job(ea
         async with asyncio.timeout(10):
             await task
     assert ended.is_set()
+    await threads.have_ended()

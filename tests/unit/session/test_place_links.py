@@ -244,10 +244,12 @@ async def test_a_subscription_without_a_group_has_the_others_and_joins_it_when_i
     await rig.client_reads("MSG x.b 0 1 9 - 1\ny\n")
     assert not rig.aborted.is_set()
     assert rig.take("UNSUB x.* c\n")
-    await rig.hears("UNSUB x.* c\n")
+    await rig.hears("HELD x.* c\n")
+    rig.says("OK 0\n")
+    await rig.hears("UNSUB x.* c uncounted=1\n")
     rig.says("OK 0\n")
     await rig.client_reads("OK 0\n")
-    assert rig.here_heard == ["SUB x.* c\n", "UNSUB x.* c\n"]
+    assert rig.here_heard == ["SUB x.* c\n", "HELD x.* c\n", "UNSUB x.* c uncounted=1\n"]
     assert rig.take("SUB x.* c\n"), "it can be subscribed again"
 
 
@@ -345,3 +347,24 @@ async def test_where_a_group_or_worker_shuts_down_the_client_of_a_pattern_subscr
     else:
         async with asyncio.timeout(10):
             await rig.aborted.wait()
+
+
+@pytest.mark.parametrize("end", ["eof", "lost"])
+async def test_of_what_a_client_had_at_several_groups_only_the_message_that_came_first_counts_an_attempt(
+    of_groups: Rig, end: str
+) -> None:
+    """At each group one counted: poison took healthy messages of the others along."""
+    rig = of_groups
+    rig.held_here = b"OK 1 x.a 3\n"
+    rig.take("SUB x.* c\n")
+    await rig.hears("SUB x.* c\n")
+    rig.says("OK 1\nMSG x.b 0 1 9 - 1\ny\n")
+    await rig.client_reads("OK 1\nMSG x.b 0 1 9 - 1\ny\n")
+    (rig.passing.finish if end == "eof" else rig.passing.close)()
+    await rig.hears("HELD x.* c\n")
+    rig.says("MSG x.b 1 1 9 - 1\nz\nOK 2 x.b 0\n")
+    await rig.hears("UNSUB x.* c uncounted=1\n")
+    assert rig.here_heard == ["SUB x.* c\n", "HELD x.* c\n"], "what it holds is not known here, so it came before"
+    rig.says("OK 0\n")
+    assert await asyncio.wait_for(rig.reader.read(), 10) == b""
+    assert rig.written == (b"MSG x.b 1 1 9 - 1\nz\n" if end == "eof" else b"")

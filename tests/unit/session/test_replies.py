@@ -29,6 +29,18 @@ def written(replies: Replies) -> bytes:
     return b"".join(replies.take_due(1e9))
 
 
+def test_a_reply_is_told_when_it_is_written(replies: Replies) -> None:
+    told: list[bytes] = []
+    before = replies.hold()
+    held = replies.hold()
+    replies.when_told(told.append)
+    replies.fill(held, lambda: b"ERR EXISTS x\n")
+    assert (written(replies), told) == (b"", []), "it waits for the one before"
+    replies.fill(before, lambda: b"OK 0\n")
+    assert written(replies) == b"OK 0\nERR EXISTS x\n"
+    assert told == [b"ERR EXISTS x\n"]
+
+
 def test_a_reply_that_waits_holds_those_behind_it(replies: Replies) -> None:
     replies.add(b"1\n")
     held = replies.hold()

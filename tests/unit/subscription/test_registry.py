@@ -2,6 +2,7 @@
 
 import errno
 import logging
+from collections import deque
 
 import pytest
 
@@ -10,6 +11,7 @@ from toymq_py.errors import ModeConflict, TooManyConsumers
 from toymq_py.names import TopicPattern
 from toymq_py.subscription import PatternSubscription
 from toymq_py.subscription.registry import TOPICS_PER_TURN
+from toymq_py.topic import Delivery
 
 TAKE_BYTES = 1 << 20
 
@@ -57,9 +59,72 @@ def test_the_same_pattern_takes_over_the_whole() -> None:
     rig.take(old)
     new = rig.follow("a.*")
     assert (rig.ended, old.closed) == (["a.* TAKEN_OVER"], True)
-    assert sorted(rig.take(new)) == [(0, 2), (0, 2)]
+    assert sorted(rig.take(new)) == [(0, 1), (0, 2)], "of a whole that is taken over, one message counts"
     rig.publish("a.z", b"1")
     assert (list(old.parts), "a.z" in new.parts) == ([], True)
+
+
+def work(rig: BrokerRig, way: str, poison: tuple[str, int]) -> bool:
+    """One worker: it takes as it has room, and acks one after the other until it dies or hangs. Returns: whether it did."""
+    session, held = None if way == "poll" else rig.follow("a.*", window=20), deque[tuple[str, int]]()
+    while True:
+        taken: list[Delivery | None] = []
+        if session is not None:
+            while (delivery := session.take(TAKE_BYTES)) is not None:
+                taken.append(delivery)
+        elif not held:
+            poll = rig.poll("a.*")
+            taken += poll.take(20, TAKE_BYTES)
+            poll.close()
+        held += [(one.topic, msg_id) for one in taken if one is not None for first, last in one.ranges()
+                 for msg_id in range(first, last + 1)]  # fmt: skip
+        if not held or held[0] == poison:
+            if way != "session":
+                rig.advance(31)
+            if session is not None:
+                session.close()
+            return bool(held)
+        topic, msg_id = held.popleft()
+        rig.ack(topic, msg_id, msg_id, flush=False)
+
+
+@pytest.mark.parametrize("poison", [("a.p", 0), ("a.p", 5), ("a.r", 5)])
+@pytest.mark.parametrize("way", ["session", "time-out", "poll"])
+def test_poison_of_one_topic_takes_nothing_of_the_others_along(way: str, poison: tuple[str, int]) -> None:
+    """The lowest message of each topic counted with it: two of three dead letters were healthy."""
+    rig = BrokerRig(max_attempts=4)
+    topics = ("a.p", "a.q", "a.r")
+    for topic in topics:
+        rig.publish(topic, *[b"x"] * 40)
+    losses = sum(work(rig, way, poison) for _ in range(20))
+    letters = {name: topic.log.committed_id for name, topic in rig.broker.topics.items() if name.endswith(".dlq")}
+    assert (letters, losses) == ({f"{poison[0]}.dlq": 1}, 4)
+    assert not any(rig.broker.topic(topic).describe()["consumers"][0]["backlog"] for topic in topics)
+
+
+def test_a_topic_of_a_pattern_that_is_deleted_leaves_the_others_counting() -> None:
+    """Its end made the whole subscription one whose loss counts nothing."""
+    rig = BrokerRig()
+    rig.publish("a.x", b"1", b"2")
+    rig.publish("a.y", b"1", b"2")
+    old = rig.follow("a.*")
+    rig.take(old)
+    rig.broker.delete("a.x", lambda count, error: None)
+    rig.loop.advance(1)
+    old.close()
+    assert rig.take(rig.follow("a.*")) == [(0, 2), (1, 1)]
+
+
+def test_a_poll_counts_in_another_topic_when_the_first_is_deleted() -> None:
+    rig = BrokerRig()
+    rig.publish("a.x", b"1", b"2")
+    rig.publish("a.y", b"1", b"2")
+    poll = rig.poll("a.*")
+    assert rig.shown(*poll.take(10, TAKE_BYTES)) == ["a.x 0-1 x1", "a.y 0-1 x1"]
+    poll.close()
+    rig.broker.delete("a.x", lambda count, error: None)
+    rig.advance(31)
+    assert rig.shown(*rig.poll("a.*").take(10, TAKE_BYTES)) == ["a.y 0-0 x2", "a.y 1-1 x1"]
 
 
 def test_of_two_exclusive_patterns_of_a_consumer_the_newer_has_a_new_topic() -> None:

@@ -58,6 +58,41 @@ def test_a_message_that_kills_the_broker_at_once_becomes_a_dead_letter(mode: Mod
     assert rig.broker.topics["t"].describe()["consumers"][0]["backlog"] == 0
 
 
+@pytest.mark.parametrize("way", ["session", "poll"])
+@pytest.mark.parametrize("poison", ["a.p", "a.r"])
+def test_of_a_pattern_the_message_that_kills_the_broker_takes_no_other_topics_along(way: str, poison: str) -> None:
+    """In each topic the first message counted, and became a dead letter with it."""
+    topics = ("a.p", "a.q", "a.r")
+    rig = BrokerRig(max_attempts=MAX_ATTEMPTS)
+    for topic in topics:
+        rig.publish(topic, b"0", b"1")
+    rig.follow("a.*")
+    for topic in topics:
+        rig.flush(topic)
+
+    def life() -> bool:
+        """One worker, one message after the other. Returns: whether the poison came."""
+        rig.reopen(again=True)
+        session = rig.follow("a.*") if way == "session" else None
+        for _ in range(200):
+            deliveries = rig.poll("a.*").take(1, 1 << 20) if session is None else [session.take(1 << 20)]
+            for delivery in deliveries:
+                if delivery is not None:
+                    assert len(delivery) == 1
+                    if (delivery.topic, delivery.first_id) == (poison, 1):
+                        return True
+                    rig.ack(delivery.topic, delivery.first_id, delivery.first_id)
+            rig.advance(LOOK_S)
+        return False
+
+    for _ in range(2):
+        rig.reopen(again=True)
+        rig.follow("a.*")
+    assert sum(life() for _ in range(MAX_ATTEMPTS + 1)) == MAX_ATTEMPTS
+    letters = {name: topic.log.committed_id for name, topic in rig.broker.topics.items() if name.endswith(".dlq")}
+    assert letters == {f"{poison}.dlq": 1}, "the poison, and nothing healthy"
+
+
 def test_one_message_at_a_time_each_when_its_attempt_is_stored_and_all_when_it_is_over() -> None:
     rig, session = killed_twice()
     assert ids(rig, session) == [], "it waits for the disk"

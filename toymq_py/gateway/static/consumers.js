@@ -1,4 +1,4 @@
-// The consumers of all topics: how far behind, how old, since when slow, and whether anything takes their messages.
+// The consumers of all topics: how far behind, how old, since when slow, whether their keys wait, and whether anything takes their messages.
 
 import { el, say } from "./dom.js";
 import { ago, count, duration, time } from "./format.js";
@@ -19,23 +19,26 @@ const COLUMNS = [
 ];
 const FILTERS = [
   ["all", "All", () => true],
-  ["slow", "Slow", (c) => c.slow_since_ms !== null],
+  ["slow", "Slow", (c) => c.slow_since_ms !== null && !c.stuck],
+  ["stuck", "Keys wait", (c) => c.stuck],
   ["detached", "Nothing attached", (c) => c.detached],
   ["again", "Redelivering", (c) => c.attempts_max >= ATTEMPTS_NOTED],
 ];
 const NONE = {
   all: "There are no consumers.", slow: "No consumer has left a message unacked for more than a minute.",
-  detached: "Something takes the messages of every consumer that is slow.", again: `No message was delivered ${ATTEMPTS_NOTED} times without an ack.`,
+  stuck: "No consumer has messages that wait behind retried ones of the same keys.", detached: "Something takes the messages of every consumer that is slow.", again: `No message was delivered ${ATTEMPTS_NOTED} times without an ack.`,
 };
 
 /** A consumer as the broker describes it, with its topic and what follows from both. */
 export function consumersOf(topic, some = topic.described.consumers) {
   return some.map((consumer) => {
+    const { inflight, retrying } = consumer;
     const slow = consumer.backlog ? consumer.slow_since_ms : null; // it is looked at every ten seconds
+    const detached = slow !== null && !consumer.sessions && !inflight; // one that asks now and then is not slow in between
     return {
       ...consumer, topic: topic.name, age: topic.age(consumer.oldest_unacked_at_ms), slow_since_ms: slow,
-      stuck: consumer.mode === "keyed" && consumer.ready > 0 && consumer.retrying > 0 && consumer.inflight <= consumer.retrying, // more workers would get nothing
-      detached: slow !== null && !consumer.sessions && !consumer.inflight, // one that asks now and then is not slow in between
+      stuck: slow !== null && !detached && consumer.mode === "keyed" && consumer.ready > 0 && retrying > 0 && inflight <= retrying, // more workers would get nothing
+      detached,
     };
   });
 }
@@ -53,7 +56,7 @@ class Row {
 
   draw(c) {
     const { cells } = this;
-    const word = c.paused ? "paused" : c.mode === "exclusive" ? "" : c.mode;
+    const word = c.paused ? "paused" : c.stuck ? "keys wait" : c.mode === "exclusive" ? "" : c.mode;
     say(this.badges, word);
     this.badges.hidden = !word;
     say(cells.lag, count(c.backlog));

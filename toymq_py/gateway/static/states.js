@@ -7,14 +7,16 @@ import { plural } from "./format.js";
 
 const WORDS = {
   acked: ["acked", "good"], inflight: ["in flight", "warn"], ready: ["waits", ""], scheduled: ["waits for its time", ""], dying: ["becomes a dead letter", "bad"],
+  dead: ["a dead letter", "bad"], acked_or_dead: ["acked, or a dead letter", ""],
 };
 const SHOWN = 50;
 
-function line({ consumer, state, attempts, failure }) {
+function line({ consumer, state, attempts, failure, letter }) {
   const [word, tone] = WORDS[state] ?? [state, ""];
   const why = failure && [failure.reason, failure.error_type, failure.error].filter(Boolean).join(": ");
   return el(
     "li.row", {}, el("bdi.name", { title: consumer }, consumer), el(tone ? `span.badge.${tone}` : "span.badge", {}, word),
+    letter && el("a", { href: `#/topics/${encodeURIComponent(letter.topic)}/messages` }, `${letter.topic} ${letter.id}`), letter?.settled && el("span.muted", {}, "settled"),
     attempts > 0 && el("span.muted.number", {}, plural(attempts, "delivery", "deliveries")), why && el("bdi.muted", { title: why }, `last failure: ${why}`),
   );
 }

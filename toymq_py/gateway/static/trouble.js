@@ -42,7 +42,7 @@ const KINDS = {
   stuck: {
     word: "keys wait", tone: "warn", where: (c) => [page(c.topic, "/messages"), `${c.consumer} of ${c.topic}`],
     one: (c) => `has ${plural(c.ready, "message")} that ${c.ready === 1 ? "waits" : "wait"} behind ${count(c.retrying)} of the same keys that ${c.retrying === 1 ? "is" : "are"} retried (most often: id ${c.attempts_max_id}, delivered ${plural(c.attempts_max, "time")}).`,
-    many: (n) => `${plural(n, "consumer")} have messages that wait behind retried ones of the same keys.`, all: "#/consumers/slow",
+    many: (n) => `${plural(n, "consumer")} have messages that wait behind retried ones of the same keys.`, all: "#/consumers/stuck",
     todo: () => "More workers do not help. Read the message and its last error, then mend its handler or give it up: toymqctl nack --dead.",
   },
   again: {

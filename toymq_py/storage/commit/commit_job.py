@@ -35,8 +35,8 @@ class CommitJob:
     """
 
     __slots__ = ("_active", "_batch", "_clock", "_fs", "_keep_syncing", "_lost", "_path", "_prepared", "_roll",
-                 "_segment_bytes", "_space", "_sync", "allocated", "cut_failed", "done", "error", "low", "rolled", "run_s",
-                 "sealed", "sync_s")  # fmt: skip
+                 "_segment_bytes", "_space", "_sync", "allocated", "cut_failed", "done", "error", "homeless", "low", "rolled",
+                 "run_s", "sealed", "sync_s")  # fmt: skip
 
     def __init__(
         self,
@@ -86,6 +86,8 @@ class CommitJob:
         """Nothing was tried: less than ``--min-free-bytes`` would be free."""
         self.cut_failed = False
         """What was written in part could not be cut off again."""
+        self.homeless = False
+        """The data directory is not the broker's any more, which is about to end."""
         self.sealed = False
         self.rolled: File | None = None
         """Of the new segment, which is there whether or not the batch got into it."""
@@ -145,6 +147,7 @@ class CommitJob:
     def _begin_segment(self) -> File:
         active = self._active
         lost = self._lost()
+        self.homeless = lost is not None
         if lost is None and active is not None and active.file is not None:
             lost = not_there(self._fs, active.path, active.file.inode())
             if lost is None and not active.damages and not active.sealed:

@@ -350,7 +350,7 @@ class Committer:
             self._full = True
             self._space.overflowed(batch.size)
         else:
-            error = self.poison("writing its log failed", job.error)
+            error = self.poison("writing its log failed", job.error, ends=job.homeless)
         self._refuse_pending(batch, error)
         if batch.roll and job.rolled is None:
             self._roll_next = True  # the reason for the roll, a hole perhaps, is still there
@@ -458,18 +458,18 @@ class Committer:
         active = self._log.segments[-1] if self._log.segments else None
         return None if active is None or active.sealed or active.file is None else (active.path, active.file.inode())
 
-    def poison(self, reason: str, error: OSError | None = None) -> StorageFailed:
-        """Refuse publishes until a restart: written records may be lost. Batches in flight may still commit.
-
-        Returns: the error that publishes get from now on, which is the first one.
-        """
+    def poison(self, reason: str, error: OSError | None = None, *, ends: bool = False) -> StorageFailed:
+        """Refuse publishes until a restart: written records may be lost. Batches in flight may still commit. ``ends``: the
+        broker ends for this, and says so itself. Returns: the error that publishes get from now on, which is the first one."""
         if self.failed is None:
             if self._interval is not None:
                 self._interval.stop()
             shown = reason if error is None else f"{reason} ({error.strerror})"
-            self.failed = StorageFailed(f"{shown}: publishing to {self._log.topic} stays refused until a restart")
-            logger.critical("topic %s: %s: publishing stays refused until a restart",
-                            self._log.topic, reason if error is None else f"{reason} ({error})")  # fmt: skip
+            until = "is refused, and the broker ends" if ends else "stays refused until a restart"
+            self.failed = StorageFailed(f"{shown}: publishing to {self._log.topic} {until}")
+            if not ends:
+                shown = reason if error is None else f"{reason} ({error})"
+                logger.critical("topic %s: %s: publishing %s", self._log.topic, shown, until)
         return self.failed
 
     def refuse(self, error: RequestError) -> None:

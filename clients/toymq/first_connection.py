@@ -1,0 +1,36 @@
+"""How long the first connection of a client is tried. Sans-IO, for both clients; ADR 0257.
+
+Without ``wait_s`` each address is tried once, so that a wrong address is told at once. A node of a cluster that answers that it
+does not lead is no wrong address: another one leads within seconds, as for a client that was connected before.
+"""
+
+import logging
+
+from toymq.route import Route
+from toymq_py.errors import ToymqError
+
+logger = logging.getLogger("toymq")
+
+FAILOVER_S = 10.0
+"""Time for another node to lead: a lease of three seconds, its end at etcd, and the start of a broker. Of a thousand failovers
+on a busy machine 99 in a hundred took at most 6.4 s (docs/clusters.md)."""
+
+
+class FirstConnection:
+    """Of one client, from ``began``, seconds of any clock."""
+
+    def __init__(self, wait_s: float | None, began: float) -> None:
+        self._wait_s = wait_s
+        self._began = began
+        self._said = False
+
+    def goes_on(self, error: ToymqError, route: Route, now: float) -> bool:
+        """Whether another round follows one that ended in ``error``."""
+        if self._wait_s is not None:
+            return now - self._began < self._wait_s
+        if not route.of_a_cluster or now - self._began >= FAILOVER_S:
+            return False
+        if not self._said:
+            self._said = True
+            logger.warning("waiting up to %g s for a node that leads: %s", FAILOVER_S, error)
+        return True

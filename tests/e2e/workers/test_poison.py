@@ -1,0 +1,50 @@
+"""A message that kills whoever works on it, on a partitioned topic of several worker processes. ADR 0256."""
+
+import json
+from pathlib import Path
+
+from tests.support.broker_process import Wire
+from tests.support.worker_processes import serving
+
+COUNT = 6
+HEALTHY = 59
+
+
+def work_until_poison(wire: Wire, done: set[bytes]) -> bool:
+    """Take messages of all partitions, and ack one after the other. Returns: whether the poison came, which is not acked."""
+    assert wire.ask(b"SUB orders c mode=shared window=30\n") == b"OK %d" % COUNT
+    while len(done) < HEALTHY:
+        tokens = wire.line().split(b" ")
+        if tokens[0] == b"MSG":
+            if wire.read(int(tokens[6]) + 1) == b"poison\n":
+                return True
+            wire.send(b"ACK %b c %b\n" % (tokens[1], tokens[2]))
+            done.add(b" ".join(tokens[1:3]))
+        else:
+            assert tokens[0] == b"OK"
+    return False
+
+
+def test_a_message_that_kills_its_worker_takes_no_other_partition_along(tmp_path: Path) -> None:
+    """In each partition that the worker held, the lowest message counted with it: most dead letters were healthy."""
+    done = set[bytes]()
+    with serving(tmp_path / "data", 2, "--max-attempts", "4") as workers:
+        workers.ready(2)
+        with workers.wire(0) as wire:
+            assert wire.ask(b"CREATE orders partitions=%d\n" % COUNT) == b"OK 0"
+            for number in range(HEALTHY + 1):
+                body = b"poison" if number == 20 else b"fine"
+                assert wire.ask(b"PUB orders key-%d %d\n%b\n" % (number, len(body), body)).startswith(b"OK ")
+        losses = 0
+        while True:
+            with workers.wire(losses % 2) as wire:
+                if not work_until_poison(wire, done):
+                    break
+            losses += 1
+        with workers.wire(0) as wire:
+            assert wire.ask(b"PULL orders.dlq c 1 wait=10000\n").startswith(b"MSG orders#")
+            while wire.line() != b"OK 1":
+                pass
+            topics = json.loads(wire.read(int(wire.ask(b"TOPICS\n").split(b" ")[1]) + 1))
+    letters = [topic["messages"] for topic in topics if topic["topic"].endswith(".dlq")]
+    assert (letters, losses) == ([1], 4)

@@ -1,0 +1,31 @@
+"""In which order the messages of several places came to one subscription. ADR 0256. Pure."""
+
+from array import array
+
+KEPT = 2048
+"""So many messages are remembered at least, and twice as many at most, in 8 bytes each: few windows are larger."""
+
+
+class Arrivals:
+    """Remembers the last messages of a subscription, by a hash of topic and id. What it has forgotten came before them."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen = array("q")
+
+    def note(self, frame: bytes) -> None:
+        """A message has come; ``frame`` is its MSG."""
+        end = frame.index(b" ", frame.index(b" ", 4) + 1)
+        seen = self._seen
+        seen.append(hash(frame[4:end]))
+        if len(seen) == 2 * KEPT:
+            del seen[:KEPT]
+
+    def place_of(self, topic: bytes, msg_id: bytes) -> int:
+        """The place of a message among those that came, lower for an earlier one, by its last delivery; -1: it is forgotten."""
+        seen = self._seen
+        try:
+            return len(seen) - 1 - seen[::-1].index(hash(b"%b %b" % (topic, msg_id)))
+        except ValueError:
+            return -1

@@ -1,0 +1,100 @@
+"""At which of several workers or groups the loss of a session counts an attempt. ADR 0256.
+
+A subscription to a pattern or a partitioned topic has a session at each place, and each would count its own lowest message. Its
+client had one of them before it: the one that came first. So each place is asked which message was delivered first of those
+that are not settled (HELD), and all but one are told that no application had theirs (``UNSUB … uncounted=1``).
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from toymq_py.placement import Place
+from toymq_py.protocol import Command, Held, Unsubscribe
+from toymq_py.session.spread_subscription import SpreadSubscription
+
+PATIENCE_S = 1.0
+"""So long at most the leases of a session wait for all places; one that does not answer counts by itself."""
+
+Heard = Callable[[bytes], None]
+
+
+class Ask(Protocol):
+    def __call__(self, place: Place, command: Command, heard: Heard, *, ends: str | None = None) -> None:
+        """Send a command to a place; ``heard`` gets the answer, unless the connection is lost."""
+
+
+class LostSession:
+    """``begin`` it. Belongs to the loop."""
+
+    def __init__(
+        self, subscriptions: Sequence[SpreadSubscription], ask: Ask, loop: asyncio.AbstractEventLoop, done: Callable[[], None]
+    ) -> None:
+        """``done`` is called once: what places hold may go back."""
+        self.done = done
+        self.withdrawn: list[Place] = []
+        """Where none counts: no longer subscribed there."""
+        self._subscriptions = subscriptions
+        self._ask = ask
+        self._loop = loop
+        self._awaited: dict[tuple[Place, str], Heard] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """``done`` was called."""
+        return self._timer is None
+
+    def begin(self, *, uncounted: bool = False) -> None:
+        """Ask all places; or, ``uncounted``, end all subscriptions at once: the broker ends, which is no attempt (ADR 0088)."""
+        self._timer = self._loop.call_later(PATIENCE_S, self._end)
+        for subscription in self._subscriptions:
+            answers: dict[Place, bytes] = {}
+            places = list(subscription.joined)
+            for place in places:
+                if uncounted:
+                    self._withdraw(place, subscription)
+                    continue
+                held = Held(subscription.command.topic, subscription.command.consumer)
+                self._await(place, held, partial(self._heard, subscription, places, answers, place))
+        self._end_if_done()
+
+    def gone(self, place: Place) -> None:
+        """The connection to a place is lost."""
+        for key in [key for key in self._awaited if key[0] == place]:
+            self._answered(key, b"")
+
+    def _await(self, place: Place, command: Held | Unsubscribe, heard: Heard, *, ends: str | None = None) -> None:
+        key = (place, command.topic)
+        self._awaited[key] = heard
+        self._ask(place, command, partial(self._answered, key), ends=ends)
+
+    def _answered(self, key: tuple[Place, str], answer: bytes) -> None:
+        if (heard := self._awaited.pop(key, None)) is not None:
+            heard(answer)
+            self._end_if_done()
+
+    def _heard(
+        self, subscription: SpreadSubscription, places: list[Place], answers: dict[Place, bytes], place: Place, answer: bytes
+    ) -> None:
+        answers[place] = answer
+        if len(answers) == len(places):
+            for other in subscription.without_first(answers):
+                self._withdraw(other, subscription)
+
+    def _withdraw(self, place: Place, subscription: SpreadSubscription) -> None:
+        topic, consumer = subscription.command.topic, subscription.command.consumer
+        self.withdrawn.append(place)
+        self._await(place, Unsubscribe(topic, consumer, uncounted=True), lambda answer: None, ends=topic)
+
+    def _end_if_done(self) -> None:
+        if not self._awaited:
+            self._end()
+
+    def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._awaited.clear()
+            self.done()
