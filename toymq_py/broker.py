@@ -114,7 +114,7 @@ class Broker:
         self._ticker = Ticker(lambda at: self.on_deadline(at))
         self._subscriptions = SubscriptionRegistry(scheduler)
         self._deletions = Deletions(
-            self.topics, self.unopened, self.directory, self._flusher, self._dead_letters, self._topic_gone
+            self.topics, self.unopened, self.directory, self._flusher, self._dead_letters, self._topic_gone, self._subscriptions
         )
         self.moves = TopicMoves(self.topics, self.unopened, self.directory, self._flusher, self._dead_letters,
                                 open_topic=self._open_topic, opened=self._subscriptions.topic_made,
@@ -328,7 +328,7 @@ class Broker:
         except TooManyTopics:
             self.placement.gone(name)
             raise
-        return self._add_topic(name, TopicSettings())
+        return self._deletions.watched(self._add_topic(name, TopicSettings()))
 
     def _topic_gone(self, name: str) -> None:
         self.quotas.topic_gone(name)

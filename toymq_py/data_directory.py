@@ -16,10 +16,9 @@ from toymq_py.names import check_name
 from toymq_py.storage import alerts_file, amqp_file, directory_owner, moves_file, partitions_file, unclean_ends, webhooks_file
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import DirectoryLock
-from toymq_py.storage.fs import FileSystem, Stamp, remove_tree
-from toymq_py.storage.restoring import check_restored
-from toymq_py.storage.topic_directories import begin, check_topics, no_directories, note_mounted
-from toymq_py.storage.workers_file import check_undivided
+from toymq_py.storage.fs import FileSystem, remove_tree
+from toymq_py.storage.topic_directories import begin, no_directories, note_mounted
+from toymq_py.storage.workers_file import check_usable
 
 logger = logging.getLogger("toymq_py.broker")
 
@@ -42,7 +41,7 @@ class DataDirectory:
         self._topics = f"{path}/topics"
         self._deleted = count()
         self._lock: DirectoryLock | None = None
-        self._of_workers: dict[int, tuple[Stamp, Mapping[str, partitions_file.StoredPartitions]]] = {}
+        self._of_workers: dict[int, tuple[int, Mapping[str, partitions_file.StoredPartitions]]] = {}
         self.unclean_ends = 0
         """How many lives of the broker before this one, in a row, had no clean stop."""
 
@@ -56,14 +55,12 @@ class DataDirectory:
         Raises:
             DirectoryLocked: another process holds the lock.
             DataDirectoryError: the directory cannot be used, was not restored to the end, is divided over workers, or was used
-                and has no ``topics``, or an empty mount point in its place.
+                and has no ``topics``, or something else in the place of its file system.
         """
         fs, path = self.fs, self.path
         self._lock = lock if lock is not None else made_and_locked(fs, path, pid, address)
         try:
-            check_restored(fs, path)
-            check_undivided(fs, path)
-            check_topics(fs, path)
+            check_usable(fs, path)
         except DataDirectoryError:
             self.close()
             raise
@@ -181,18 +178,31 @@ class DataDirectory:
             if self.fs.is_dir(topics):
                 yield from self.fs.listdir(topics)
 
-    def partitions_of_worker(self, worker: int) -> Mapping[str, partitions_file.StoredPartitions]:
-        """The partitioned topics that another worker knows; none where they cannot be read. Blocks, for a look whether the file
-        is the one that was read."""
-        directory = self._of_worker(worker)
-        try:
-            stamp = self.fs.stamp(f"{directory}/{partitions_file.FILE_NAME}")
-            known = self._of_workers.get(worker)
-            if known is None or known[0] != stamp:
-                known = self._of_workers[worker] = stamp, partitions_file.load(self.fs, directory)
-        except (OSError, DamagedData):
-            return {}
-        return known[1]
+    def partitions_of_worker(
+        self, worker: int, change: int | None
+    ) -> Mapping[str, partitions_file.StoredPartitions] | None:  # fmt: skip
+        """The partitioned topics that another worker knows; None where they are to be read. ``change``: of its own, see
+        ``Placement.change_of``."""
+        known = self._of_workers.get(worker)
+        return None if known is None or known[0] != change else known[1]
+
+    def read_partitions_of_worker(
+        self, worker: int, change: int | None, done: Callable[[Mapping[str, partitions_file.StoredPartitions]], None]
+    ) -> None:
+        """Read them on a sync thread; none where they cannot be read. ``change``: as it is before. Where it is None, and where
+        they could not be read, they are read anew the next time."""
+        found: list[Mapping[str, partitions_file.StoredPartitions]] = []
+
+        def read() -> None:
+            with contextlib.suppress(OSError, DamagedData):
+                found.append(partitions_file.load(self.fs, self._of_worker(worker)))
+
+        def ended() -> None:
+            if found and change is not None:
+                self._of_workers[worker] = change, found[0]
+            done(found[0] if found else {})
+
+        self.scheduler.offload(read, ended)
 
     def _of_worker(self, worker: int) -> str:
         return f"{self.path.rpartition('/')[0]}/{worker}"

@@ -12,10 +12,13 @@ from toymq_py.data_directory import DataDirectory
 from toymq_py.deadletter import DeadLetters
 from toymq_py.errors import BeingDeleted, StorageFailed
 from toymq_py.storage.offsets_flusher import OffsetsFlusher
+from toymq_py.subscription.registry import SubscriptionRegistry
 from toymq_py.topic import Topic
 
 logger = logging.getLogger("toymq_py.broker")
 
+UNSTORED_S = 1.0
+"""So long after a refused publish a new topic goes that has nothing else: a publisher that tries again finds it."""
 Deleted = Callable[[int, OSError | None], None]
 """Called with the number of messages that went, or why the directory did not."""
 
@@ -31,6 +34,7 @@ class Deletions:
         flusher: OffsetsFlusher,
         dead_letters: DeadLetters,
         forget: Callable[[str], None],
+        subscriptions: SubscriptionRegistry,
     ) -> None:
         """
         Args:
@@ -43,7 +47,29 @@ class Deletions:
         self._flusher = flusher
         self._dead_letters = dead_letters
         self._forget = forget
+        self._subscriptions = subscriptions
         self._waiting: dict[str, list[Callable[[], None]]] = {}
+        self._doubted: set[str] = set()
+
+    def watched(self, topic: Topic) -> Topic:
+        """A topic that a client makes: it goes when all that was published is refused by the disk, and nothing of it is stored.
+        A restart would find its directory."""
+        topic.commits.on_failed = partial(self._doubt, topic, frozenset(topic.channels))
+        return topic
+
+    def _doubt(self, topic: Topic, of_patterns: frozenset[str]) -> None:
+        if topic.name not in self._doubted and not topic.next_id:
+            self._doubted.add(topic.name)
+            self._subscriptions.later(UNSTORED_S, partial(self._delete_unstored, topic, of_patterns))
+
+    def _delete_unstored(self, topic: Topic, of_patterns: frozenset[str]) -> None:
+        self._doubted.discard(topic.name)
+        if self._topics.get(topic.name) is not topic or topic.deleted or topic.committer.failed is not None:
+            return
+        is_empty = not topic.committer.next_id and not topic.settings_queue.asked
+        if is_empty and topic.channels.keys() <= of_patterns and self._subscriptions.are_of_patterns(topic):
+            logger.info("topic %s is removed: all that was published to it was refused", topic.name)
+            self.delete(topic, lambda messages, error: None)
 
     def busy(self, name: str) -> BeingDeleted:
         """The refusal of what would make the topic anew; it tells when the deletion has ended, whatever became of it."""

@@ -109,7 +109,9 @@ class PartitionedTopics:
                     settings = TopicSettings().changed(stored.topic.settings)
                     settings_file.store(self._fs, path, settings, secrets.token_hex(8))
         if self._content() != stored_here:
+            self._placement().changing(False)
             self._directory.write_partitions(self._content())
+        self._placement().changing(True)
 
     def note_lost(self, names: Sequence[str]) -> None:
         """Refuse the topics that are lost, given the names of all topics here. Blocks. Assumes ``open``."""
@@ -174,10 +176,19 @@ class PartitionedTopics:
         if origin in self.lost and origin not in self.by_name and name not in self._topics:
             raise StorageFailed(without_number(origin, self.lost[origin]))
 
-    def refuse_half_made(self, name: str, worker: int) -> None:
-        """Refuse a topic that is not partitioned here, and is at the worker that would have a plain one: it would answer for
-        its own partitions, as if they were all. Blocks, see ``partitions_of_worker``. Raises: PlacementUnknown."""
-        if name.removesuffix(DEAD_LETTERS) in self._directory.partitions_of_worker(worker):
+    def of_worker(self, worker: int) -> Container[str] | None:
+        """The partitioned topics that another worker knows; None where ``read_of_worker`` is needed."""
+        return self._directory.partitions_of_worker(worker, self._placement().change_of(worker))
+
+    def read_of_worker(self, worker: int, done: Callable[[Container[str]], None]) -> None:
+        """Read them from its disk: this process does not wait for that."""
+        self._directory.read_partitions_of_worker(worker, self._placement().change_of(worker), done)
+
+    @staticmethod
+    def refuse_half_made(name: str, known: Container[str]) -> None:
+        """Refuse a topic that is not partitioned here, and is ``known`` as such to the worker that would have a plain one: it
+        would answer for its own partitions, as if they were all. Raises: PlacementUnknown."""
+        if name.removesuffix(DEAD_LETTERS) in known:
             raise half_made(name)
 
     def _not_now(self, name: str) -> BeingDeleted:
@@ -407,9 +418,11 @@ class PartitionedTopics:
 
     def _store_next(self) -> None:
         self._storing, self._to_store = self._to_store, []
+        self._placement().changing(False)
 
         def stored(error: OSError | None) -> None:
             waiting, self._storing = self._storing or [], None
+            self._placement().changing(True)
             call_all(waiting, error)
             if self._to_store and self._storing is None:
                 self._store_next()

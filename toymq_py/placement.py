@@ -115,18 +115,21 @@ class Placement:
     """The workers of a broker as one of them sees them. Without ``addresses`` it is the only process. Never changed."""
 
     def __init__(
-        self, worker: int = 0, addresses: Sequence[str] = (), sockets: Sequence[str] = (), http_sockets: Sequence[str] = ()
-    ) -> None:
+        self, worker: int = 0, addresses: Sequence[str] = (), sockets: Sequence[str] = (), http_sockets: Sequence[str] = (),
+        changes: memoryview | list[int] | None = None,
+    ) -> None:  # fmt: skip
         """
         Args:
             addresses: of each worker: ``host:port``, and its other addresses behind it.
             sockets: of each worker: the path of the Unix socket on which the others reach it.
             http_sockets: the same for HTTP.
+            changes: memory that all workers share: see ``change_of``. None: nothing tells of changes.
         """
         self.worker = worker
         self.addresses = addresses
         self.sockets = sockets
         self.http_sockets = http_sockets
+        self._changes = changes
 
     @property
     def is_divided(self) -> bool:
@@ -214,6 +217,18 @@ class Placement:
         """Raises: Moved: another worker has the topic. A pattern may have topics of each."""
         if not is_pattern(topic) and (error := self.moved(topic)) is not None:
             raise error
+
+    def change_of(self, worker: int) -> int | None:
+        """A number that is another one each time the partitioned topics of a worker have changed on its disk; None while they
+        change, and where nothing tells."""
+        change = None if self._changes is None else self._changes[worker]
+        return None if change is None or change % 2 else change
+
+    def changing(self, over: bool) -> None:
+        """The partitioned topics of this worker change on its disk, or that is over. A worker that was killed meanwhile leaves
+        that to the next one."""
+        if self._changes is not None and self._changes[self.worker] % 2 == over:
+            self._changes[self.worker] += 1
 
     def others(self) -> list[int]:
         """The numbers of the other workers."""

@@ -7,6 +7,7 @@ worker that dies is replaced, with a back-off when it lives short, and the other
 
 import contextlib
 import gc
+import mmap
 import os
 import signal
 import socket
@@ -46,12 +47,14 @@ class Seat:
     sockets: Sequence[str]
     http_sockets: Sequence[str]
     """Of each worker: the paths of its Unix sockets for the others; see ``Placement``."""
+    changes: memoryview
+    """Of each worker a number, in memory that all of them share."""
     lives: int = -1
 
     def serve(self, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]]) -> None:
         """See ``daemon.serve``. Raises: also DataDirectoryError: its directory went away while the supervisor runs."""
         check_worker(RealFileSystem(), self.options.data_dir.rpartition("/workers/")[0], self.worker)
-        placement = Placement(self.worker, self.addresses, self.sockets, self.http_sockets)
+        placement = Placement(self.worker, self.addresses, self.sockets, self.http_sockets, self.changes)
         daemon.serve(self.options, ready, reloads, daemon.OfWorker(self.listeners, placement, self.lives))
 
 
@@ -85,8 +88,9 @@ def seats(options: ServeOptions, clock: Clock) -> Iterator[list[Seat]]:
                     waits = option == "--listen"
                     listeners[option] = [*listeners.get(option, ()), held.enter_context(_bound(path, waits=waits))]
                 paths.append(path)
+        changes = memoryview(mmap.mmap(-1, 8 * options.workers)).cast("Q")
         yield [
-            Seat(worker, one, bound[worker], addresses, sockets["--listen"], sockets["--http"])
+            Seat(worker, one, bound[worker], addresses, sockets["--listen"], sockets["--http"], changes)
             for worker, one in enumerate(each)
         ]
 

@@ -155,6 +155,28 @@ async def test_a_node_that_follows_says_where_the_leader_is(cluster: ClusterRig)
     assert f'toymq_replica_lag_bytes{{replica="{follower.name}"}}' in metrics["leads"]
 
 
+async def test_a_node_whose_topics_are_not_mounted_takes_no_part(cluster: ClusterRig) -> None:
+    """It followed, and filled the mount point."""
+    await cluster.in_sync(3)
+    leader = await cluster.leader()
+    follower = next(node for node in cluster.nodes.values() if node is not leader)
+    follower.kill_machine()
+    topics, away = follower.data_dir / "topics", follower.data_dir / "away"
+    topics.rename(away)
+    topics.mkdir()
+    mounted = follower.data_dir / "topics-mounted"
+    mounted.touch()
+    follower.launch()
+    assert await asyncio.to_thread(follower.wait) == 2
+    assert "topics is empty, and was a file system of its own before: mount it" in follower.log_path.read_text()
+    assert not [*topics.iterdir()]
+    topics.rmdir()
+    away.rename(topics)
+    mounted.unlink()
+    await asyncio.to_thread(follower.start)
+    await cluster.in_sync(3)
+
+
 async def test_the_copies_are_equal_when_nothing_happens(cluster: ClusterRig) -> None:
     await cluster.in_sync(3)
     async with Load(cluster.urls, topic="last") as load:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.backups import DIR, Crashing, broker, contents, do_backup, restored
 from tests.support.broker_rig import BrokerRig
+from tests.support.mounts import mounted
 from tests.support.sim_disk import SimDisk
 from toymq_py import partition_operations
 from toymq_py.broker import Broker
@@ -21,6 +22,8 @@ from toymq_py.storage.offline.backup import back_up
 from toymq_py.storage.offline.redistribute import redistribute
 from toymq_py.storage.offline.repair import repair
 from toymq_py.storage.offline.verify import check_data_directory, verify
+from toymq_py.storage.topic_directories import check_topics, note_mounted
+from toymq_py.storage.unclean_ends import end_cleanly
 from toymq_py.storage.workers_file import check_worker, divide, worker_path
 
 SETTINGS = f"{DIR}/topics/a/{topic_settings.FILE_NAME}"
@@ -222,12 +225,6 @@ def test_a_used_directory_without_topics_does_not_begin_empty(left: tuple[str, .
     rig.restart()
 
 
-def mounted(monkeypatch: pytest.MonkeyPatch, directory: str) -> None:
-    """Have ``topics`` in a directory be a file system of its own."""
-    inode, topics = SimDisk.inode, f"{directory}/topics"
-    monkeypatch.setattr(SimDisk, "inode", lambda disk, path: (int(path == topics), inode(disk, path)[1]))
-
-
 def test_an_empty_mount_point_in_the_place_of_topics_does_not_begin_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """It began empty, and what was published was hidden when the file system was mounted."""
     with monkeypatch.context() as patch:
@@ -238,7 +235,7 @@ def test_an_empty_mount_point_in_the_place_of_topics_does_not_begin_empty(monkey
     remove_tree(rig.disk, f"{DIR}/topics")
     rig.disk.mkdir(f"{DIR}/topics")
     before = rig.disk.snapshot().keys()
-    text = rf"^{DIR}/topics is empty, and was a file system of its own before: mount it; `rm {DIR}/topics-mounted` goes on"
+    text = EMPTY
     with pytest.raises(DataDirectoryError, match=text):
         rig.restart()
     for use in (
@@ -276,8 +273,105 @@ def test_a_mounted_topics_without_topics_is_served_and_so_are_topics_that_are_mo
         rig.publish("a", b"x")
     rig.reopen()
     assert not rig.disk.exists(f"{DIR}/topics-mounted")
+    assert not rig.disk.exists(f"{DIR}/topics/+mounted")
     assert rig.delete("a") == 1
     rig.reopen()
+
+
+WORD = "0123456789abcdef" * 2
+OTHER = rf"^{DIR}/topics has other topics than those of the last start.*: mount that one; `rm {DIR}/topics-mounted` goes on"
+EMPTY = rf"^{DIR}/topics is empty, and was a file system of its own before: mount it; `rm {DIR}/topics-mounted` goes on"
+
+
+@pytest.mark.parametrize(("word", "topics", "is_mounted", "refusal"), [
+    (None, True, True, OTHER), (None, True, False, OTHER), (None, False, True, EMPTY), (None, False, False, EMPTY),
+    (WORD, True, True, OTHER), (WORD, True, False, OTHER), (WORD, False, True, EMPTY), (WORD, False, False, EMPTY),
+    ("", True, True, None), ("", True, False, None), ("its", True, True, None), ("its", True, False, None),
+    ("its", False, True, None), ("its", False, False, EMPTY),
+])  # fmt: skip
+def test_another_file_system_or_a_stray_directory_is_not_taken_for_topics(
+    monkeypatch: pytest.MonkeyPatch, word: str | None, topics: bool, is_mounted: bool, refusal: str | None,
+) -> None:  # fmt: skip
+    """It was served: a blank disk or another broker's, and what an earlier life left below the mount point."""
+    with monkeypatch.context() as patch:
+        mounted(patch, DIR)
+        rig = broker()
+        rig.broker.close()
+    its = rig.disk.read_file(f"{DIR}/topics/+mounted").decode()
+    remove_tree(rig.disk, f"{DIR}/topics")
+    rig.disk.mkdir(f"{DIR}/topics")
+    if topics:
+        rig.disk.mkdir(f"{DIR}/topics/a")
+    if word is not None:
+        rig.put("topics/+mounted", (its if word == "its" else word).encode())
+    with monkeypatch.context() as patch:
+        if is_mounted:
+            mounted(patch, DIR)
+        if refusal is None:
+            check_data_directory(rig.disk, DIR)
+            return
+        end_cleanly(rig.disk, DIR)
+        before = rig.disk.snapshot()
+        with pytest.raises(DataDirectoryError, match=refusal):
+            rig.restart()
+        assert rig.disk.snapshot() == before, "nothing is written there"
+        rig.disk.unlink(f"{DIR}/topics-mounted")
+        rig.restart()
+
+
+def test_a_copy_that_stays_below_the_mount_point_does_not_pass_for_what_is_mounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics are moved to a disk of their own, from it, and back, and their old copies stay where they were."""
+    rig = broker()
+    rig.broker.close()
+    below = rig.disk.snapshot()
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            mounted(patch, DIR)
+            rig.restart()
+            rig.broker.close()
+        rig.disk.unlink(f"{DIR}/topics/+mounted")  # what is below, with topics as they were
+        with pytest.raises(DataDirectoryError, match=OTHER):
+            check_data_directory(rig.disk, DIR)
+        rig.disk.unlink(f"{DIR}/topics-mounted")
+        rig.restart()
+        rig.broker.close()
+        assert rig.disk.snapshot().keys() == below.keys()
+
+
+def test_no_power_cut_of_a_start_makes_mounted_topics_look_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    for steps in ((True,), (True, True), (True, False), (True, False, True)):
+        rig = BrokerRig()
+        rig.publish("a", b"x")
+        rig.broker.close()
+        disk = rig.disk
+        for is_mounted in steps:
+            with monkeypatch.context() as patch:
+                if is_mounted:
+                    mounted(patch, DIR)
+                crashing = Crashing(disk)
+                note_mounted(crashing, DIR)
+                crashing.look()
+                for left in (*crashing.crashed, disk):
+                    check_topics(left, DIR)
+                    note_mounted(left, DIR)
+                    check_topics(left, DIR)
+                    names = {name for name in left.snapshot() if name.endswith("mounted")}
+                    assert len(names) == 2 * is_mounted, names
+
+
+def test_a_word_that_cannot_be_read_or_written_keeps_no_broker_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    mounted(monkeypatch, DIR)
+    rig = BrokerRig()
+    for op in ("open", "pwrite"):
+        rig.broker.close()
+        remove_tree(rig.disk, f"{DIR}/topics")
+        rig.disk.mkdir(f"{DIR}/topics")
+        rig.put("topics-mounted", b"")
+        rig.disk.fail(op, 1, errno.ENOSPC, path="+mounted")
+        rig.restart()
+        assert rig.disk.read_file(f"{DIR}/topics-mounted") == b"", "and the mount point is told from it, still"
+    rig.reopen()
+    assert rig.disk.read_file(f"{DIR}/topics-mounted") == rig.disk.read_file(f"{DIR}/topics/+mounted") != b""
 
 
 def test_a_disk_that_refuses_the_mark_of_a_mount_point_does_not_keep_a_broker_from_starting(
@@ -292,6 +386,20 @@ def test_a_disk_that_refuses_the_mark_of_a_mount_point_does_not_keep_a_broker_fr
     assert not rig.disk.exists(f"{DIR}/topics-mounted")
     rig.reopen()
     assert rig.disk.exists(f"{DIR}/topics-mounted")
+
+
+@pytest.mark.parametrize("name", ["offsets.json", "segments.json", "topic.json"])
+def test_damaged_files_of_mounted_topics_are_put_aside(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Repair ended with "Invalid cross-device link"."""
+    mounted(monkeypatch, DIR)
+    rig = broker()
+    rig.broker.close()
+    rig.put(f"topics/a/{name}", b"{damaged")
+    (done,) = (each for each in repair(rig.disk, DIR, pid=1) if each.topic == "a")
+    assert done.quarantined == [name]
+    assert [data for path, data in rig.disk.snapshot().items() if path.endswith(name) and "quarantine" in path] == [b"{damaged"]
+    rig.restart()
+    assert rig.numbers("a")["state"] == "ok"
 
 
 def test_a_file_in_the_place_of_topics_is_told() -> None:

@@ -78,6 +78,8 @@ class Division:
     everyone: SharedListener
     of_workers: list[SharedListener] = field(default_factory=list)
     """Unix sockets."""
+    changes: list[int] = field(default_factory=list)
+    """As in ``Placement``."""
     processes: dict[int, Process] = field(default_factory=dict)
     connections: dict[int, Connections] = field(default_factory=dict)
 
@@ -158,6 +160,7 @@ class WorkerWorld(World):
             divide(disk, ROOT, number)
         lock.release()
         division = Division(number, SharedListener(self.loop))
+        division.changes = [0] * number
         division.of_workers = [SharedListener(self.loop, socket.AF_UNIX) for _ in range(number)]
         for worker in range(number):
             while not await self._start_worker(division, worker):
@@ -174,7 +177,7 @@ class WorkerWorld(World):
         placement = ALONE
         if number > 1:
             paths = [f"{worker}>{other}" for other in range(number)]
-            placement = Placement(worker, [f"sim:{7000 + other}" for other in range(number)], paths, paths)
+            placement = Placement(worker, [f"sim:{7000 + other}" for other in range(number)], paths, paths, division.changes)
         broker = Broker(options, fs=disk, scheduler=threads, clock=self.clock, placement=placement)
         broker.commit_place.is_loop = lambda records, size: self.loop.rng.random() < 0.5  # type: ignore[method-assign]
         if self.rng.random() < 0.1 and not self.calm:

@@ -11,7 +11,7 @@ from tests.support.sim_disk import SimDisk
 from tests.support.sim_loop import SimLoop
 from toymq_py.clock import SystemClock
 from toymq_py.data_directory import DataDirectory
-from toymq_py.errors import Moved
+from toymq_py.errors import Moved, NameBusy
 from toymq_py.metrics import Metrics
 from toymq_py.net.fair_queue import FairQueue, Runnable
 from toymq_py.partitioned_topics import PartitionedTopics
@@ -62,10 +62,14 @@ class Rig:
         self.unread = False
         self.aborted = asyncio.Event()
         self.written = b""
-        placement = placement or Placement(0, ("127.0.0.1:1", "127.0.0.1:2"), (str(socket), str(socket)))
+        self.changes = [0, 0]
+        placement = placement or Placement(
+            0, ("127.0.0.1:1", "127.0.0.1:2"), (str(socket), str(socket)), changes=self.changes
+        )  # fmt: skip
         deliveries = Deliveries(self.replies, runnable, clock, loop.call_later)
-        self._disk = SimDisk(Random(1))
-        directory = DataDirectory(self._disk, SimLoop(FakeClock(), Random(1)), f"{WORKERS}/0")
+        self.disk = SimDisk(Random(1))
+        self.threads = SimLoop(FakeClock(), Random(1))
+        directory = DataDirectory(self.disk, self.threads, f"{WORKERS}/0")
         self.partitioned = PartitionedTopics(SimDisk(Random(1)), directory, lambda: placement, (), {})
         self.gate = Gate()
         self.passing = Passing(
@@ -99,13 +103,21 @@ class Rig:
         """The partitioned topics in the directory of a worker."""
         known = {whole.name: StoredPartitions(whole) for whole in wholes}
         for path in ("/d", WORKERS, f"{WORKERS}/{worker}"):
-            self._disk.mkdir(path)
-        partitions_file.FILE.write(self._disk, f"{WORKERS}/{worker}", partitions_file.encode(known))
+            self.disk.mkdir(path)
+        partitions_file.FILE.write(self.disk, f"{WORKERS}/{worker}", partitions_file.encode(known))
+        self.changes[worker] += 2
 
     def take(self, text: str) -> bool:
         """One command, or a run of them. Returns: whether it was passed on."""
         (command,) = commands(text)
-        return self.passing.take(command, self.refused)
+        try:
+            return self.passing.take(command, self.refused)
+        except NameBusy as busy:  # as ``Handler`` does
+            over: list[None] = []
+            busy.when_done(lambda: over.append(None))
+            self.threads.drain()
+            assert over
+            return self.passing.take(command, self.refused)
 
     async def hears(self, text: str) -> None:
         """What the other worker is told."""

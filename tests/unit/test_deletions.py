@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.broker_rig import BrokerRig
 from tests.support.sim_served import SimServed
+from toymq_py.storage.topic_directories import topic_names
 
 MAKERS = {
     "PUB": (b"PUB t - 1\ny\n", b"OK 0"),
@@ -79,3 +80,60 @@ def test_a_name_whose_directory_stays_is_closed_until_a_restart() -> None:
     rig.disk.fail("rename", 1, errno.EIO)
     assert rig.delete("t") == "Input/output error"
     assert rig.change("create", "t") == "STORAGE_FAILED"
+
+
+FULL = ("pwrite", 1, errno.ENOSPC)
+
+
+def names_on(served: SimServed) -> list[str]:
+    """Topics in memory, and directories on the disk."""
+    return [*served.broker.topics, *topic_names(served._disk, "/data/d")]
+
+
+@pytest.mark.parametrize(("op", "where"), [("pwrite", ".log"), ("open", ".log"), ("mkdir", "topics/t")])
+@pytest.mark.parametrize("pattern", ["", "SUB > c\n", "PULL > c 1 wait=9000\n"])
+def test_a_topic_whose_first_publish_finds_the_disk_full_does_not_stay(op: str, where: str, pattern: str) -> None:
+    """It stayed without a message, also over a restart. Consumers of patterns are no reason to keep it."""
+    with SimServed() as served:
+        other = served.client(pattern.encode())
+        served._disk.fail(op, 1, errno.ENOSPC, path=where)
+        client = served.client(b"PUB t - 1\nx\n")
+        served.advance(2)
+        assert client.lines()[0].startswith(b"ERR DISK_FULL ")
+        assert names_on(served) == []
+        client = served.client(b"PUB t - 1\ny\n")
+        served.advance(2)
+        assert client.lines() == [b"OK 0"]
+        assert names_on(served) == ["t", "t"]
+        assert (b"\ny\n" in other.received) is bool(pattern)
+
+
+@pytest.mark.parametrize("command", [b"CREATE t\n", b"SUB t c\n", b"PUB t - 1\ny\n", b"PUB s - 1\ny\n"])
+def test_it_stays_where_there_is_more_of_it(command: bytes) -> None:
+    with SimServed() as served:
+        fault = served._disk.fail(*FULL, path="/t/0")
+        served.client(b"PUB t - 1\nx\n")
+        served.advance(0.5)
+        assert fault.fired
+        served.client(command)
+        served.advance(2)
+        assert ("t" in served.broker.topics) is (b" t" in command)
+
+
+def test_and_where_the_log_has_failed_which_is_told() -> None:
+    with SimServed() as served:
+        served._disk.fail("pwrite", 1, errno.EIO, path=".log")
+        client = served.client(b"PUB t - 1\nx\n")
+        served.advance(2)
+        assert client.lines()[0].startswith(b"ERR STORAGE_FAILED ")
+        assert served.broker.topic("t").state == "failed"
+
+
+def test_a_created_topic_that_lost_its_first_publish_to_a_full_disk_stays() -> None:
+    with SimServed() as served:
+        served.client(b"CREATE t\n")
+        served.advance(0.1)
+        served._disk.fail(*FULL, path=".log")
+        served.client(b"PUB t - 1\nx\n")
+        served.advance(2)
+        assert "t" in served.broker.topics

@@ -50,6 +50,22 @@ def test_a_worker_refuses_a_topic_of_another() -> None:
     assert placement.described(None) == {"worker": 1, "workers": [["h:1"], ["h:2", "http://h:3/"]]}
 
 
+def test_a_worker_tells_the_others_that_its_partitioned_topics_change() -> None:
+    shared = [0, 0]
+    own, other = Placement(1, ("h:1", "h:2"), changes=shared), Placement(0, ("h:1", "h:2"), changes=shared)
+    found = [other.change_of(1)]
+    for over in (False, False, True, True, False, True):
+        own.changing(over)
+        found.append(other.change_of(1))
+    assert found == [0, None, None, 2, 2, None, 4]
+    Placement(1, ("h:1", "h:2"), changes=shared).changing(False)  # killed then
+    own.changing(False)
+    own.changing(True)
+    assert (other.change_of(1), other.change_of(0)) == (6, 0)
+    Placement().changing(False)
+    assert Placement().change_of(0) is None
+
+
 def test_groups_with_room_are_chosen_by_the_hash() -> None:
     idle = dict.fromkeys("abc", 0.0)
     assert [choose_group(name, idle) for name in ("orders", "mail", "events")] == [

@@ -188,11 +188,11 @@ class Channel:
         if self._confirms is not None and not self._closed:
             self._outlet.write(self._confirms.frame(count, stored))
 
-    def _refused(self, error: RequestError, as_declared: bool) -> None:
+    def _refused(self, error: RequestError, topic: str, as_declared: bool) -> None:
         """A publish was not stored: without confirms nothing else would tell. ``as_declared``: its queue was
         declared with a length, and is full."""
         if error.code in audit.REFUSED:
-            self._outlet.audit("publish", {}, error.code)
+            self._outlet.audit("publish", {"topic": topic}, error.code)
         told = amqp_error(error)
         told.method = PUBLISH
         if self._transaction is not None:

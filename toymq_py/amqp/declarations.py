@@ -60,42 +60,40 @@ class Declarations:
             name, method["type"], method["durable"], method["auto_delete"], method["internal"],
             arguments.checked(method["arguments"]),
         )  # fmt: skip
+        about = {"exchange": name}
         if name in self.queues.topology.exchanges:
             self._owner.rights.declare_exchange(name)
-        work = self.queues.declare_exchange(wanted, lambda: self._may_make(method, {"exchange": name}))
-        return self._then(work, method)
+        return self._change(self.queues.declare_exchange(wanted, partial(self._owner.rights.administer, about)), method, about)
 
     def _exchange_delete(self, method: Method) -> Later:
-        self._owner.rights.administer(method["exchange"])
-        work = self.queues.delete_exchange(method["exchange"], if_unused=method["if_unused"])
-        return self._then(work, method, {"exchange": method["exchange"]})
+        about = {"exchange": method["exchange"]}
+        self._owner.rights.administer(about)
+        return self._change(self.queues.delete_exchange(method["exchange"], if_unused=method["if_unused"]), method, about)
 
     def _bind_exchange(self, method: Method, *, bind: bool) -> Later:
         source, target = method["source"], method["destination"]
-        self._owner.rights.administer(target)
+        about = {"exchange": target, "source": source, "routing_key": method["routing_key"]}
+        self._owner.rights.administer(about)
         binding = Binding(source, target, True, method["routing_key"], arguments.checked(method["arguments"]))
-        return self._change_binding(binding, method, {"exchange": target, "source": source}, bind=bind)
+        return self._change_binding(binding, method, about, bind=bind)
 
     def _bind_queue(self, method: Method, *, bind: bool) -> Later:
         queue = self.queue_of(method)
         routing_key = method["routing_key"] or ("" if method["queue"] else queue)
-        topic = self.queues.topic_name(queue)
-        self._owner.rights.administer(topic)
+        about = {"topic": self.queues.topic_name(queue), "source": method["exchange"], "routing_key": routing_key}
+        self._owner.rights.administer(about)
         binding = Binding(method["exchange"], queue, False, routing_key, arguments.checked(method["arguments"]))
-        return self._change_binding(binding, method, {"topic": topic, "source": method["exchange"]}, bind=bind)
+        return self._change_binding(binding, method, about, bind=bind)
 
-    async def _change_binding(self, binding: Binding, method: Method, about: Mapping[str, str], *, bind: bool) -> None:
-        """A consumer binds anew at each start: only what changes something has a line in the audit trail."""
-        if await (self.queues.bind(binding, self._owner) if bind else self.queues.unbind(binding)):
-            self._owner.audit(method.name, {**about, "routing_key": binding.routing_key})
-        if not method.get("no_wait"):
-            self._reply(f"{method.name}-ok")
+    def _change_binding(self, binding: Binding, method: Method, about: Mapping[str, str], *, bind: bool) -> Later:
+        return self._change(self.queues.bind(binding, self._owner) if bind else self.queues.unbind(binding), method, about)
 
-    async def _then(self, work: Coroutine[Any, Any, None], method: Method, about: Mapping[str, str] | None = None) -> None:
-        await work
-        if about is not None:
+    async def _change(self, work: Coroutine[Any, Any, bool], method: Method, about: Mapping[str, str]) -> None:
+        """``work`` gives whether it changed something: only that has a line in the audit trail, which a consumer that declares
+        and binds anew at each start would fill."""
+        if await work:
             self._owner.audit(method.name, about)
-        if not method["no_wait"]:
+        if not method.get("no_wait"):
             self._reply(f"{method.name}-ok")
 
     def queue_of(self, method: Method) -> str:
@@ -132,14 +130,12 @@ class Declarations:
         if self.queues.is_undeclared(wanted) and not self._owner.rights.is_admin:
             counts = self.queues.counts(name, self.queues.topic(name, self._owner))
         else:
-            counts = await self.queues.declare(wanted, self._owner, lambda: self._may_make(method, {"topic": wanted.topic}))
+            about = {"topic": wanted.topic}
+            is_new, counts = await self.queues.declare(wanted, self._owner, partial(self._owner.rights.administer, about))
+            if is_new:
+                self._owner.audit(method.name, about)
         self._last_queue = name
         self._declared(method, name, *counts)
-
-    def _may_make(self, method: Method, about: Mapping[str, str]) -> None:
-        """Raises: AmqpError (ACCESS_REFUSED)."""
-        self._owner.rights.administer(next(iter(about.values())))
-        self._owner.audit(method.name, about)
 
     def _declared(self, method: Method, name: str, ready: int, consumers: int) -> None:
         if not method["no_wait"]:
@@ -147,23 +143,25 @@ class Declarations:
 
     def _queue_delete(self, method: Method) -> Later:
         name = self.queue_of(method)
-        self._owner.rights.administer(self.queues.topic_name(name))
-        return self._delete(method, name)
+        about = {"topic": self.queues.topic_name(name)}
+        self._owner.rights.administer(about)
+        return self._delete(method, name, about)
 
-    async def _delete(self, method: Method, name: str) -> None:
-        topic = self.queues.topic_name(name)
+    async def _delete(self, method: Method, name: str, about: Mapping[str, str]) -> None:
         count = await self.queues.delete(name, self._owner, if_unused=method["if_unused"], if_empty=method["if_empty"])
-        self._owner.audit(method.name, {"topic": topic})
+        if count is not None:
+            self._owner.audit(method.name, about)
         if not method["no_wait"]:
-            self._reply("queue.delete-ok", message_count=min(count, COUNT_MAX))
+            self._reply("queue.delete-ok", message_count=min(count or 0, COUNT_MAX))
 
     def _queue_purge(self, method: Method) -> Later:
         name = self.queue_of(method)
-        self._owner.rights.administer(self.queues.topic_name(name))
-        return self._purge(method, name)
+        about = {"topic": self.queues.topic_name(name)}
+        self._owner.rights.administer(about)
+        return self._purge(method, name, about)
 
-    async def _purge(self, method: Method, name: str) -> None:
+    async def _purge(self, method: Method, name: str, about: Mapping[str, str]) -> None:
         count = await self.queues.purge(name, self._owner)
-        self._owner.audit(method.name, {"topic": self.queues.topic_name(name)})
+        self._owner.audit(method.name, about)
         if not method["no_wait"]:
             self._reply("queue.purge-ok", message_count=min(count, COUNT_MAX))

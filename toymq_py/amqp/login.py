@@ -6,7 +6,7 @@ everywhere.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from toymq_py.amqp.errors import ACCESS_REFUSED, AmqpError
@@ -50,8 +50,8 @@ class OpenRights:
     def subscribe(self, topic: str) -> None:
         """Raises: AmqpError (ACCESS_REFUSED)."""
 
-    def administer(self, topic: str) -> None:
-        """Raises: AmqpError (ACCESS_REFUSED)."""
+    def administer(self, about: Mapping[str, str]) -> None:
+        """``about``: as in the audit trail; first the name of what would change. Raises: AmqpError (ACCESS_REFUSED)."""
 
     def declare(self, topic: str) -> None:
         """Ask whether a queue is there, or declare it as it is: with any right to it. Raises: AmqpError (ACCESS_REFUSED)."""
@@ -103,24 +103,24 @@ class TokenRights(OpenRights):
             raise AuthFailed("certificates do not stand for it any more")
 
     def publish(self, topic: str) -> None:
-        self._need("publish", topic, self._grant.may_publish)
+        self._need("publish", {"topic": topic}, self._grant.may_publish(topic))
 
     def subscribe(self, topic: str) -> None:
-        self._need("subscribe", topic, self._grant.may_subscribe)
+        self._need("subscribe", {"topic": topic}, self._grant.may_subscribe(topic))
 
-    def administer(self, topic: str) -> None:
-        self._need("administer", topic, lambda _: self._grant.admin)
+    def administer(self, about: Mapping[str, str]) -> None:
+        self._need("administer", about, self._grant.admin)
 
     def declare(self, topic: str) -> None:
-        self._need("declare", topic, lambda topic: self._grant.sees(topic) or self._grant.may_publish(topic))
+        self._need("declare", {"topic": topic}, self._grant.sees(topic) or self._grant.may_publish(topic))
 
     def declare_exchange(self, name: str) -> None:
-        self._need("declare", name, lambda _: self._grant.admin or bool(self._grant.publish.texts))
+        self._need("declare", {"exchange": name}, self._grant.admin or bool(self._grant.publish.texts))
 
-    def _need(self, action: str, topic: str, may: Callable[[str], bool]) -> None:
-        if not may(topic):
-            audit.record(action, "FORBIDDEN", token=self.name, address=self._address, via="amqp", about={"topic": topic})
-            what = f"access to '{topic[:100]}' refused for token '{self.name}': it may not {action} there"
+    def _need(self, action: str, about: Mapping[str, str], is_granted: bool) -> None:
+        if not is_granted:
+            audit.record(action, "FORBIDDEN", token=self.name, address=self._address, via="amqp", about=about)
+            what = f"access to '{next(iter(about.values()))[:100]}' refused for token '{self.name}': it may not {action} there"
             raise AmqpError(ACCESS_REFUSED, what)
 
 

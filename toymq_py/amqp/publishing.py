@@ -76,14 +76,14 @@ class Publishes:
 
     def __init__(
         self, queues: Queues, held: Held, *, confirmed: Callable[[int, bool], None],
-        refused: Callable[[RequestError, bool], None],
+        refused: Callable[[RequestError, str, bool], None],
         progress: Callable[[], None], waits_for_space: Callable[[], bool],
     ) -> None:  # fmt: skip
         """
         Args:
             confirmed: called with how many publishes, the oldest that wait, were stored (True) or refused (False).
-            refused: called with the error of a publish that was not stored, and whether its queues were
-                declared to refuse.
+            refused: called with the error of a publish that was not stored, the topic that refused it, and whether its queues
+                were declared to refuse.
             waits_for_space: whether a publish waits while the disk is low, and is not refused.
             progress: called when publishes were answered: there is room again.
         """
@@ -241,7 +241,7 @@ class Publishes:
             if stored:
                 self._confirmed(stored, True)
                 stored = 0
-            self._refused(pending.error, self._overflowed(pending))
+            self._refused(pending.error, next(iter(pending.failed)), self._overflowed(pending))
             self._confirmed(pending.count, False)
         if stored:
             self._confirmed(stored, True)

@@ -211,7 +211,7 @@ class Queues:
 
     async def declare(
         self, wanted: Queue, owner: object, may_make: Callable[[], None], *, defined: bool = False
-    ) -> tuple[int, int]:
+    ) -> tuple[bool, tuple[int, int]]:
         """Declare a queue, or confirm one that is alike.
 
         Args:
@@ -219,7 +219,7 @@ class Queues:
             may_make: called before a new one is made. Raises: AmqpError.
             defined: by a file of definitions, which may define its topic, too: that keeps its settings. The caller saves.
 
-        Returns: messages and consumers. Raises: AmqpError, RequestError.
+        Returns: whether it is new, and its messages and consumers. Raises: AmqpError, RequestError.
         """
         self._check_owner(wanted.name, owner)
         settings = topic_settings(wanted.arguments)
@@ -229,7 +229,7 @@ class Queues:
         if present is not None and self.broker.has(present.topic):
             _check_alike(present, wanted, self.vhost)
             self.used(wanted.name)
-            return self.counts(wanted.name, self.broker.topic(present.topic))
+            return False, self.counts(wanted.name, self.broker.topic(present.topic))
         is_new = not self.broker.has(wanted.topic)
         if not is_new and wanted.goes_by_itself and not (defined and not self.broker.topic(wanted.topic).messages()):
             text = f"topic {wanted.topic} is there and would be deleted with queue '{wanted.name}': declare it neither"
@@ -255,7 +255,7 @@ class Queues:
             raise
         self.used(wanted.name)
         self.expiries.watch(wanted)
-        return self.counts(wanted.name, topic)
+        return True, self.counts(wanted.name, topic)
 
     async def _make_consumer(self, topic: Topic) -> None:
         if CONSUMER in topic.channels:
@@ -266,13 +266,15 @@ class Queues:
         await stored(partial(topic.when_registered, poll, registration))
         poll.close()
 
-    async def delete(self, name: str, owner: object, *, if_unused: bool = False, if_empty: bool = False) -> int:
-        """Delete a queue with its messages. Returns: how many were ready. Raises: AmqpError, RequestError."""
+    async def delete(self, name: str, owner: object, *, if_unused: bool = False, if_empty: bool = False) -> int | None:
+        """Delete a queue with its messages. Returns: how many were ready; None where there was nothing. Raises: AmqpError,
+        RequestError."""
         self._check_owner(name, owner)
         topic_name = self.topic_name(name)
         if not self.broker.has(topic_name):
+            was_there = name in self.topology.queues
             self._forget(name)
-            return 0
+            return 0 if was_there else None
         ready, consumers = self.counts(name, self.broker.topic(topic_name))
         if if_unused and consumers:
             raise AmqpError(PRECONDITION_FAILED, f"queue '{name}' in vhost '{self.vhost}' in use")
@@ -323,17 +325,21 @@ class Queues:
 
     # -- exchanges and bindings
 
-    async def declare_exchange(self, wanted: Exchange, may_make: Callable[[], None]) -> None:
-        """Raises: AmqpError, RequestError, OSError."""
+    async def declare_exchange(self, wanted: Exchange, may_make: Callable[[], None]) -> bool:
+        """Returns: whether it is new. Raises: AmqpError, RequestError, OSError."""
         if wanted.name not in self.topology.exchanges:
             may_make()
-        if self.topology.declare_exchange(wanted) and wanted.durable:
+        is_new = self.topology.declare_exchange(wanted)
+        if is_new and wanted.durable:
             await self.save()
+        return is_new
 
-    async def delete_exchange(self, name: str, *, if_unused: bool) -> None:
-        """Raises: AmqpError, RequestError, OSError."""
-        if self.topology.delete_exchange(name, if_unused=if_unused):
+    async def delete_exchange(self, name: str, *, if_unused: bool) -> bool:
+        """Returns: whether it was there. Raises: AmqpError, RequestError, OSError."""
+        was_there = self.topology.delete_exchange(name, if_unused=if_unused)
+        if was_there:
             await self.save()
+        return was_there
 
     async def bind(self, binding: Binding, owner: object, *, saved: bool = True) -> bool:
         """``saved`` False: the caller saves. Returns: whether it is new. Raises: AmqpError, RequestError, OSError."""

@@ -240,19 +240,19 @@ class GroupPlacement(Placement):
         group = self._picture.groups.get(name)
         return None if group is None else group.leader
 
-    def moved(self, topic: str) -> RequestError | None:
+    def moved(self, topic: str, has: str = "has") -> RequestError | None:
         if (origin := _origin(topic)) in self.held:
             text = f"{topic} goes to another group: send it again in a moment"
             return self._failed.get(origin) or BeingMoved(text, partial(self._wait, origin))
         record = self._record(origin)
-        return None if record is None else self.moved_to(record.group, topic)
+        return None if record is None else self.moved_to(record.group, topic, has)
 
     def again(self, topic: str) -> RequestError:
         return group_views.moved_to(self._picture, self.group, topic, 0.0)  # it is here
 
-    def moved_to(self, name: str, topic: str) -> RequestError:
+    def moved_to(self, name: str, topic: str, has: str = "has") -> RequestError:
         """As ``Books.moved_to``."""
-        return group_views.moved_to(self._picture, name, topic, self._absences.seconds(name))
+        return group_views.moved_to(self._picture, name, topic, self._absences.seconds(name), has)
 
     def admit(self, topic: str, group: str | None = None) -> None:
         origin = _origin(topic)
@@ -274,7 +274,7 @@ class GroupPlacement(Placement):
         record = self._record(origin)
         if group is not None and group != (has := self.group if record is None else record.group):
             raise TopicExists(f"{topic} is in group {has}, not in {group}")
-        if (error := self.moved(topic)) is not None:
+        if (error := self.moved(topic, "has" if group is None else "is to have")) is not None:  # it may have to make it still
             raise error
 
     def is_here_by_record(self, topic: str, cluster: str) -> bool | None:

@@ -44,21 +44,21 @@ def problem_of(name: str, absent_s: float) -> str:
     return f"has had no leader for {absent_s:.0f} s: look at its nodes (`toymqctl cluster --group {name}`)"
 
 
-def moved_to(picture: Picture, name: str, topic: str, absent_s: float) -> RequestError:
+def moved_to(picture: Picture, name: str, topic: str, absent_s: float, has: str = "has") -> RequestError:
     """The error for a topic of another group: MOVED with all its nodes and its gateway.
 
-    ``absent_s``: how long that has had no leader.
+    ``absent_s``: how long that has had no leader; ``has``: what is said of the group.
     """
     group = picture.groups.get(name, Group())
     if not (addresses := group.addresses()):
-        return PlacementUnknown(f"group {name} has the topic {topic}, and no node of it is known: start one")
+        return PlacementUnknown(f"group {name} {has} the topic {topic}, and no node of it is known: start one")
     words = [*addresses, *(f"toymqs://{address}" for address in group.tls_addresses())]
     if group.led is not None:
         gateways = ("http", group.led.http), ("https", group.led.https)
         words += [f"{scheme}://{where}/" for scheme, where in gateways if where]
-    text = f"{' '.join(words)} (group {name}) has the topic {topic}"
+    text = f"{' '.join(words)} (group {name}) {has} the topic {topic}"
     if problem := problem_of(name, absent_s):
-        error = PlacementUnknown(f"group {name} has the topic {topic}, and {problem}")
+        error = PlacementUnknown(f"group {name} {has} the topic {topic}, and {problem}")
         error.moved = Moved(f"{text}, and {problem}")
         return error
     return Moved(text)

@@ -45,6 +45,7 @@ from toymq_py.replication.replica_file import ReplicaFile, record_in
 from toymq_py.replication.term import Surroundings, TermOptions
 from toymq_py.runtime.broker_loop import LoopScheduler
 from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.workers_file import check_usable
 from toymq_py.text_files import read_text
 
 logger = logging.getLogger("toymq_py.cluster")
@@ -266,7 +267,7 @@ class _NodeProcess:
         return unmade(self._options.cluster, self._options.group, others, directory if was_here else None)
 
     def _made(self, agreement: Agreement, settings: ClusterSettings) -> Node:
-        """Raises: DataDirectoryError when the directory belongs elsewhere."""
+        """Raises: DataDirectoryError when the directory belongs elsewhere, or its topics are not there."""
         options, loop = self._options, self._loop
         file = self._replica_file(settings)
         _, port = parse_address(daemon.shown_address(self._listeners["--replicate"][0]))
@@ -350,6 +351,7 @@ class _NodeProcess:
 
     def _replica_file(self, settings: ClusterSettings) -> ReplicaFile:
         fs, root = self._fs, self._options.data_dir
+        check_usable(fs, root)  # of a copy that is not there nothing is begun, and no office is sought
         file = ReplicaFile.load(fs, root)
         try:
             record = record_in(settings, self._group, None if file is None else file.record, secrets.token_hex(16))

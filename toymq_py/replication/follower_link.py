@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Protocol, TypeVar
 
 from toymq_py.clock import Clock
-from toymq_py.errors import BadOperation
+from toymq_py.errors import BadOperation, DataDirectoryError
 from toymq_py.net.certificates import reason_of
 from toymq_py.replication.acks import Alive, Failed, Report, encode_report
 from toymq_py.replication.disk_calls import Offload, StopFlag, run_on_thread
@@ -34,6 +34,8 @@ from toymq_py.replication.manifest import Manifest, encode_manifest, may_be_cach
 from toymq_py.replication.replica_file import ReplicaFile
 from toymq_py.replication.spool import Spool
 from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.topic_directories import note_mounted
+from toymq_py.storage.workers_file import check_usable
 
 logger = logging.getLogger("toymq_py.replication")
 
@@ -130,7 +132,8 @@ class FollowerLink:
         ``epoch`` is the one that the node has read from etcd: no other is joined. When this returns, raises or was cancelled,
         nothing of it touches the directory any more.
 
-        Raises: OSError of the own disk; it was reported to the leader.
+        Raises: OSError of the own disk; it was reported to the leader. DataDirectoryError when the topics are not there, as
+        where their file system is not mounted: a copy is not begun in its place.
         """
         assert self._following is None, "a directory follows one leader"
         try:
@@ -173,9 +176,9 @@ class _Following:
         return "connecting" if self.stream is None else self.stream.phase.value
 
     async def run(self) -> FollowEnd:
-        """Raises: OSError of the own disk."""
+        """Raises: OSError of the own disk, DataDirectoryError."""
         end: FollowEnd | None = None
-        failure: OSError | None = None
+        failure: OSError | DataDirectoryError | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._show_life())
@@ -188,6 +191,8 @@ class _Following:
             end = FollowEnd(EndReason.LOST, f"the leader broke the protocol: {group.exceptions[0]}")
         except* OSError as group:
             failure = _first(group, OSError)
+        except* DataDirectoryError as group:
+            failure = _first(group, DataDirectoryError)
         finally:
             try:
                 await self._end()
@@ -197,7 +202,8 @@ class _Following:
                 if failure is None:
                     self._writer.transport.abort()
         if failure is not None:
-            await self._tell(failure)
+            if isinstance(failure, OSError):
+                await self._tell(failure)
             self._writer.transport.abort()
             raise failure
         assert end is not None
@@ -262,6 +268,8 @@ class _Following:
         self._spool = spool = Spool(link._fs, link._root)
 
         def prepare() -> Manifest:
+            check_usable(link._fs, link._root)
+            note_mounted(link._fs, link._root)
             link._file.change(promised=self._epoch)
             spool.begin()
             return take_manifest(link._fs, link._root, self._stop)

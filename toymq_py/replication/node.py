@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
 
-from toymq_py.errors import EtcdError, EtcdWentBack, LeaseLost
+from toymq_py.errors import DataDirectoryError, EtcdError, EtcdWentBack, LeaseLost
 from toymq_py.replication.agreement import Answer, GroupState, LeaderKey, Outcome, ReplicaId, RequestKind, Seat
 from toymq_py.replication.decisions import Begin, ComeBack, Elect, Follow, Open, Refuse, Standing, Wait, decide
 from toymq_py.replication.follower_link import EndReason, FollowEnd, Leads
@@ -40,7 +40,7 @@ SEAT_S = 60.0
 LAG_STEP_BYTES = 1 << 20
 """A leader says its followers' lags when one reaches this, or is twice what it was, or half."""
 DISK_RETRY_S = 5.0
-"""After an error of a follower's own disk."""
+"""After an error of a follower's own disk, and while its topics are not mounted."""
 
 REASONS = ("began", "handed_over", "leader_lost", "restarted", "forced")
 """Why a node was elected. "restarted": its process has followed no leader, so its life before led, or all nodes were down."""
@@ -390,6 +390,10 @@ class Node:
             end = following.result()
         except OSError as error:
             self._wait_for(f"the disk of this copy fails: {error}")
+            await asyncio.sleep(DISK_RETRY_S)
+            return
+        except DataDirectoryError as error:
+            self._wait_for(str(error))
             await asyncio.sleep(DISK_RETRY_S)
             return
         if end.reason is EndReason.BYE:

@@ -13,7 +13,7 @@ from toymq_py.errors import BadOperation, DamagedData
 from toymq_py.replication.disk_calls import StopFlag
 from toymq_py.replication.manifest import Action, FilePlan, JoinPlan, Manifest, has_records
 from toymq_py.storage import checked_json, topic_settings
-from toymq_py.storage.fs import FileSystem, remove_tree, replace_file
+from toymq_py.storage.fs import FileSystem, move_file, remove_tree, replace_file
 
 DIRECTORY_NAME = "replaced"
 KEPT_NS = 7 * 24 * 3600 * 10**9
@@ -104,7 +104,7 @@ def _put_aside(fs: FileSystem, root: str, files: list[FilePlan], moved: Moved, w
             file.sync()
         finally:
             file.close()
-        fs.rename(f"{root}/{each.path}", f"{place}/{each.path}")
+        move_file(fs, f"{root}/{each.path}", f"{place}/{each.path}")
         moved.files += 1
         if has_records(each.path):
             moved.segments.append(each.path)

@@ -9,11 +9,11 @@ passed on. So for each session where there are groups (ADR 0190). One of another
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from functools import partial
 
-from toymq_py.errors import AlreadySubscribed, NoSuchTopic, PlacementUnknown, RequestError
+from toymq_py.errors import AlreadySubscribed, NameBusy, NoSuchTopic, PlacementUnknown, RequestError
 from toymq_py.names import PARTITION_MARK, is_pattern
 from toymq_py.partitioned_topics import PartitionedTopics
 from toymq_py.placement import Place, Placement
@@ -62,8 +62,8 @@ TOPICS_CACHED_MAX = 4096
 class Passing:
     """Of one session. Belongs to the loop."""
 
-    __slots__ = ("_deliveries", "_follows", "_gate", "_loop", "_moved", "_partitioned", "_placement", "_places", "_pulls",
-                 "_replies", "_turn", "links")  # fmt: skip
+    __slots__ = ("_deliveries", "_follows", "_gate", "_looked_up", "_loop", "_moved", "_partitioned", "_placement", "_places",
+                 "_pulls", "_replies", "_turn", "links")  # fmt: skip
 
     def __init__(
         self, placement: Placement, partitioned: PartitionedTopics, replies: Replies, deliveries: Deliveries,
@@ -88,6 +88,7 @@ class Passing:
         self._follows = not placement.passes_on
         self._moved = False  # the client has said that it follows
         self._places: dict[str, Place] = {}
+        self._looked_up: Container[str] | None = None
         self._pulls: deque[PatternPull] = deque()
         self._turn = placement.worker - 1
 
@@ -97,9 +98,10 @@ class Passing:
         """Pass a command on if another worker has its topic. Returns: whether that is so; otherwise it is for this one.
 
         Raises: PlacementUnknown: that worker cannot be reached, or knows partitions of a topic that has none here;
-            StorageFailed: the number of a partitioned topic is lost.
+            NameBusy: that is not known yet; StorageFailed: the number of a partitioned topic is lost.
         """
         topic: str | None = getattr(command, "topic", None)
+        looked_up, self._looked_up = self._looked_up, None
         if topic is None:
             return self._take_other(command)
         if isinstance(command, Subscribe):
@@ -124,9 +126,23 @@ class Passing:
         if self._follows and not isinstance(command, SETTLING):
             return False
         if isinstance(command, OF_WHOLE) and isinstance(place, int):
-            self._partitioned.refuse_half_made(topic, place)
+            self._refuse_half_made(topic, place, looked_up)
         self._pass_on(command, self.links.to(place), refused)
         return True
+
+    def _refuse_half_made(self, topic: str, worker: int, looked_up: Container[str] | None) -> None:
+        """``looked_up``: what was just read for this command. Raises: PlacementUnknown, NameBusy."""
+        found = self._partitioned.of_worker(worker) if looked_up is None else looked_up
+        if found is None:
+            raise NameBusy(f"{topic} is being looked up: send it again in a moment", partial(self._look_up, worker))
+        self._partitioned.refuse_half_made(topic, found)
+
+    def _look_up(self, worker: int, call: Callable[[], None]) -> None:
+        def looked_up(found: Container[str]) -> None:
+            self._looked_up = found
+            call()
+
+        self._partitioned.read_of_worker(worker, looked_up)
 
     def _take_other(self, command: Command) -> bool:
         """A command without a topic."""

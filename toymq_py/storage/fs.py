@@ -408,6 +408,31 @@ def copy_file(
     return position - start
 
 
+def move_file(fs: FileSystem, path: str, to: str) -> None:
+    """Rename a file, or copy it where its new place is on another file system, as where ``topics`` is one of its own. A crash
+    leaves it whole at one of the places, or at both. What is no file is not moved to another file system.
+
+    Raises: OSError; then it is where it was.
+    """
+    try:
+        fs.rename(path, to)
+    except OSError as error:
+        if error.errno != errno.EXDEV or fs.is_dir(path):
+            raise
+    else:
+        return
+    temporary = to + ".tmp"
+    try:
+        copy_file(fs, path, temporary)
+        fs.rename(temporary, to)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fs.unlink(temporary)
+        raise
+    fs.sync_dir(to.rpartition("/")[0])
+    fs.unlink(path)
+
+
 def read_if_there(fs: FileSystem, path: str) -> bytes | None:
     """A small file's bytes; None when there is no file. Blocks. Raises: OSError."""
     try:

@@ -18,12 +18,13 @@ def date(segments: Sequence[Segment], now_ns: int) -> None:
     is ahead of the clock it is at most the time of later records, or the present time (ADR 0050, 0255). A damaged segment
     counts from when its damage is seen: lost records may be younger (ADR 0064)."""
     for segment, newest_ns in zip(segments, newest_times(segments, now_ns), strict=True):
-        seen_ns = now_ns if newest_ns > now_ns + CLOCK_AHEAD_MAX_NS else newest_ns
+        is_limited = newest_ns <= now_ns + CLOCK_AHEAD_MAX_NS
+        seen_ns = newest_ns if is_limited else now_ns
         if segment.lacks_records and segment.dated_ns is None:
             segment.dated_ns = seen_ns if seen_ns > segment.newest_ts_ns else now_ns
         elif not (segment.lacks_records or segment.is_ahead(now_ns)):
             segment.dated_ns = None  # it may have been dated while the clock was behind
-        elif seen_ns < segment.age_ts_ns:
+        elif seen_ns < segment.age_ts_ns or (is_limited and not segment.lacks_records):  # so may one that is ahead
             segment.dated_ns = seen_ns
 
 

@@ -330,11 +330,18 @@ def topic_of(directory: str) -> str:
 def newest_times(segments: Sequence[Segment], now_ns: int) -> list[int]:
     """Time of the newest record of each. Where that is ahead of the clock, the clock of then was, and it is at most the time of
     the first record behind it. Where times fall from one segment to the next and neither is ahead, the clock behind was wrong:
-    each counts as it says (ADR 0255). Of a damaged segment the newest record may be lost: its time is that of the first record
-    behind it, if that is later (ADR 0064)."""
+    each counts as it says (ADR 0255), and as a limit as no earlier than what is before it. Of a damaged segment the newest
+    record may be lost: its time is that of the first record behind it, if that is later (ADR 0064)."""
     times = []
     limit: int | None = None
-    for segment in reversed(segments):
+    latest_before = [0]
+    for segment in segments:
+        latest = segment.newest_ts_ns
+        if segment.is_ahead(now_ns):
+            at = bisect_right(segment.index_ts_ns, now_ns + CLOCK_AHEAD_MAX_NS)
+            latest = segment.index_ts_ns[at - 1] if at else 0
+        latest_before.append(max(latest_before[-1], latest))
+    for segment, before in zip(reversed(segments), latest_before[-2::-1], strict=True):
         newest = segment.newest_ts_ns
         if limit is not None and segment.is_ahead(now_ns):
             newest = min(newest, limit)
@@ -342,7 +349,7 @@ def newest_times(segments: Sequence[Segment], now_ns: int) -> list[int]:
             newest = max(newest, limit)
         times.append(newest)
         if segment.index_ts_ns:
-            first = segment.index_ts_ns[0]
+            first = max(segment.index_ts_ns[0], before)
             limit = first if limit is None else min(first, limit)
     return times[::-1]
 

@@ -1,19 +1,25 @@
 """The directories of topics in a data directory, for what knows no open broker. Contract: storage.md, "Layout"; ADR 0221.
 
-``topics`` may be a file system of its own, or lead to one. Where it is, a start leaves the file ``topics-mounted`` beside it:
-the empty mount point is not to be taken for a broker without topics (ADR 0253).
+``topics`` may be a file system of its own, or lead to one. Where it is, a start leaves the same word in it and in the file
+``topics-mounted`` beside it: neither the mount point nor another file system is to be taken for it (ADR 0253, 0259).
 """
 
+import re
+import secrets
 from collections.abc import Iterator
 from contextlib import suppress
 
 from toymq_py.errors import DataDirectoryError
 from toymq_py.names import is_topic_name
 from toymq_py.storage import unclean_ends
-from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.fs import FileSystem, read_if_there, write_synced
 
 MOUNTED_NAME = "topics-mounted"
-"""An empty file of this machine alone: when a broker last started, ``topics`` was on another file system than the rest."""
+"""A file of this machine alone: when a broker last started, ``topics`` was on another file system than the rest, the one with
+this word. Empty where that could not be written, and of an older version."""
+WORD_NAME = "+mounted"
+"""The file in such a ``topics`` that has the word. No topic has this name, and who copies ``topics/*`` copies it, too."""
+_WORD = re.compile(rb"[0-9a-f]{32}")
 OF_A_USED_DIRECTORY = frozenset((
     MOUNTED_NAME, "LOCK", "quarantine", "alerts.json", "amqp.json", "moves.json", "partitions.json", "webhooks.json",
 ))  # fmt: skip
@@ -53,8 +59,8 @@ def begin(fs: FileSystem, data_dir: str) -> None:
 
 
 def check_topics(fs: FileSystem, data_dir: str) -> None:
-    """Raise DataDirectoryError when ``topics`` is not there, or is a mount point without its file system: the directory looks
-    like one that never had a topic."""
+    """Raise DataDirectoryError when ``topics`` is not there, or was a file system of its own and is certainly not that one: the
+    directory looks like one that never had a topic."""
     names = {*fs.listdir(data_dir)}
     topics, mounted = f"{data_dir}/topics", f"{data_dir}/{MOUNTED_NAME}"
     if not fs.is_dir(topics):
@@ -63,25 +69,58 @@ def check_topics(fs: FileSystem, data_dir: str) -> None:
                 f"{data_dir} has no directory topics, and was used before, it has {min(there)}: mount the file system of its "
                 f"topics, or restore it from a backup; `mkdir {topics}` goes on without them"
             )
-    elif MOUNTED_NAME in names and not _is_mounted(fs, data_dir) and not topic_names(fs, data_dir):
+    elif MOUNTED_NAME in names and not _may_be_right(fs, data_dir):
+        if topic_names(fs, data_dir):
+            raise DataDirectoryError(
+                f"{topics} has other topics than those of the last start, which were on a file system of their own: mount that "
+                f"one; `rm {mounted}` goes on with the topics that are there"
+            )
         raise DataDirectoryError(
             f"{topics} is empty, and was a file system of its own before: mount it; `rm {mounted}` goes on without its topics"
         )
 
 
+def _may_be_right(fs: FileSystem, data_dir: str) -> bool:
+    """Whether ``topics`` may be what it was at the start that left ``topics-mounted``, or a copy of it in another place."""
+    known = _word(fs, f"{data_dir}/{MOUNTED_NAME}")
+    return (_is_mounted(fs, data_dir) or bool(topic_names(fs, data_dir))) and (
+        not known or _word(fs, f"{data_dir}/topics/{WORD_NAME}") in (known, "")
+    )
+
+
 def note_mounted(fs: FileSystem, data_dir: str) -> None:
-    """Note for ``check_topics`` whether ``topics`` is a file system of its own. A disk that refuses, such as a full one,
-    leaves that to the next start."""
-    path = f"{data_dir}/{MOUNTED_NAME}"
+    """Note for ``check_topics`` whether ``topics`` is a file system of its own, and which. A disk that refuses, such as a full
+    one, leaves that to the next start."""
+    topics, mounted = f"{data_dir}/topics", f"{data_dir}/{MOUNTED_NAME}"
+    word = f"{topics}/{WORD_NAME}"
     with suppress(OSError):
-        mounted = _is_mounted(fs, data_dir)
-        if mounted == fs.exists(path):
+        if not _is_mounted(fs, data_dir):
+            for directory, path in ((data_dir, mounted), (topics, word)):
+                if fs.exists(path):  # a word that stays below a mount point would pass for that of what is mounted there
+                    fs.unlink(path)
+                    fs.sync_dir(directory)
             return
-        if mounted:
-            fs.open(path, create=True).close()
-        else:
-            fs.unlink(path)
-        fs.sync_dir(data_dir)
+        if not fs.exists(mounted):
+            fs.open(mounted, create=True).close()
+            fs.sync_dir(data_dir)
+        found, known = _word(fs, word), _word(fs, mounted)
+        if not found:
+            found = known or secrets.token_hex(16)
+            write_synced(fs, word, found.encode())
+            fs.sync_dir(topics)
+        if known != found:
+            write_synced(fs, mounted, found.encode())  # half of it counts as none
+
+
+def _word(fs: FileSystem, path: str) -> str | None:
+    """The word in a file; "" for one without a whole word, or that cannot be read; None without a file."""
+    try:
+        data = read_if_there(fs, path)
+    except OSError:
+        return ""
+    if data is None:
+        return None
+    return data.decode() if _WORD.fullmatch(data) else ""
 
 
 def _is_mounted(fs: FileSystem, data_dir: str) -> bool:

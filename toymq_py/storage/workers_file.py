@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import FileSystem, replace_file
+from toymq_py.storage.restoring import check_restored
 from toymq_py.storage.topic_directories import LEFT_BY_PROCESSES, check_topics, topic_names
 
 FILE_NAME = "workers.json"
@@ -130,6 +131,13 @@ def check_undivided(fs: FileSystem, data_dir: str) -> None:
             f"{data_dir} is divided over {number} workers: `toymq serve --workers {number}` serves it, and the other "
             f"commands take the directory of one worker after the other, such as {worker_path(data_dir, 0)}"
         )
+
+
+def check_usable(fs: FileSystem, data_dir: str) -> None:
+    """Raise DataDirectoryError when the directory was used, and its topics are not there for one process. Blocks."""
+    check_restored(fs, data_dir)
+    check_undivided(fs, data_dir)
+    check_topics(fs, data_dir)
 
 
 def check_dividable(fs: FileSystem, directory: str) -> None:

@@ -179,6 +179,14 @@ class SubscriptionRegistry:
         for made in list(self._watchers):
             made(topic)
 
+    def are_of_patterns(self, topic: Topic) -> bool:
+        """Whether each consumer of a topic is one of patterns alone, which would make it anew."""
+        attached = [(*channel.sessions, *channel.polls) for channel in topic.channels.values()]
+        return all(
+            parts and all(isinstance(part.lessee, MultiSubscription) and part.lessee.pattern is not None for part in parts)
+            for parts in attached
+        )
+
     def rejoin(self, topic: Topic, ended: Sequence[Subscription]) -> None:
         """Attach the pattern subscriptions among those that a seek has ended: they go on from the new position. ``CLOSED`` of a
         topic leaves no way to ask for it again, since the pattern is subscribed still (ADR 0109)."""

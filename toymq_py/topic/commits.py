@@ -35,6 +35,8 @@ class TopicCommits(CommitListener):
         self._retention = retention
         self._metrics: Metrics = context.metrics
         self._waiters: dict[Callable[[], None], None] = {}
+        self.on_failed: Callable[[], None] = lambda: None
+        """Called when publishes were refused by their commit."""
 
     def when_committed(self, call: Callable[[], None]) -> Callable[[], object]:
         """Call ``call`` once, at the next commit or when the topic is deleted. Returns: what withdraws it."""
@@ -71,6 +73,7 @@ class TopicCommits(CommitListener):
 
     def failed(self, keys: list[bytes]) -> None:
         self._publisher.failed(keys)
+        self.on_failed()
 
     def sealed(self) -> None:
         self._retention.apply()

@@ -62,6 +62,11 @@ class SettingsQueue:
         self._log_incarnation = log_incarnation
         self._waiting: deque[tuple[Callable[[], None], Done | None]] = deque()  # the one at the head runs
 
+    @property
+    def asked(self) -> bool:
+        """Whether ``topic.json`` is there, or somebody waits for it."""
+        return self.incarnation is not None or bool(self._waiting)
+
     def change(self, make: Change, done: Done) -> None:
         """Queue a change. ``done`` is called when it is on stable storage and in use, or with the error."""
         self._waiting.append((lambda: self._begin(make, done), done))

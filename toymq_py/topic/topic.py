@@ -329,8 +329,8 @@ class Topic:
 
     @property
     def unused(self) -> bool:
-        """Whether the topic never had a record or a consumer since the start."""
-        return not self.channels and not self.committer.next_id and not self.log.segments
+        """Whether the topic never had a record or a consumer since the start. A refused publish may have left its segment."""
+        return not self.channels and not self.committer.next_id and not any(each.end for each in self.log.segments)
 
     def records_lost(self, first: int, last: int) -> None:
         """Ack records that a read found lost, and keep later records out of the damaged segment."""

@@ -272,7 +272,46 @@ def test_each_change_of_a_binding_is_in_the_audit_trail(tmp_path: Path, auth: Pa
             for kind, about in (("queue", "topic=orders source=amq.topic routing_key=a.#"),
                                 ("exchange", "exchange=amq.fanout source=amq.topic routing_key=b"))
         ),
-        "administer topic=orders token=works address=127.0.0.1 via=amqp result=FORBIDDEN",
+        "administer topic=orders source=amq.topic routing_key=a.# token=works address=127.0.0.1 via=amqp result=FORBIDDEN",
+    ]  # fmt: skip
+
+
+def test_what_changes_nothing_or_is_refused_is_told_as_what_it_is(tmp_path: Path, auth: Path) -> None:
+    """What was gone before was deleted with OK, and refusals named an exchange as a topic, and no source or routing key."""
+    auth.write_text(table("all", RIGHTS) + table("reads", 'subscribe = ["orders"]'))
+    refused = (
+        ("exchange.declare", {"exchange": "other", "type": "fanout"}, "administer exchange=other"),
+        ("exchange.declare", {"exchange": "news", "type": "fanout", "durable": True}, "declare exchange=news"),
+        ("exchange.delete", {"exchange": "news"}, "administer exchange=news"),
+        ("exchange.bind", {"destination": "amq.fanout", "source": "news", "routing_key": "b"},
+         "administer exchange=amq.fanout source=news routing_key=b"),
+        ("queue.unbind", {"queue": "orders", "exchange": "news", "routing_key": "a"},
+         "administer topic=orders source=news routing_key=a"),
+        ("queue.declare", {"queue": "other"}, "declare topic=other"),
+        ("queue.purge", {"queue": "orders"}, "administer topic=orders"),
+        ("queue.delete", {"queue": "orders"}, "administer topic=orders"),
+    )  # fmt: skip
+    with BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0", "--auth-file", str(auth)) as broker:
+        with AmqpWire(broker.amqp).login(password=token("all")) as wire:
+            for _ in range(2):
+                declare(wire, "orders")
+                wire.ask(1, "exchange.declare", exchange="news", type="fanout", durable=True)
+        for method, values, _ in refused:
+            with AmqpWire(broker.amqp).login(password=token("reads")) as wire:
+                wire.send(1, method, **values)
+                assert wire.closed_with()[0] == 403, method
+        with AmqpWire(broker.amqp).login(password=token("all")) as wire:
+            for _ in range(2):
+                wire.ask(1, "exchange.delete", exchange="news")
+                wire.ask(1, "queue.delete", queue="orders")
+        broker.terminate()
+        _, trail = broker.ended()
+    told = [line.partition("action=")[2] for line in trail.splitlines() if "action=" in line]
+    of_all, of_reads = (f"token={name} address=127.0.0.1 via=amqp result=" for name in ("all", "reads"))
+    assert told == [
+        f"queue.declare topic=orders {of_all}OK", f"exchange.declare exchange=news {of_all}OK",
+        *(f"{what} {of_reads}FORBIDDEN" for _, _, what in refused),
+        f"exchange.delete exchange=news {of_all}OK", f"queue.delete topic=orders {of_all}OK",
     ]  # fmt: skip
 
 
@@ -297,6 +336,6 @@ def test_each_refusal_is_in_the_audit_trail(tmp_path: Path, auth: Path) -> None:
         broker.terminate()
         _, trail = broker.ended()
         for action, name, result in (
-            ("login", "-", "AUTH_REQUIRED"), ("publish", "all", "FORBIDDEN"), ("login", "goes", "AUTH_FAILED")
+            ("login", "-", "AUTH_REQUIRED"), ("publish topic=orders.dlq", "all", "FORBIDDEN"), ("login", "goes", "AUTH_FAILED")
         ):  # fmt: skip
             assert f"action={action} token={name} address=127.0.0.1 via=amqp result={result}" in trail

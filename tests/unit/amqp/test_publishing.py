@@ -31,7 +31,7 @@ def publishes(commit: FakeCommit) -> Publishes:
     broker = SimpleNamespace(has=lambda name: True, topic_to_publish=lambda name: SimpleNamespace(publish=publish))
     queues = SimpleNamespace(broker=broker, expiries=SimpleNamespace(of_topic=lambda name: None))
     return Publishes(
-        cast(Queues, queues), Held(), confirmed=lambda count, stored: None, refused=lambda error, as_declared: None,
+        cast(Queues, queues), Held(), confirmed=lambda count, stored: None, refused=lambda error, topic, as_declared: None,
         progress=lambda: None, waits_for_space=lambda: False,
     )  # fmt: skip
 

@@ -65,6 +65,8 @@ def test_a_group_without_a_leader_is_away_once_a_failover_would_be_over() -> Non
     assert str(error) == f"group b has the topic there, and {problem}"
     assert str(error.moved) == f"{addresses} (group b) has the topic there, and {problem}"
     assert (error.code, error.retryable) == ("PLACEMENT_UNKNOWN", True)
+    error = group_views.moved_to(picture(), "b", "new", 12.3, "is to have")
+    assert str(error) == f"group b is to have the topic new, and {problem}", "it has not, where CREATE has just named the group"
 
 
 def test_no_topic_is_made_in_a_group_that_is_away() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -19,7 +20,8 @@ class Threads:
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
         def run() -> None:
             job()
-            self._loop.call_soon_threadsafe(done)
+            with suppress(RuntimeError):  # the caller did not wait for this, and the test is over
+                self._loop.call_soon_threadsafe(done)
 
         self._started.append(threading.Thread(target=run))
         self._started[-1].start()

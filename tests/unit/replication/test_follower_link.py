@@ -16,10 +16,12 @@ from tests.support.fake_leader import (
     keep_all,
 )
 from tests.support.link_rig import FollowerRig, shared_files, until
+from toymq_py.errors import DataDirectoryError
 from toymq_py.replication.follower_link import EndReason, FollowEnd
 from toymq_py.replication.handshake import Lead, Refused, StreamFrom, encode
 from toymq_py.replication.manifest import Action, FilePlan, JoinPlan, encode_plan
 from toymq_py.replication.operations import Copy, Plan
+from toymq_py.storage.fs import RealFileSystem
 
 
 @pytest.fixture
@@ -115,3 +117,44 @@ async def test_a_follower_that_is_cancelled_leaves_its_directory_alone(leader: F
     await asyncio.sleep(0.05)
     assert shared_files(follower.root) == before
     assert follower.file.record.copying
+
+
+async def test_no_copy_begins_in_an_empty_mount_point(
+    leader: FakeLeader, follower: FollowerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was filled with copies, and the older copy behind the next mount counted as in sync. A node may never have led."""
+
+    async def play(_: object) -> None:
+        await leader.lead()
+        leader.writer.close()
+
+    leader.play = play
+    topics, inode = follower.root / "topics", RealFileSystem.inode
+    with monkeypatch.context() as patch:
+        patch.setattr(RealFileSystem, "inode", lambda fs, path: (int(path == str(topics)), inode(fs, path)[1]))
+        assert (await follow(follower, leader)).reason is EndReason.LOST
+    topics.rename(follower.root / "away")
+    topics.mkdir()
+    leader.epoch = 8
+    before = sorted(follower.root.rglob("*"))
+    with pytest.raises(DataDirectoryError, match="topics is empty, and was a file system of its own before: mount it"):
+        await follow(follower, leader, epoch=8)
+    assert (follower.file.record.promised, sorted(follower.root.rglob("*"))) == (7, before)
+    topics.rmdir()
+    (follower.root / "away").rename(topics)
+    assert (await follow(follower, leader, epoch=8)).reason is EndReason.LOST
+    assert follower.file.record.promised == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("workers.json", "toymq workers"), ("topics.restoring/t", "run `toymq restore` again")]
+)  # fmt: skip
+async def test_nor_in_a_directory_that_cannot_be_served(
+    leader: FakeLeader, follower: FollowerRig, name: str, says: str
+) -> None:  # fmt: skip
+    """Once elected its broker did not start."""
+    (follower.root / "topics").rename(follower.root / "away")
+    (follower.root / name).parent.mkdir(exist_ok=True)
+    (follower.root / name).write_bytes(b"")
+    with pytest.raises(DataDirectoryError, match=says):
+        await follow(follower, leader)

@@ -12,6 +12,7 @@ from tests.support.node_rig import TTL_S, UUID, NodeRig, Running, Scenario, simu
 from tests.support.simulated_etcd import LATE_S, Loss
 from toymq_py.errors import DataDirectoryError, LeaseLost, TermEnded
 from toymq_py.replication.agreement import Member, Outcome, Request, RequestKind
+from toymq_py.replication.follower_link import FollowEnd
 
 Run = Callable[..., None]
 
@@ -451,5 +452,21 @@ def test_etcd_that_does_not_answer_is_waited_for(run: Run) -> None:
         assert "etcd does not answer" in n1.node.waits_for
         rig.etcd.away = False
         await rig.led_by(n1)
+
+    run(scenario)
+
+
+def test_a_node_whose_topics_are_away_waits_for_them_and_follows_then(run: Run) -> None:
+    async def scenario(rig: NodeRig) -> None:
+        n1 = rig.start("n1")
+        await rig.led_by(n1)
+        n2 = rig.start("n2")
+        follow, n2.link.follow = n2.link.follow, refuse  # type: ignore[method-assign]
+        await rig.until(lambda: n2.node.waits_for == "topics is empty: mount it", "it says so")
+        n2.link.follow = follow  # type: ignore[method-assign]
+        await rig.led_by(n1, in_sync=2)
+
+    async def refuse(leader: object, epoch: int) -> FollowEnd:
+        raise DataDirectoryError("topics is empty: mount it")
 
     run(scenario)

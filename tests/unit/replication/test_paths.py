@@ -11,7 +11,7 @@ from toymq_py.replication.paths import PATH_BYTES_MAX, is_deleted, is_directory,
 from toymq_py.storage.segment import BASE_ID_MAX, removed_name, segment_name
 
 OWN = {"offsets.json.tmp", "topics.restoring", "earlier", "backup.json", "LOCK", "toymq.sock", "workers.json",
-       "has-settings", "unclean-ends", "topics-mounted"}  # fmt: skip
+       "has-settings", "unclean-ends", "topics-mounted", "+mounted"}  # fmt: skip
 """Each replica has its own, or only commands for a stopped broker's directory make it, or (workers) no cluster has it."""
 
 

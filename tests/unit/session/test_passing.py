@@ -1,12 +1,13 @@
 """Commands that a session passes on to another worker, which follows a script."""
 
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.passing_rig import HERE, THERE, Rig, commands, rig_of_groups, running_rig
-from toymq_py.errors import Moved, PlacementUnknown
+from toymq_py.errors import Moved, NameBusy, PlacementUnknown
 from toymq_py.partitions import Partitioned, half_made
 from toymq_py.placement import worker_of
 from toymq_py.protocol import Publish
@@ -211,6 +212,56 @@ async def test_partitions_that_only_another_worker_knows_are_not_taken_for_the_w
         with pytest.raises(PlacementUnknown, match=f"^{half_made(THERE)}$"):
             rig.take(text.format(THERE) + "\n")
     assert rig.take(f"ACK {THERE} c 0\n"), "what names a message is for the worker to refuse"
+    rig.worker_knows(1)
+    assert rig.take(f"DESCRIBE {THERE}\n")
+
+
+async def test_the_loop_does_not_ask_the_disk_what_another_worker_knows(rig: Rig) -> None:
+    """Each SUB, PULL and DESCRIBE that was passed on asked it: one that hangs held all sessions."""
+    (command,), calls = commands(f"DESCRIBE {THERE}\n"), rig.disk.trace
+    with pytest.raises(NameBusy) as busy:
+        rig.passing.take(command, rig.refused)
+    busy.value.when_done(lambda: None)
+    assert calls == [], "a thread asks"
+    rig.threads.drain()
+    assert calls
+    assert rig.passing.take(command, rig.refused)
+    calls.clear()
+    assert rig.take(f"PULL {THERE} c 1\n")
+    assert calls == [], "and once, as long as nothing changes"
+    rig.worker_knows(1, Partitioned(THERE, 8))
+    for _ in range(2):
+        with pytest.raises(PlacementUnknown, match="has its partitions at some workers"):
+            rig.take(f"DESCRIBE {THERE}\n")
+
+
+@pytest.mark.parametrize("why", ["it changes", "it could not be read"])
+async def test_what_another_worker_knows_is_read_again_where_that_may_be_wrong(rig: Rig, why: str) -> None:
+    if why == "it changes":
+        rig.changes[1] += 1
+    else:
+        rig.worker_knows(1)
+        rig.disk.fail("read_file", 1, errno.EMFILE, sticky=True)
+    for _ in range(2):
+        (command,) = commands(f"DESCRIBE {THERE}\n")
+        with pytest.raises(NameBusy) as busy:
+            rig.passing.take(command, rig.refused)
+        busy.value.when_done(lambda: None)
+        rig.threads.drain()
+        assert rig.passing.take(command, rig.refused)
+
+
+async def test_what_was_read_for_a_command_is_of_no_other(rig: Rig) -> None:
+    """Meanwhile the topic is known here, too."""
+    (command,) = commands(f"DESCRIBE {THERE}\n")
+    with pytest.raises(NameBusy) as busy:
+        rig.passing.take(command, rig.refused)
+    rig.worker_knows(1, Partitioned(THERE, 8))
+    rig.partitioned.by_name[THERE] = Partitioned(THERE, 8)
+    busy.value.when_done(lambda: None)
+    rig.threads.drain()
+    assert rig.passing.take(command, rig.refused)
+    del rig.partitioned.by_name[THERE]
     rig.worker_knows(1)
     assert rig.take(f"DESCRIBE {THERE}\n")
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 
+from tests.support.mounts import mounted
 from tests.support.shares import one_in
 from tests.support.sim_disk import SimDisk
 from toymq_py.config.webhooks import Webhook
@@ -14,6 +15,7 @@ from toymq_py.errors import DataDirectoryError
 from toymq_py.partitions import Partitioned
 from toymq_py.placement import worker_of
 from toymq_py.storage import partitions_file, webhooks_file
+from toymq_py.storage.fs import remove_tree
 from toymq_py.storage.offline.redistribute import present, redistribute
 from toymq_py.storage.partitions_file import StoredPartitions
 from toymq_py.storage.topic_directories import topic_names
@@ -328,3 +330,30 @@ def test_no_data_directory() -> None:
     disk.mkdir(ROOT)
     with pytest.raises(DataDirectoryError, match="has neither topics nor workers"):
         redistribute(disk, ROOT, 2)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_mounted"), [(1, 3, ROOT), (3, 2, worker_path(ROOT, 2)), (2, 1, worker_path(ROOT, 1))]
+)  # fmt: skip
+def test_no_topic_goes_to_another_file_system_and_nothing_is_begun(
+    monkeypatch: pytest.MonkeyPatch, before: int, after: int, is_mounted: str
+) -> None:  # fmt: skip
+    """It ended with "Invalid cross-device link" in the middle, each time, and nothing served the directory from then on."""
+    disk = made(before)
+    found = disk.snapshot()
+    with monkeypatch.context() as patch:
+        mounted(patch, is_mounted)
+        with pytest.raises(DataDirectoryError, match=rf"^topic t\d\S* would go from {is_mounted}/topics .*different file sys"):
+            redistribute(disk, ROOT, after)
+    assert disk.snapshot() == found
+    redistribute(disk, ROOT, after)
+    check(disk, after)
+
+
+def test_topics_that_stay_on_mounted_file_systems_are_in_the_way_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = made(1)
+    for topic in TOPICS:
+        remove_tree(disk, f"{ROOT}/topics/{topic}")
+    mounted(monkeypatch, ROOT)
+    redistribute(disk, ROOT, 2)
+    assert load(disk, ROOT) == 2

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.backups import contents
 from tests.support.broker_rig import BrokerRig
 from toymq_py.believed_time import BELIEVED_AFTER_S
 
@@ -81,3 +82,38 @@ def test_segments_leave_the_disk_for_the_bucket_by_the_believed_time_too() -> No
     assert retention.evictable() == []
     rig.advance(BELIEVED_AFTER_S)
     assert retention.evictable() != []
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("right", ["before", "between", "in it"])
+def test_a_clock_that_was_ahead_and_then_behind_drops_nothing_that_is_young(right: str, restart: bool) -> None:
+    """What it had stored while it was ahead was as old as what it stored while it was behind: it went, minutes old."""
+    rig = limited(retain_max_age=7 * 86400_000)
+    if right == "before":
+        rig.publish("t", b"right")
+        rig.clock.jump_wall(TEN_YEARS_S)
+        rig.reopen()
+        rig.broker.topic("t").committer.begin_segment()
+    else:
+        if right == "in it":
+            rig.publish("t", b"right")
+        rig.clock.jump_wall(TEN_YEARS_S)
+    rig.publish("t", b"ahead")
+    rig.clock.jump_wall(-TEN_YEARS_S)
+    if right == "between":
+        rig.publish("t", b"right")
+    rig.clock.jump_wall(-TEN_YEARS_S)
+    rig.reopen()
+    rig.publish("t", b"behind")
+    rig.advance(1)
+    rig.clock.jump_wall(TEN_YEARS_S)
+    if restart:
+        rig.reopen()
+    rig.publish("t", b"right again")
+    for _ in range(3):
+        rig.advance(1200)
+        rig.broker.topic("t").retention.apply()
+    assert {*contents(rig, "t").values()} >= {b"right", b"ahead", b"right again"}, "all that the clock behind has not dated"
+    rig.advance(8 * 86400)
+    rig.broker.topic("t").retention.apply()
+    assert rig.broker.topic("t").log.first_id == 4

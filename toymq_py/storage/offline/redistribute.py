@@ -67,8 +67,9 @@ def redistribute(
     if known and division == Division(number):
         fs.sync_dir(root)  # a run that was killed may have said so last
         return
-    store(fs, root, Division(division.number, number))
     homes = [_home(root, number, worker) for worker in range(number)]
+    _check_mounts(fs, root, homes)
+    store(fs, root, Division(division.number, number))
     for path in (f"{root}/workers", *homes, *(f"{home}/topics" for home in homes)):
         fs.mkdir(path)
     for path in (*(f"{home}/topics" for home in homes), *homes, f"{root}/workers", root):
@@ -141,6 +142,23 @@ def _check(fs: FileSystem, root: str) -> dict[str, dict[str, StoredPartitions]]:
                 )
     _united(tables)
     return tables
+
+
+def _check_mounts(fs: FileSystem, root: str, homes: list[str]) -> None:
+    """Raise DataDirectoryError when a topic would go to another file system: nothing is renamed there."""
+    def device(directory: str) -> int:
+        topics = f"{directory}/topics"
+        return fs.inode(topics if fs.is_dir(topics) else root)[0]
+
+    devices = {directory: device(directory) for directory in (*_directories(fs, root), *homes)}
+    for directory in _directories(fs, root):
+        for topic in topic_names(fs, directory) if len({*devices.values()}) > 1 else ():
+            home = homes[worker_of(topic, len(homes))]
+            if devices[home] != devices[directory]:
+                raise DataDirectoryError(
+                    f"topic {topic} would go from {directory}/topics to {home}/topics, and these are different file systems: "
+                    f"copy the topics of each that is mounted to the file system of {root}, in the place of the mount, first"
+                )
 
 
 def _united(tables: dict[str, dict[str, StoredPartitions]]) -> dict[str, StoredPartitions]:

@@ -25,7 +25,7 @@ from toymq_py.records import IdRange
 from toymq_py.storage import checked_json, evicted, offsets, segment_heads, topic_settings
 from toymq_py.storage.checked_json import Unreadable
 from toymq_py.storage.dirlock import DirectoryLock
-from toymq_py.storage.fs import FileSystem, copy_file
+from toymq_py.storage.fs import FileSystem, copy_file, move_file
 from toymq_py.storage.id_ranges import subtract, union
 from toymq_py.storage.offline import given_up
 from toymq_py.storage.offline.beside import BESIDE
@@ -131,7 +131,7 @@ def _put_aside(fs: FileSystem, data_dir: str, directory: str, name: str, run: in
         fs.mkdir(f"{path}/{part}")
         fs.sync_dir(path)
         path = f"{path}/{part}"
-    fs.rename(f"{directory}/{name}", f"{grave}/{name}")
+    move_file(fs, f"{directory}/{name}", f"{grave}/{name}")
     fs.sync_dir(grave)
     fs.sync_dir(directory)
     return TopicRepair(name, quarantined=[name], notes=[note])
@@ -279,7 +279,7 @@ class _TopicRepairer:
         """Move to the quarantine what is there in the place of a file: of any size, and not opened."""
         self._dig()
         name = file.rpartition("/")[2]
-        self._fs.rename(file, f"{self._grave}/{name}")
+        move_file(self._fs, file, f"{self._grave}/{name}")
         self._fs.sync_dir(self._grave)
         self._fs.sync_dir(self._path)
         self._done.quarantined.append(name)

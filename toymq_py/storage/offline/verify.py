@@ -15,14 +15,13 @@ from toymq_py.storage import offsets, partitions_file, topic_settings
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.id_ranges import above, record_range, subtract
 from toymq_py.storage.offline.beside import BESIDE
-from toymq_py.storage.restoring import check_restored
 from toymq_py.storage.scanner import Progress
 from toymq_py.storage.segment import UNLESS_UNACKNOWLEDGED, load_sidecar, parse_segment_name
 from toymq_py.storage.segment_heads import FILE_NAME as HEADS_NAME
 from toymq_py.storage.segment_heads import MORE_MAY_BE_GONE, list_segment_files
 from toymq_py.storage.segment_inventory import InventoryEntry, SegmentStatus, segment_inventory
-from toymq_py.storage.topic_directories import check_topics, no_directories, topic_names
-from toymq_py.storage.workers_file import check_undivided
+from toymq_py.storage.topic_directories import no_directories, topic_names
+from toymq_py.storage.workers_file import check_usable
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +61,7 @@ def check_data_directory(fs: FileSystem, data_dir: str) -> None:
     """Raise DataDirectoryError unless the directory has a topics directory."""
     if not fs.is_dir(data_dir):
         raise DataDirectoryError(f"there is no directory {data_dir}")
-    check_restored(fs, data_dir)
-    check_undivided(fs, data_dir)
-    check_topics(fs, data_dir)
+    check_usable(fs, data_dir)
     if not fs.is_dir(f"{data_dir}/topics"):
         raise DataDirectoryError(f"{data_dir} is not a data directory: it has no topics directory")
 

@@ -1,0 +1,20 @@
+"""``topics`` on a file system of its own."""
+
+import errno
+
+import pytest
+
+from tests.support.sim_disk import SimDisk
+
+
+def mounted(monkeypatch: pytest.MonkeyPatch, directory: str) -> None:
+    """Have ``topics`` in a directory be a file system of its own: another device, to and from which nothing is renamed."""
+    inode, rename, topics = SimDisk.inode, SimDisk.rename, f"{directory}/topics"
+
+    def rename_within(disk: SimDisk, old: str, new: str) -> None:
+        if old.startswith(f"{topics}/") != new.startswith(f"{topics}/"):
+            raise OSError(errno.EXDEV, "Invalid cross-device link", old)
+        rename(disk, old, new)
+
+    monkeypatch.setattr(SimDisk, "inode", lambda disk, path: (int(path == topics), inode(disk, path)[1]))
+    monkeypatch.setattr(SimDisk, "rename", rename_within)
