@@ -206,6 +206,7 @@ class Load:
 
     def __init__(self, publishers: Sequence[Publisher], subscribers: Sequence[Subscriber], meter: Meter) -> None:
         self._publishers = publishers
+        self._subscribers = subscribers
         links: list[Publisher | Subscriber] = [*publishers, *subscribers]
         self._links = {link.socket.fileno(): link for link in links}
         self._meter = meter
@@ -222,6 +223,11 @@ class Load:
         self._epoll.close()
         for link in self._links.values():
             link.socket.close()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether since the counters began of each kind that it has, publishes and deliveries, one is completed."""
+        return bool((self._meter.acked or not self._publishers) and (self._meter.delivered or not self._subscribers))
 
     def run(self, until: Callable[[int], bool]) -> int:
         """Drive the load until ``until(now_us)``, asked after every turn; returns that time. Call it again to go on.

@@ -122,21 +122,21 @@ def measure_with_pings(broker: Broker, traffic: Traffic, plan: Plan, label: str)
 
 
 def timed(load: Load, meter: Meter, plan: Plan, broker_cpu_s: Callable[[], float], label: str) -> dict[str, float]:
-    """Warm up, then measure for the plan's seconds, and until a message is completed. Raises: BenchError."""
+    """Warm up, then measure for the plan's seconds, and until the load ``has_begun``. Raises: BenchError."""
     with phase(label, 100 * (plan.warmup_s + plan.seconds)) as bar:
         began = now_us()
 
-        def reached(end_us: float, completed: int = 0) -> Callable[[int], bool]:
+        def reached(end_us: float, *, begun: bool = False) -> Callable[[int], bool]:
             def until(now: int) -> bool:
                 bar.at((now - began) / 1e4)
-                return now >= end_us and meter.acked + meter.delivered >= completed
+                return now >= end_us and (load.has_begun or not begun)
 
             return until
 
         start = load.run(reached(began + plan.warmup_s * 1e6))
         meter.reset()
         cpu_s, own_s = broker_cpu_s(), time.process_time()
-        span_s = (load.run(reached(start + plan.seconds * 1e6, completed=1)) - start) / 1e6
+        span_s = (load.run(reached(start + plan.seconds * 1e6, begun=True)) - start) / 1e6
         cpu_s, own_s = broker_cpu_s() - cpu_s, time.process_time() - own_s
     return {
         "publishes_per_s": meter.acked / span_s,

@@ -41,6 +41,8 @@ def test_a_run_waits_for_its_first_message(target: Broker) -> None:
     """On a busy machine none may be completed in the time of a short run."""
     values = measure(target, Traffic(producers=1, window=1, size=20), Plan(0.0, 0.0), "load")
     assert values["publishes_per_s"] > 0
+    both = measure(target, Traffic(producers=1, window=1, size=20, consumers=1), Plan(0.0, 0.0), "load")
+    assert min(both["publishes_per_s"], both["deliveries_per_s"]) > 0, "of each kind one"
 
 
 def test_with_several_workers_each_connection_is_to_the_one_that_has_the_topic(tmp_path: Path) -> None:
