@@ -6,7 +6,7 @@ Sans-IO; both clients' subscriptions are thin shells around it.
 import logging
 import math
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum
 from typing import Any, TypeVar
 from weakref import ref
@@ -220,6 +220,11 @@ class Feed:
         if not waiting:
             self._with_repeats = None
         return push
+
+    def handed_out(self, pulled: Iterable[MessagePush]) -> None:
+        """The application has what a pull gave."""
+        if any(push.attempt > 1 for push in pulled):
+            self.careful = CAREFUL_MESSAGES
 
     def put_back(self, push: MessagePush) -> None:
         """Hand out a delivery again, before all others: the application did not get it."""

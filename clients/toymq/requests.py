@@ -357,7 +357,12 @@ def pull(command: protocol.Pull, wait_s: float, conversation: Conversation, feed
 
     command = replace(command, wait_ms=round(wait_s * 1000), lease=conversation.lease_of(feed))
     slot = PullSlot(command, unwanted)
-    return Request(slot, lambda _: slot.messages, wait_s, command.topic)
+
+    def taken(_: protocol.Reply) -> list[protocol.MessagePush]:
+        feed.handed_out(slot.messages)
+        return slot.messages
+
+    return Request(slot, taken, wait_s, command.topic)
 
 
 def give_back(conversation: Conversation, feed: Feed, messages: Sequence[protocol.MessagePush]) -> None:

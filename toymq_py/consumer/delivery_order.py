@@ -46,8 +46,9 @@ class DeliveryOrder:
         turns = self._open if late or not self._behind else self._behind
         return next(iter(turns.values()))[0] if turns else None
 
-    def timed_out(self) -> None:
-        """A time-out has counted: what is delivered from now on is not behind that message."""
+    def timed_out(self) -> int:
+        """A time-out has counted: what is delivered from now on is not behind that message. Returns: the next turn."""
         self._behind.update(self._open)
         self._open = {}
         self._newest = None
+        return self._turn + 1

@@ -71,14 +71,16 @@ class Lessee:
     ``active``: of how many topics it is the active one, with mode=single (ADR 0186). ``settles``: it settles what it
     takes at once, for good, and so takes from a consumer that has as many unacked messages as it may (ADR 0234).
     ``order``: in which order it got what it holds, where it takes from several topics; None of one topic (ADR 0256).
+    ``mark``: what was delivered before the last time-out that counted has a lower turn.
     """
 
-    __slots__ = ("active", "inflight", "late", "number", "order", "settles", "uncounted", "wants_room", "window")
+    __slots__ = ("active", "inflight", "late", "mark", "number", "order", "settles", "uncounted", "wants_room", "window")
 
     def __init__(self, window: int) -> None:
         self.active = 0
         self.inflight = 0
         self.late = False
+        self.mark = 0
         self.number = 0
         self.order: DeliveryOrder | None = None
         self.settles = False
@@ -90,6 +92,18 @@ class Lessee:
         """Whether of what it holds, over all tables, the message that counts an attempt is in this one. Assumes that it holds
         some there."""
         return self.order is None or self.order.first(late=self.late) is table
+
+    def counts(self, table: object, run: "LeaseRun") -> bool:
+        """As ``counts_in``, of a run there. While it is late it hangs on the message that was counted: what it had behind that
+        counts nothing."""
+        return not (self.late and run.turn < self.mark) and self.counts_in(table)
+
+    def timed_out(self) -> None:
+        """A time-out has counted."""
+        if self.order is None:
+            self.mark += 1
+        else:
+            self.mark = self.order.timed_out()
 
     def on_capacity(self) -> None:
         """Called by the channel when there is room after ``wants_room``."""
@@ -106,7 +120,7 @@ class LeaseRun:
     this run; both mean nothing while READY or HELD. ``attempt`` counts deliveries so far; 0 when all
     were given back uncounted, ``spared`` when one of those had been written (ADR 0053). ``delivered``
     spans them in time, those of all ids that were merged; None when it is not known. ``turn``: in the
-    owner's ``DeliveryOrder``, 0 without. ``reason`` is why it is HELD. ``ticket`` names the one heap
+    owner's ``DeliveryOrder``, else its ``mark``. ``reason`` is why it is HELD. ``ticket`` names the one heap
     entry that stands for this run; None when there is none (yet, or any more).
     """
 
@@ -214,7 +228,7 @@ def attempts_if_killed(runs: Iterable[LeaseRun], table: object = None) -> Iterat
         if run.state is INFLIGHT and run.deadline != inf:
             if run.owner not in seen:
                 seen.add(run.owner)
-                if run.owner is None or run.owner.counts_in(table):
+                if run.owner is None or run.owner.counts(table, run):
                     yield first, first, attempt
                     first += 1
             attempt -= 1

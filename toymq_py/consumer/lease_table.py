@@ -250,8 +250,8 @@ class LeaseTable(RunList):
             due.append(run)
             self._deadlines.pop()
         late = [run.owner for run in due if run.owner is not None]
-        for order in [owner.order for owner in self._return(due) if owner.order is not None]:
-            order.timed_out()
+        for owner in self._return(due):
+            owner.timed_out()
         for owner in late:
             owner.late = True
         return bool(due)
@@ -396,7 +396,7 @@ class LeaseTable(RunList):
 
     def _return(self, changed: list[LeaseRun]) -> list[Lessee]:
         """Make timed runs READY: a few by looking each up, many with one pass. Of a lessee's leases that end without an answer
-        only the lowest id that it holds counts as attempted, if ``Lessee.counts_in`` says so. Returns: of whom one counted."""
+        only the lowest id that it holds counts as attempted, if ``Lessee.counts`` says so. Returns: of whom one counted."""
         counted: list[Lessee] = []
         lowest = lowest_run_by_lessee(changed)
         kept = {owner: owner.inflight for owner in lowest}
@@ -407,7 +407,7 @@ class LeaseTable(RunList):
                     run.spare()
         for owner, run in lowest.items():
             i = self._index(run.first)
-            if (kept[owner] and self._holds_below(owner, i)) or owner.uncounted or not owner.counts_in(self):
+            if (kept[owner] and self._holds_below(owner, i)) or owner.uncounted or not owner.counts(self, run):
                 run.spare()
                 continue
             counted.append(owner)
@@ -482,7 +482,7 @@ class LeaseTable(RunList):
         """Returns: the turn of the delivery."""
         self._totals[INFLIGHT] += messages
         owner.inflight += messages
-        return 0 if owner.order is None else owner.order.delivered(self, messages)
+        return owner.mark if owner.order is None else owner.order.delivered(self, messages)
 
     def _discount(self, run: LeaseRun, messages: int) -> None:
         self._totals[run.state] -= messages

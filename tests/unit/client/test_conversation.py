@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.conversing import GREETING, GREETING_LEASE, GREETING_UNCOUNTED, Conversing, ids_of, message
+from toymq import requests
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import ConsumerDeleted, TakenOver
 from toymq.pending_replies import CallSlot
@@ -214,6 +215,19 @@ def test_acks_are_to_be_sent_at_once_behind_a_message_that_was_delivered_before(
     peer.hear(message(3) + message(4))
     ids_of(feed)
     assert [peer.conversation.ack(feed, "t", msg_id) for msg_id in (3, 4)] == [True, False]
+
+
+@pytest.mark.parametrize(("attempt", "at_once"), [(1, False), (2, True)])
+def test_acks_of_a_pull_are_to_be_sent_at_once_when_some_of_it_was_delivered_before(attempt: int, at_once: bool) -> None:
+    """As of a subscription: a worker that pulled ten jobs and a poison never got rid of it, and did the ninth twenty times."""
+    peer = Conversing()
+    feed = Feed(Subscribe("t", "c"), lambda: None)
+    feed.pulled = True
+    request = requests.pull(requests.pull_command("t", "c", 3, 0.0, None, None), 0.0, peer.conversation, feed)
+    peer.conversation.send_now(request.slot)
+    peer.hear(message(0) + message(1, attempt=attempt) + b"OK 2\n")
+    assert [push.msg_id for push in request.result()] == [0, 1]
+    assert [peer.conversation.ack(feed, "t", msg_id) for msg_id in (0, 1)] == [at_once, at_once]
 
 
 @pytest.mark.parametrize(("greeting", "said"), [(GREETING, "UNSUB t c"), (GREETING_UNCOUNTED, "UNSUB t c uncounted=1")])

@@ -302,7 +302,29 @@ def test_a_lease_ends_at_its_deadline_and_not_before() -> None:
     assert not it.tick(30.5)
     assert it.tick(1000.0)
     assert it.next_deadline() is None
-    assert all_ready(it) == [(0, 0, 2), (1, 1, 1), (2, 2, 2), (3, 3, 1)], "of each that ends, the lowest counts"
+    assert all_ready(it) == [(0, 0, 2), (1, 3, 1)], "what it had behind the one that counted does not"
+
+
+def test_a_worker_that_hangs_counts_one_message_a_time_out_whenever_the_others_were_delivered() -> None:
+    """Leases that began at different times end at different times, and each was the lowest then: five of five counted."""
+    it = Consumer("c", start=0, since_ns=1)
+    for msg_id in range(5):
+        it.take_fresh(S, msg_id, msg_id, 30.0 + msg_id)
+    for now in range(30, 35):
+        assert it.tick(float(now))
+    assert [it.take_ready(S, 5, 65.0), it.take_ready(S, 5, 66.0)] == [[(0, 0, 2), (1, 4, 1)], []]
+    assert it.tick(65.0)
+    assert all_ready(it) == [(0, 0, 3), (1, 4, 1)], "what it got behind that counts by itself"
+
+
+def test_a_worker_that_has_settled_something_hangs_on_another_message() -> None:
+    it = Consumer("c", start=0, since_ns=1)
+    it.take_fresh(S, 0, 0, 30.0)
+    it.take_fresh(S, 1, 2, 31.0)
+    it.tick(30.0)
+    it.ack([(1, 1)])
+    it.tick(31.0)
+    assert all_ready(it) == [(0, 0, 2), (2, 2, 2)]
 
 
 def test_merged_deadlines_never_expire_early() -> None:
