@@ -37,6 +37,8 @@ class Row:
     acked: bool = False
     turn: int = 0
     """Of all deliveries, which it was."""
+    again: bool = False
+    """That it had been delivered before."""
     behind: bool = False
     """Its holder had it when a time-out counted an attempt of what stood before it."""
 
@@ -161,7 +163,7 @@ class SharedMachine(RuleBasedStateMachine):
                 assert row.holder is None, f"{delivery.topic} {msg_id} is with another worker"
                 assert row.delayed_until <= self.now, f"{delivery.topic} {msg_id} comes before its backoff is over"
                 row.attempts += 1
-                row.delivered = True
+                row.again, row.delivered = row.delivered, True
                 assert delivery.attempt == row.attempts, f"{delivery.topic} {msg_id}"
                 row.holder, row.deadline = worker, self.now + VISIBILITY_S
                 row.turn, row.behind = self.turn, False
@@ -219,10 +221,13 @@ class SharedMachine(RuleBasedStateMachine):
         return len(keys)
 
     def counts(self, worker: Worker | None) -> tuple[str, int] | None:
-        """What a worker most likely has before it: of the topic of which it had a message first, the lowest id."""
+        """What a worker most likely has before it: the lowest id of the topic of which it had a message first, of those that
+        had been delivered before if there are any. Nothing while it hangs on what has counted."""
         held = {key: row for key, row in self.rows.items() if row.holder is worker}
-        turns = {row.turn: topic for (topic, _), row in held.items() if not (worker and worker.late and row.behind)}
-        return min((key for key in held if key[0] == turns[min(turns)]), default=None) if turns else None
+        late = worker is not None and worker.late
+        turns = {(not row.again, row.turn): topic for (topic, _), row in held.items() if not (late and row.behind)}
+        lowest = min((key for key in held if key[0] == turns[min(turns)]), default=None) if turns else None
+        return None if lowest is None or (late and self.rows[lowest].behind) else lowest
 
     @rule(at=at)
     def ack(self, at: int) -> None:

@@ -193,9 +193,11 @@ class Consumer(ConsumerView):
         """Whether the loss of an owner counts an attempt of a message here: of all that it holds, over all consumers."""
         return owner.counts_in(self._runs)
 
-    def has_first_of(self, owner: Lessee) -> bool:
-        """Whether of all that an owner holds the message is here that was delivered first. Assumes that it holds some."""
-        return owner.order is None or owner.order.first(late=False) is self._runs
+    def first_of(self, owner: Lessee) -> tuple[int, bool] | None:
+        """The message that its application most likely has of all that an owner holds, if it is here, and whether it had been
+        delivered before. Assumes that it holds some."""
+        first = (self._runs, False) if owner.order is None else owner.order.first()
+        return (self._runs.leased_to(owner)[0][0], first[1]) if first is not None and first[0] is self._runs else None
 
     def disown(self) -> None:
         """The topic has left its lessees: what they hold here no longer decides which message of others counts."""

@@ -91,7 +91,10 @@ class Lessee:
     def counts_in(self, table: object) -> bool:
         """Whether of what it holds, over all tables, the message that counts an attempt is in this one. Assumes that it holds
         some there."""
-        return self.order is None or self.order.first(late=self.late) is table
+        if self.order is None:
+            return True
+        first = self.order.first(self.mark if self.late else 0)
+        return first is not None and first[0] is table
 
     def counts(self, table: object, run: "LeaseRun") -> bool:
         """As ``counts_in``, of a run there. While it is late it hangs on the message that was counted: what it had behind that

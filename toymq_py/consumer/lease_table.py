@@ -140,7 +140,7 @@ class LeaseTable(RunList):
             taken.append((first, last, attempt))
             max_count -= last + 1 - first
             self._totals[READY] -= last + 1 - first
-            turn = self._count_lease(owner, last + 1 - first)
+            turn = self._count_lease(owner, last + 1 - first, again=True)
             i = bisect_left(firsts, first)
             before = runs[i - 1] if i else None
             delivered: Delivered = None
@@ -478,11 +478,11 @@ class LeaseTable(RunList):
         self._deadlines.trim(len(self._runs))
         self._held.trim(len(self._runs))
 
-    def _count_lease(self, owner: Lessee, messages: int) -> int:
+    def _count_lease(self, owner: Lessee, messages: int, *, again: bool = False) -> int:
         """Returns: the turn of the delivery."""
         self._totals[INFLIGHT] += messages
         owner.inflight += messages
-        return owner.mark if owner.order is None else owner.order.delivered(self, messages)
+        return owner.mark if owner.order is None else owner.order.delivered(self, messages, again=again)
 
     def _discount(self, run: LeaseRun, messages: int) -> None:
         self._totals[run.state] -= messages

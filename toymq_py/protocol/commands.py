@@ -63,7 +63,7 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Ask how many messages a subscription holds, and which of them was delivered first."""
+    """Ask how many messages a subscription holds, and which of them its application most likely has."""
 
     topic: str
     consumer: str

@@ -104,9 +104,8 @@ class Deliveries:
         """The reply to HELD; ``other``: see ``subscribed``. Raises: NotSubscribed."""
         found = self.subscribed(command.topic, other, command.consumer)
         for part in [found] if isinstance(found, Subscription) else found.parts.values():
-            if found.inflight and part.channel.consumer.has_first_of(found):
-                (first, _), *_ = part.channel.consumer.inflight_to(found)
-                return encode_held(found.inflight, (part.name, first))
+            if found.inflight and (first := part.channel.consumer.first_of(found)) is not None:
+                return encode_held(found.inflight, (part.name, *first))
         return encode_held(found.inflight, None)
 
     def subscription_to(self, topic: str, consumer: str) -> Subscription | None:

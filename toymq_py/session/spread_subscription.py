@@ -258,7 +258,7 @@ class SpreadSubscription:
         return f"the subscription of {self.command.consumer} to {self.command.topic}"
 
     def without_first(self, answers: Mapping[Place, bytes]) -> list[Place]:
-        """Of the places that answered HELD, those that do not hold the message that came first of all that are not settled."""
+        """Of the places that answered HELD, those that do not hold the message that the client most likely has."""
         first = self._first(answers)
         return [place for place, answer in answers.items() if answer.startswith(b"OK") and place != first]
 
@@ -270,8 +270,8 @@ class SpreadSubscription:
 
     def _first(self, answers: Mapping[Place, bytes]) -> Place | None:
         found = [(answer.split(), place) for place, answer in answers.items() if answer.startswith(b"OK")]
-        came = {place: self.arrivals.place_of(*words[2:]) for words, place in found if len(words) == 4}
-        return min(came, key=came.__getitem__, default=None)
+        came = {place: (words[4] == b"0", self.arrivals.place_of(*words[2:4])) for words, place in found if len(words) == 5}
+        return min(came, key=came.__getitem__, default=None)  # what had been delivered before, if any, and came first of that
 
     # -- its end
 
