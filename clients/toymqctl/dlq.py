@@ -13,7 +13,7 @@ from toymq_py.errors import BadArgument, NoSuchTopic
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.records import IdRange
 from toymqctl.broker import Broker
-from toymqctl.gateway import gateway_of, path_of
+from toymqctl.gateway import ask_of_topic
 from toymqctl.letters import FailureGroup, described, error_of, grouped, traceback_of, waiting
 from toymqctl.lines import Row, format_option, json_flag
 from toymqctl.quantities import TOPIC, Ids, MessageId
@@ -278,7 +278,7 @@ def discard(broker: Broker, topic: str, ids: tuple[IdRange, ...]) -> None:
             raise BadArgument(f"{_check_origin(client, name)} has no dead letters") from None
     _check_ids(name, ids, found["first_id"], found["next_id"])
     wanted = [first if first == last else f"{first}-{last}" for first, last in ids]
-    done = gateway_of(broker).ask("POST", path_of("topics", name) + ":discard", {"ids": wanted})["discarded"]
+    done = ask_of_topic(broker, "POST", name, ":discard", {"ids": wanted})["discarded"]
     click.echo(f"discarded {done}{'' if done else SETTLED}")
 
 

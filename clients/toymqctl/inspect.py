@@ -1,12 +1,11 @@
 """``toymqctl inspect``: what a message is to each consumer, and why it failed."""
 
 from typing import Any
-from urllib.parse import quote
 
 import click
 
 from toymqctl.broker import Broker
-from toymqctl.gateway import gateway_of
+from toymqctl.gateway import ask_of_topic
 from toymqctl.quantities import TOPIC, MessageId
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import print_json, printable, screen_room, table
@@ -25,7 +24,7 @@ def inspect(broker: Broker, topic: str, msg_id: int, *, as_json: bool) -> None:
 
     `toymqctl tail TOPIC --from ID --max 1` shows the message itself. The broker needs --http or --https.
     """
-    found = gateway_of(broker).ask("GET", f"/v1/topics/{quote(topic, safe='')}/messages/{msg_id}")
+    found = ask_of_topic(broker, "GET", topic, f"/messages/{msg_id}")
     if as_json:
         print_json([found])
     elif found["consumers"]:
