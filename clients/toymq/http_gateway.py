@@ -105,8 +105,8 @@ def choose(gateways: Sequence[str] | None, address: Address, needs_it: str) -> s
 
 
 def named_in(moved: Moved, asked: str) -> str | None:
-    """The gateway that a MOVED names; None for none, and for one without TLS of a client that asked over TLS: the token would cross
-    the network in the clear."""
+    """The gateway that a MOVED names; None for none, and for one without TLS of a client that asked over TLS: the token would
+    cross the network in the clear."""
     words = str(moved).partition(" (")[0].split(" ")
     named = [word for word in words if word.startswith(("https://", "http://"))]
     scheme = urlsplit(asked).scheme

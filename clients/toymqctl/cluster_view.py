@@ -11,7 +11,7 @@ from toymqctl.cluster_requests import Cluster
 from toymqctl.tables import duration, printable, size, table
 
 NONE: Mapping[str, Any] = {}
-_COLUMNS = ("node", "state", "in sync", "address", "lag", "version", "away")
+_COLUMNS = ("node", "state", "in sync", "address", "lag", "version", "last word")
 NS_PER_S = 1_000_000_000
 ID_SHOWN = 8
 """Digits of a replica whose node was never seen."""
@@ -190,11 +190,11 @@ def _waits(seat: Seat) -> str:
 def _away(replica: ReplicaId, seat: Seat | None, now_s: float) -> str:
     if seat is None:
         return f"{replica[:ID_SHOWN]} (never seen)"
-    return f"{printable(seat.member.name)} (away for at most {duration(_age_s(seat, now_s))})"
+    return f"{printable(seat.member.name)} (last word {duration(_age_s(seat, now_s))} ago)"
 
 
 def _age_s(seat: Seat, now_s: float) -> float:
-    """Since a node's last word: it speaks once a minute and when something changes, so it may have gone later."""
+    """Since a node's last word: it speaks once a minute and when something changes, so it has mostly gone later."""
     return max(0.0, now_s - seat.seen_ns / NS_PER_S)  # another machine's clock may be ahead
 
 
@@ -216,5 +216,5 @@ def _row(seat: Seat, cluster: Cluster, now_s: float) -> tuple[str, ...]:
         seat.member.url,
         size(lag_bytes) if seat.present and (lag_bytes := _lag(seat, cluster)) is not None else "-",
         seat.version,
-        "-" if seat.present else f"at most {duration(_age_s(seat, now_s))}",
+        "-" if seat.present else f"{duration(_age_s(seat, now_s))} ago",
     )

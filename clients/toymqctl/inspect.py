@@ -20,8 +20,8 @@ _COLUMNS = ("consumer", "state", "attempts", "last failure")
 @click.pass_obj
 def inspect(broker: Broker, topic: str, msg_id: int, *, as_json: bool) -> None:
     """Show what the message ID of TOPIC is to each consumer (ready, inflight, scheduled: it waits for its time, dying: on its
-    way to the dead letters, dead letter: in them, acked), how often it was delivered (- once it is acked: that is not kept), and
-    the last failure that was reported.
+    way to the dead letters, dead letter: in them, acked), how often it was delivered (- once it is acked: that is not kept),
+    and the last failure that was reported.
 
     `toymqctl tail TOPIC --from ID --max 1` shows the message itself. The broker needs --http or --https.
     """

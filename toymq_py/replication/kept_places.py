@@ -82,8 +82,7 @@ class Group:
     load: float = 0.0
 
     def addresses(self) -> list[str]:
-        """HOST:PORT of its nodes for clients, first of the leader that is, or was. Of a group that was away before this leader
-        looked, where its nodes were."""
+        """HOST:PORT of its nodes for clients, first of the leader that is, or was. While none runs, where its nodes were."""
         return list(dict.fromkeys(member.url for member in self._members()))
 
     def tls_addresses(self) -> list[str]:
@@ -93,8 +92,7 @@ class Group:
 
     def _members(self) -> list[Member]:
         first = [self.led] if self.led is not None else []
-        found = [*first, *sorted(self.nodes.values(), key=lambda each: each.url)]
-        return found or sorted(self.seen.values(), key=lambda each: each.url)
+        return [*first, *sorted((self.nodes or self.seen).values(), key=lambda each: each.url)]
 
 
 class Picture:
