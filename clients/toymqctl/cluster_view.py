@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from toymq_py.names import PARTITION_MARK, whole_name
+from toymq_py.names import PARTITION_MARK
 from toymq_py.replication.agreement import ReplicaId, Seat
 from toymq_py.replication.kept_places import Picture
 from toymqctl.cluster_requests import Cluster
@@ -18,12 +18,11 @@ ID_SHOWN = 8
 
 
 def placed(picture: Picture, group: str | None) -> dict[str, Any]:
-    """What a group has of a cluster of several; nothing of one without a name. Topics are counted as lists show them, a
-    partitioned one as one, also where only some of its partitions are."""
+    """What a group has of a cluster of several; nothing of one without a name. Topics are those of ``Picture.counts``."""
     if group is None:
         return {}
-    names = [name for name, record in picture.records.items() if record.group == group]
-    topics, parts = len({whole_name(name) for name in names}), sum(PARTITION_MARK in name for name in names)
+    topics = picture.counts()[group]
+    parts = sum(PARTITION_MARK in name for name, record in picture.records.items() if record.group == group)
     load = picture.groups[group].load if group in picture.groups else 0.0
     return {"group": group, "topics": topics, "partitions": parts, "messages_s": round(load)}
 
@@ -40,7 +39,7 @@ def shown(name: str, cluster: Cluster, now_s: float, placed: Mapping[str, Any] =
     members = _members(cluster)
     epoch = f"   epoch {state.leader.epoch}" if state.leader is not None else ""
     group = f"   group {placed['group']}" if placed else ""
-    parts = f"   partitions {placed['partitions']}" if placed.get("partitions") else ""
+    parts = f" ({placed['partitions']} of them partitions)" if placed.get("partitions") else ""
     topics = f"   topics {placed['topics']}{parts}   messages {placed['messages_s']}/s" if placed else ""
     facts = (
         f"cluster {name}{group}{epoch}   in sync {len(members)} of {settings.replicas}   min in sync {settings.min_in_sync}"

@@ -7,6 +7,7 @@ The record of a partitioned topic has the number and the settings of its partiti
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -115,6 +116,11 @@ class Picture:
             name for name, group in self.groups.items()
             if group.made and not group.placed and (group.begun or group.settings_revision <= lost_before)
         ]  # fmt: skip
+
+    def counts(self) -> Counter[str]:
+        """How many topics each group has: each partition is one, and the whole none, as for ``--max-topics``. Dead letters
+        beside their topic have no record."""
+        return Counter(record.group for record in self.records.values() if record.whole is None)
 
     def apply(self, news: News) -> list[str]:
         """Take changes, in their order. Returns: the topics whose records were written or removed."""

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from toymq_py.partitions import Partitioned
 from toymq_py.replication.agreement import (
     ClusterSettings,
     GroupState,
@@ -16,6 +17,7 @@ from toymq_py.replication.agreement import (
     Seat,
 )
 from toymq_py.replication.kept_places import Picture, Record
+from toymq_py.storage.partitions_file import StoredPartitions
 from toymqctl.cluster_requests import Cluster
 from toymqctl.cluster_view import as_json, placed, shown, troubles
 
@@ -158,14 +160,16 @@ def test_a_node_that_was_killed_is_not_taken_for_the_copy_in_sync_nor_its_last_w
     assert trouble == "1 copy of 2 in sync; not in sync: n1 (last word 43.0s ago)"
 
 
-def test_a_partitioned_topic_is_counted_as_one_as_in_lists() -> None:
-    """Each partition was counted, and the whole once more."""
+def test_each_partition_is_a_topic_of_its_group_and_the_whole_is_none() -> None:
+    """As the limit and the metric count."""
     picture = Picture("/")
-    picture.records = {name: Record("a", 1) for name in ("t", "p", "p#0", "p#2")} | {"p#1": Record("b", 1)}
+    picture.records = {name: Record("a", 1) for name in ("t", "p#0", "p#2")} | {"p#1": Record("b", 1)}
+    picture.records["p"] = Record("a", 1, StoredPartitions(Partitioned("p", 3)))
+    assert placed(picture, "b") == {"group": "b", "topics": 1, "partitions": 1, "messages_s": 0}
     found = placed(picture, "a")
-    assert found == {"group": "a", "topics": 2, "partitions": 2, "messages_s": 0}
+    assert found == {"group": "a", "topics": 3, "partitions": 2, "messages_s": 0}
     line = shown("orders", cluster(N2, (N1, N2), seat(N1), LEADS), NOW_S, found).splitlines()[0]
-    assert line.endswith("   topics 2   partitions 2   messages 0/s")
+    assert line.endswith("   topics 3 (2 of them partitions)   messages 0/s")
 
 
 def test_for_programs() -> None:
