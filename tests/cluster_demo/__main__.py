@@ -71,7 +71,9 @@ class Demo:
             await asyncio.sleep(LOOK_S)
 
     async def _kill(self, leader: ClusterNode) -> None:
+        before = await self._rig.state()
         leader.signal_node(signal.SIGKILL)
+        await self._rig.until("another term", lambda now: now.leader is not None and now.leader != before.leader)
 
     async def _cut_power(self, leader: ClusterNode) -> None:
         leader.kill_machine()
