@@ -17,7 +17,8 @@ def stats(
     process: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """Without topics. ``process``: figures of it, of which ``tasks`` are those of the event loop, so that a leaked one shows.
-    ``time_ms`` is the clock that delays and ages are compared with; ``limits`` are the options of these names."""
+    ``time_ms`` is the clock that delays and ages are compared with; ``limits`` are the options of these names, and
+    ``connections_most`` is what is to be compared with them: several workers show that of the one that has the most."""
     free = 0
     with suppress(OSError):
         free = fs.free_bytes(options.data_dir)
@@ -26,6 +27,7 @@ def stats(
         "uptime_s": process["uptime_s"],
         "fsync": options.fsync,
         **{name: getattr(metrics, name) for name in STATS_COUNTERS},
+        "connections_most": metrics.connections,
         "fsync_total": metrics.fsync_seconds.count,
         "fsync_p99_s": round(metrics.fsync_p99_s(), 6),
         "torn_total": metrics.connections_torn_total,

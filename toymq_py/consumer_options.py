@@ -26,7 +26,8 @@ def parse_mode(value: object, modes: tuple[Mode, ...] = MODES) -> Mode:
     for mode in modes:
         if mode == value:
             return mode
-    raise BadArgument(f"invalid mode {str(value)[:50]!a}: write {', '.join(modes[:-1])} or {modes[-1]}")
+    of_others = "; it is one of `sub`, SUB and `toymqctl sub` alone" if value in MODES else ""
+    raise BadArgument(f"invalid mode {str(value)[:50]!a}: write {', '.join(modes[:-1])} or {modes[-1]}{of_others}")
 
 
 @dataclass(frozen=True, slots=True)

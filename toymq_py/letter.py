@@ -29,8 +29,9 @@ LETTER_KEY = b"dlq:"
 """Prefix of the key of a dead letter."""
 REDRIVE_KEY = b"redrive:"
 """Prefix of the key of a record that came back from a dead-letter topic."""
-REDRIVES_DIGITS_MAX = 18
-"""A client that publishes under one of these keys may have written the header; ``int`` raises from 4301 digits on."""
+DIGITS_MAX = 18
+"""Of a number: a client that publishes under one of these keys may have written the header; ``int`` raises from 4301 digits
+on."""
 
 Witness = tuple[int, list[bytes]]
 """A moved record: its id, and the fields of its key behind the name of its origin."""
@@ -95,6 +96,19 @@ def failure_headers(held_reason: str, failed: tuple[Failure, int] | None) -> byt
     return header_block([(name, text.encode()) for name, text in lines if text is not None])
 
 
+def failed_with(block: bytes) -> tuple[int | None, Failure, int | None]:
+    """What the headers of a letter say: how often its message was delivered, the failure, and when a NACK told it, in unix
+    milliseconds; None for what they do not."""
+    _, reserved = split_headers(block)
+    found = (reserved.get(name) for name in (REASON, ERROR_TYPE, ERROR))
+    texts = (None if text is None else text.decode(errors="replace") for text in found)
+    return _number(reserved.get(ATTEMPTS, b"")), Failure(*texts), _number(reserved.get(FAILED_AT, b""))
+
+
+def _number(text: bytes) -> int | None:
+    return int(text) if text.isdigit() and len(text) <= DIGITS_MAX else None
+
+
 # -- the way back
 
 
@@ -111,12 +125,10 @@ class Return(NamedTuple):
 def return_of(letters_topic: str, run: Records, row: int) -> Return:
     """Make the record that REDRIVE publishes for a dead letter."""
     kept, reserved = split_headers(b"" if run.headers is None else run.headers[row])
-    redrives = reserved.get(REDRIVES, b"")
     headers = kept
     if ORIGIN_KEY in reserved:
         headers += b"%b: %b\n" % (ORIGIN_KEY, reserved[ORIGIN_KEY])
-    counted = redrives.isdigit() and len(redrives) <= REDRIVES_DIGITS_MAX
-    headers += b"%b: %d\n" % (REDRIVES, int(redrives) + 1 if counted else 1)
+    headers += b"%b: %d\n" % (REDRIVES, (_number(reserved.get(REDRIVES, b"")) or 0) + 1)
     if CONSUMER in reserved:
         headers += b"%b: %b\n" % (REDRIVE_CONSUMER, reserved[CONSUMER])
     key = b"%b%b:%d:%d" % (REDRIVE_KEY, letters_topic.encode(), run.ids[row], run.ts_ns[row])

@@ -5,7 +5,7 @@ from heapq import merge
 from operator import itemgetter
 from typing import Any
 
-LARGEST = frozenset(("uptime_s", "fsync_p99_s", "loop_lag_s", "time_ms", "oldest_s"))
+LARGEST = frozenset(("uptime_s", "fsync_p99_s", "loop_lag_s", "time_ms", "oldest_s", "connections_most"))
 SMALLEST = frozenset(("disk_free_bytes",))
 
 

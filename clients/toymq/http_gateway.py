@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from toymq.url import Address
-from toymq_py.errors import REQUEST_ERRORS, ConfigError, LocalError, RequestError
+from toymq_py.errors import REQUEST_ERRORS, ConfigError, LocalError, Moved, RequestError
 
 TIMEOUT_S = 30.0
 
@@ -102,6 +102,16 @@ def choose(gateways: Sequence[str] | None, address: Address, needs_it: str) -> s
             "to send the token in the clear"
         )
     return _reachable(url, address)
+
+
+def named_in(moved: Moved, asked: str) -> str | None:
+    """The gateway that a MOVED names; None for none, and for one without TLS of a client that asked over TLS: the token would
+    cross the network in the clear."""
+    words = str(moved).partition(" (")[0].split(" ")
+    named = [word for word in words if word.startswith(("https://", "http://"))]
+    scheme = urlsplit(asked).scheme
+    fitting = [url for url in named if urlsplit(url).scheme == scheme] or ([] if scheme == "https" else named)
+    return fitting[0] if fitting else None
 
 
 def _reachable(url: str, address: Address) -> str:

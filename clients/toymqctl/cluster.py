@@ -94,10 +94,11 @@ class _Etcd:
 @click.option("--etcd-ca", envvar="TOYMQ_ETCD_CA", help="PEM file of the CA that signed the certificates of etcd.")
 @click.option("--etcd-cert", envvar="TOYMQ_ETCD_CERT", help="PEM file of a client certificate, if etcd requires one.")
 @click.option("--etcd-key", envvar="TOYMQ_ETCD_KEY", help="PEM file of the client certificate's key.")
+@json_option
 @click.pass_context
 def cluster(
     ctx: click.Context, name: str | None, group: str | None, urls: str | None, etcd_ca: str | None, etcd_cert: str | None,
-    etcd_key: str | None,
+    etcd_key: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Make a cluster of several copies, look at it, and move its leader. Without a command: show.
 
@@ -113,7 +114,9 @@ def cluster(
     """
     ctx.obj = _Etcd(name, group, urls, etcd_ca, etcd_cert, etcd_key)
     if ctx.invoked_subcommand is None:
-        ctx.invoke(show)
+        ctx.invoke(show, as_json=as_json)
+    elif as_json:
+        raise click.UsageError("--json belongs to `toymqctl cluster show`, and stands behind it")
 
 
 @cluster.command(short_help="Make the cluster, or a group of it.")

@@ -4,26 +4,25 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from toymq_py.names import PARTITION_MARK, whole_name
+from toymq_py.names import PARTITION_MARK
 from toymq_py.replication.agreement import ReplicaId, Seat
 from toymq_py.replication.kept_places import Picture
 from toymqctl.cluster_requests import Cluster
 from toymqctl.tables import duration, printable, size, table
 
 NONE: Mapping[str, Any] = {}
-_COLUMNS = ("node", "state", "in sync", "address", "lag", "version", "away")
+_COLUMNS = ("node", "state", "in sync", "address", "lag", "version", "last word")
 NS_PER_S = 1_000_000_000
 ID_SHOWN = 8
 """Digits of a replica whose node was never seen."""
 
 
 def placed(picture: Picture, group: str | None) -> dict[str, Any]:
-    """What a group has of a cluster of several; nothing of one without a name. Topics are counted as lists show them, a
-    partitioned one as one, also where only some of its partitions are."""
+    """What a group has of a cluster of several; nothing of one without a name. Topics are those of ``Picture.counts``."""
     if group is None:
         return {}
-    names = [name for name, record in picture.records.items() if record.group == group]
-    topics, parts = len({whole_name(name) for name in names}), sum(PARTITION_MARK in name for name in names)
+    topics = picture.counts()[group]
+    parts = sum(PARTITION_MARK in name for name, record in picture.records.items() if record.group == group)
     load = picture.groups[group].load if group in picture.groups else 0.0
     return {"group": group, "topics": topics, "partitions": parts, "messages_s": round(load)}
 
@@ -40,7 +39,7 @@ def shown(name: str, cluster: Cluster, now_s: float, placed: Mapping[str, Any] =
     members = _members(cluster)
     epoch = f"   epoch {state.leader.epoch}" if state.leader is not None else ""
     group = f"   group {placed['group']}" if placed else ""
-    parts = f"   partitions {placed['partitions']}" if placed.get("partitions") else ""
+    parts = f" ({placed['partitions']} of them partitions)" if placed.get("partitions") else ""
     topics = f"   topics {placed['topics']}{parts}   messages {placed['messages_s']}/s" if placed else ""
     facts = (
         f"cluster {name}{group}{epoch}   in sync {len(members)} of {settings.replicas}   min in sync {settings.min_in_sync}"
@@ -190,11 +189,11 @@ def _waits(seat: Seat) -> str:
 def _away(replica: ReplicaId, seat: Seat | None, now_s: float) -> str:
     if seat is None:
         return f"{replica[:ID_SHOWN]} (never seen)"
-    return f"{printable(seat.member.name)} (away for at most {duration(_age_s(seat, now_s))})"
+    return f"{printable(seat.member.name)} (last word {duration(_age_s(seat, now_s))} ago)"
 
 
 def _age_s(seat: Seat, now_s: float) -> float:
-    """Since a node's last word: it speaks once a minute and when something changes, so it may have gone later."""
+    """Since a node's last word: it speaks once a minute and when something changes, so it has mostly gone later."""
     return max(0.0, now_s - seat.seen_ns / NS_PER_S)  # another machine's clock may be ahead
 
 
@@ -216,5 +215,5 @@ def _row(seat: Seat, cluster: Cluster, now_s: float) -> tuple[str, ...]:
         seat.member.url,
         size(lag_bytes) if seat.present and (lag_bytes := _lag(seat, cluster)) is not None else "-",
         seat.version,
-        "-" if seat.present else f"at most {duration(_age_s(seat, now_s))}",
+        "-" if seat.present else f"{duration(_age_s(seat, now_s))} ago",
     )

@@ -1,6 +1,6 @@
 """``toymqctl dlq``: list, show, redrive and discard dead letters."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
@@ -10,10 +10,11 @@ import click
 from toymq import sync
 from toymq_py import terminal
 from toymq_py.errors import BadArgument, NoSuchTopic
-from toymq_py.names import DEAD_LETTERS
+from toymq_py.names import DEAD_LETTERS, PARTITION_MARK
+from toymq_py.partitions import number_of
 from toymq_py.records import IdRange
 from toymqctl.broker import Broker
-from toymqctl.gateway import gateway_of, path_of
+from toymqctl.gateway import ask_of_topic
 from toymqctl.letters import FailureGroup, described, error_of, grouped, traceback_of, waiting
 from toymqctl.lines import Row, format_option, json_flag
 from toymqctl.quantities import TOPIC, Ids, MessageId
@@ -91,7 +92,8 @@ def dlq() -> None:
 def list_letters(broker: Broker, topic: str | None, count: int, everything: bool, group: bool, as_json: bool) -> None:
     """List the dead letters of TOPIC, or the topics that have dead letters.
 
-    Ids are those of their topic, which stands before them where TOPIC is partitioned: `toymqctl dlq show orders#3 17`.
+    Ids are those of their topic, which stands before them where TOPIC is partitioned: `toymqctl dlq show orders#3 17`. --group
+    counts over all partitions, and has the oldest and the newest letter as `#3 17`.
     `origin` is the message's id in its topic; letters that went back or were discarded are `settled`. A narrow terminal
     leaves columns out for the error, and cuts long values; --json prints all.
     """
@@ -104,26 +106,26 @@ def list_letters(broker: Broker, topic: str | None, count: int, everything: bool
         letters = _letters(client, _letters_of(topic), everything=everything)
         if group:
             groups = grouped(letters)[:count]
-            listed = [group.to_json() for group in groups]
-            _show(listed, _GROUPED, list(map(_group_line, groups)), _CUT_GROUPED, _SPARE_GROUPED, topic, as_json=as_json)
+            lines = [_GROUPED, *(_group_line(group, _letters_of(topic)) for group in groups)]
+            _show([group.to_json() for group in groups], lines, _CUT_GROUPED, _SPARE_GROUPED, as_json=as_json)
+            return
+        listed = [described(row, went_back) for row, went_back in islice(letters, count)]
+        lines = [_COLUMNS, *map(_line, listed)]
+        if any(each["topic"] != _letters_of(topic) for each in listed):  # never cut: an id means nothing without it
+            lines = [(first, *line) for first, line in zip(("topic", *(each["topic"] for each in listed)), lines, strict=True)]
+            _show(listed, lines, [at + 1 for at in _CUT], [at + 1 for at in _SPARE], as_json=as_json)
         else:
-            listed = [described(row, went_back) for row, went_back in islice(letters, count)]
-            _show(listed, _COLUMNS, list(map(_line, listed)), _CUT, _SPARE, topic, as_json=as_json)
+            _show(listed, lines, _CUT, _SPARE, as_json=as_json)
 
 
 def _show(
-    found: list[dict[str, Any]], columns: tuple[str, ...], lines: list[tuple[str, ...]],
-    cut: tuple[int, ...], spare: tuple[int, ...], asked: str, *, as_json: bool,
-) -> None:  # fmt: skip
-    """Print what was found, each with its line of the table. Those of several partitions begin with their topic, which is never
-    cut: an id means nothing without it."""
+    found: list[dict[str, Any]], lines: list[tuple[str, ...]], cut: Sequence[int], spare: Sequence[int], *, as_json: bool
+) -> None:
+    """Print what was found, each with its line of the table."""
     if as_json:
         print_json(found)
     elif found:
-        if any(each["topic"] != _letters_of(asked) for each in found):
-            columns, lines = ("topic", *columns), [(each["topic"], *line) for each, line in zip(found, lines, strict=True)]
-            cut, spare = tuple(at + 1 for at in cut), tuple(at + 1 for at in spare)
-        click.echo(fitting([columns, *lines], cut, screen_room(), spare, least=LEAST))
+        click.echo(fitting(lines, cut, screen_room(), spare, least=LEAST))
     else:
         click.echo("no dead letters")
 
@@ -176,10 +178,18 @@ def _line(row: dict[str, Any]) -> tuple[str, ...]:
     return (str(row["id"]), _time(row["ts_ns"]), *map(_cell, shown), size(row["bytes"]))
 
 
-def _group_line(group: FailureGroup) -> tuple[str, ...]:
+def _group_line(group: FailureGroup, asked: str) -> tuple[str, ...]:
     newest = group.newest
     shown = [newest[name] for name in ("consumer", "reason", "error")]
-    return (str(group.count), str(group.first_id), str(newest["id"]), _time(newest["ts_ns"]), *map(_cell, shown))
+    ids = (_id_in(letter, asked) for letter in (group.oldest, newest))
+    return (str(group.count), *ids, _time(newest["ts_ns"]), *map(_cell, shown))
+
+
+def _id_in(letter: dict[str, Any], asked: str) -> str:
+    """The id of a letter, behind its partition where all of them were asked for: ``#3 17``."""
+    if letter["topic"] == asked:
+        return str(letter["id"])
+    return f"{PARTITION_MARK}{number_of(letter['topic'])} {letter['id']}"
 
 
 def _cell(found: object) -> str:
@@ -278,7 +288,7 @@ def discard(broker: Broker, topic: str, ids: tuple[IdRange, ...]) -> None:
             raise BadArgument(f"{_check_origin(client, name)} has no dead letters") from None
     _check_ids(name, ids, found["first_id"], found["next_id"])
     wanted = [first if first == last else f"{first}-{last}" for first, last in ids]
-    done = gateway_of(broker).ask("POST", path_of("topics", name) + ":discard", {"ids": wanted})["discarded"]
+    done = ask_of_topic(broker, "POST", name, ":discard", {"ids": wanted})["discarded"]
     click.echo(f"discarded {done}{'' if done else SETTLED}")
 
 

@@ -15,6 +15,7 @@ from toymq_py.units import counted
 from toymqctl.broker import Broker
 from toymqctl.explanations import explained
 from toymqctl.letters import waiting
+from toymqctl.limits import used
 from toymqctl.places import cluster_of, reachable_topics, workers_of
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, print_json, size
@@ -26,8 +27,6 @@ SLOW_FSYNC_S = 0.05
 """A hard disk needs 10 to 20 ms; a slower one is overloaded, or failing."""
 SKEW_S = 1.0
 """More than NTP leaves; `@<unix-ms>`, delays and ages are off by as much."""
-FULL_SHARE = 0.9
-"""Share of a limit above which a check warns."""
 FULL_BYTES = 1 << 20
 """Less free space is none: a commit reserves about as much ahead."""
 LITTLE_BYTES = 256 << 20
@@ -82,7 +81,7 @@ def examine(
     yield from _disk(stats)
     yield from _tier(stats)
     yield from _copies(stats, cluster)
-    yield from _limits(stats, max_payload)
+    yield _limits(stats, max_payload, cluster)
     yield _clock(skew_s)
     yield from _tokens(stats)
     yield from _all_of(stats["topics"], stats["limits"])
@@ -229,26 +228,13 @@ def _in_sync(check: str, cluster: Mapping[str, Any], shows: str) -> Finding:
     return Finding(check, "ok", f"{in_sync} copies in sync")
 
 
-def _limits(stats: dict[str, Any], max_payload: int) -> Iterator[Finding]:
-    topics = stats["topics"]
-    most = max((len(topic["consumers"]) for topic in topics), default=0)
-    near = []
-    counts = []
-    for name, count, option in (
-        ("connections", stats["connections"], "max_connections"),
-        ("topics", len(topics), "max_topics"),
-        ("consumers of a topic", most, "max_consumers"),
-    ):
-        limit = stats["limits"][option]
-        counts.append(f"{count} of {limit} {name}")
-        if count >= FULL_SHARE * limit:
-            near.append("--" + option.replace("_", "-"))
-    found = f"{', '.join(counts)}, payloads up to {size(max_payload)}"
+def _limits(stats: dict[str, Any], max_payload: int, cluster: Mapping[str, Any]) -> Finding:
+    counts, near = used(stats, cluster)
+    found = f"{counts}, payloads up to {size(max_payload)}"
     if near:
         larger = f"start the broker with a larger {' and '.join(near)}, or find the client that uses so many"
-        yield Finding("limits", "warn", found, larger)
-    else:
-        yield Finding("limits", "ok", found)
+        return Finding("limits", "warn", found, larger)
+    return Finding("limits", "ok", found)
 
 
 def _clock(skew_s: float) -> Finding:

@@ -34,7 +34,7 @@ ADVICE = {
     "TOO_MANY_CONNECTIONS": "close some, or start the broker with a larger --max-connections",
     "TOO_MANY_CONSUMERS": "`toymqctl forget` unused consumers, or start the broker with a larger --max-consumers",
     "TOO_MANY_TOPICS": "`toymqctl delete` unused topics, or start the broker with a larger --max-topics",
-    "UNKNOWN_COMMAND": "this broker is of another version; `toymqctl doctor` tells which",
+    "UNKNOWN_COMMAND": "if `toymqctl doctor` says that the broker is of another version, use the toymqctl of that one",
 }
 """Remedies by code of protocol.md; other errors have theirs in the text."""
 

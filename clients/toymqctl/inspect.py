@@ -1,12 +1,11 @@
 """``toymqctl inspect``: what a message is to each consumer, and why it failed."""
 
 from typing import Any
-from urllib.parse import quote
 
 import click
 
 from toymqctl.broker import Broker
-from toymqctl.gateway import gateway_of
+from toymqctl.gateway import ask_of_topic
 from toymqctl.quantities import TOPIC, MessageId
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import print_json, printable, screen_room, table
@@ -21,11 +20,12 @@ _COLUMNS = ("consumer", "state", "attempts", "last failure")
 @click.pass_obj
 def inspect(broker: Broker, topic: str, msg_id: int, *, as_json: bool) -> None:
     """Show what the message ID of TOPIC is to each consumer (ready, inflight, scheduled: it waits for its time, dying: on its
-    way to the dead letters, dead letter: in them, acked), how often it was delivered, and the last failure that was reported.
+    way to the dead letters, dead letter: in them, acked), how often it was delivered (- once it is acked: that is not kept),
+    and the last failure that was reported.
 
     `toymqctl tail TOPIC --from ID --max 1` shows the message itself. The broker needs --http or --https.
     """
-    found = gateway_of(broker).ask("GET", f"/v1/topics/{quote(topic, safe='')}/messages/{msg_id}")
+    found = ask_of_topic(broker, "GET", topic, f"/messages/{msg_id}")
     if as_json:
         print_json([found])
     elif found["consumers"]:
@@ -37,7 +37,8 @@ def inspect(broker: Broker, topic: str, msg_id: int, *, as_json: bool) -> None:
 def _row(found: dict[str, Any]) -> tuple[str, ...]:
     failure = found.get("failure", {})
     texts = [str(failure[name]) for name in ("reason", "error_type", "error") if failure.get(name)]
-    return found["consumer"], _state(found), str(found["attempts"]), printable(": ".join(texts)) or "-"
+    attempts = "-" if found["attempts"] is None else str(found["attempts"])
+    return found["consumer"], _state(found), attempts, printable(": ".join(texts)) or "-"
 
 
 def _state(found: dict[str, Any]) -> str:

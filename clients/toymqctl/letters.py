@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from toymq_py.names import whole_name
 from toymqctl.lines import Row
 
 
@@ -56,16 +57,35 @@ def _number(text: str | None) -> int | None:
 
 @dataclass(slots=True)
 class FailureGroup:
-    """Dead letters of one topic and consumer with one reason and one type of error; ``newest`` is the last."""
+    """Dead letters of one consumer with one reason and one type of error. Of a partitioned topic, those of all partitions:
+    ``parts`` has count, first and last id of each topic. ``oldest`` and ``newest`` are letters."""
 
-    count: int
-    first_id: int
+    oldest: dict[str, Any]
     newest: dict[str, Any]
+    parts: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return sum(count for count, _, _ in self.parts.values())
+
+    def add(self, letter: dict[str, Any]) -> None:
+        """Count a letter; those of a topic come by their ids."""
+        topic, msg_id = letter["topic"], letter["id"]
+        count, first, _ = self.parts.get(topic, (0, msg_id, msg_id))
+        self.parts[topic] = count + 1, first, msg_id
+        if letter["ts_ns"] < self.oldest["ts_ns"]:
+            self.oldest = letter
+        if letter["ts_ns"] >= self.newest["ts_ns"]:
+            self.newest = letter
 
     def to_json(self) -> dict[str, Any]:
-        named = {name: self.newest[name] for name in ("topic", "consumer", "reason", "error_type")}
-        last = {"first_id": self.first_id, "last_id": self.newest["id"], "last_ts_ns": self.newest["ts_ns"]}
-        return {"count": self.count, **named, **last, "last_error": self.newest["error"]}
+        """Ids of several partitions are in ``parts`` alone: without their topic they mean nothing."""
+        parts = [{"topic": topic, "count": found[0], "first_id": found[1], "last_id": found[2]}
+                 for topic, found in self.parts.items()]  # fmt: skip
+        only = parts[0] if len(parts) == 1 else {"topic": whole_name(self.newest["topic"]), "first_id": None, "last_id": None}
+        named = {name: self.newest[name] for name in ("consumer", "reason", "error_type")}
+        last = {"last_ts_ns": self.newest["ts_ns"], "last_error": self.newest["error"], "parts": parts}
+        return only | {"count": self.count} | named | last
 
 
 def grouped(letters: Iterable[tuple[Row, bool]]) -> list[FailureGroup]:
@@ -74,8 +94,6 @@ def grouped(letters: Iterable[tuple[Row, bool]]) -> list[FailureGroup]:
     found: dict[tuple[str | None, ...], FailureGroup] = {}
     for row, went_back in letters:
         letter = described(row, went_back) | {"error_type": row.headers.get("toymq-error-type")}
-        key = (row.topic, letter["consumer"], letter["reason"], letter["error_type"])
-        group = found.setdefault(key, FailureGroup(0, row.id, letter))
-        group.count += 1
-        group.newest = letter
+        key = (letter["consumer"], letter["reason"], letter["error_type"])
+        found.setdefault(key, FailureGroup(letter, letter)).add(letter)
     return sorted(found.values(), key=lambda group: -group.count)

@@ -1,7 +1,7 @@
 """Partitioned topics on the command line: one line for a topic, and its partitions one by one."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import groupby, islice
 from random import randrange
 from typing import Any
 
@@ -88,8 +88,9 @@ def _one(whole: str, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def range_name(whole: str, parts: Sequence[dict[str, Any]]) -> str:
-    """``orders#0-7``, ``orders#0-7.dlq``."""
+    """``orders#0-7``, ``orders#1,3-5.dlq``."""
     numbers = sorted(number for part in parts if (number := number_of(part["topic"])) is not None)
+    runs = [[each for _, each in run] for _, run in groupby(enumerate(numbers), lambda one: one[1] - one[0])]
+    shown = ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
     letters = DEAD_LETTERS if whole.endswith(DEAD_LETTERS) else ""
-    last = f"-{numbers[-1]}" if len(numbers) > 1 else ""
-    return f"{whole.removesuffix(DEAD_LETTERS)}{PARTITION_MARK}{numbers[0]}{last}{letters}"
+    return f"{whole.removesuffix(DEAD_LETTERS)}{PARTITION_MARK}{shown}{letters}"

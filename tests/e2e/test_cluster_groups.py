@@ -176,6 +176,11 @@ def test_toymqctl_goes_there_and_http_names_the_gateway(groups: Groups) -> None:
     assert "visibility" in ctl("config", "orders")
     assert ctl("tail", "orders").endswith("hello\n")
     assert "orders" in ctl("topics")
+    ctl("pull", "orders", "w")
+    ctl("nack", "orders", "w", "0", "--dead")
+    while "dead letter orders.dlq 0" not in ctl("inspect", "orders", "0"):
+        pass  # it is stored behind the answer
+    assert ctl("dlq", "discard", "orders", "0") == "discarded 1\n"
     with httpx.Client(base_url=f"http://127.0.0.1:{node.http_port}") as http:
         for answer in (http.get("/v1/topics/orders"), http.post("/v1/topics/orders/messages", content=b"x")):
             assert (answer.status_code, answer.json()["code"]) == (421, "MOVED")

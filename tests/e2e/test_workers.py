@@ -93,7 +93,8 @@ def test_toymqctl_needs_one_address(workers: Workers) -> None:
     assert ["worker", "1"] in [line.split() for line in ctl("describe", topic).splitlines()]
     heads, *rows = [line.split() for line in ctl("topics").splitlines()]
     assert (heads[-1], [row[-1] for row in rows if row[0] == topic]) == ("worker", ["1"])
-    assert "workers: 2, all of them answer" in ctl("doctor")
+    assert "workers: 2, all of them answer" in (examined := ctl("doctor"))
+    assert "limits: at the worker with the most " in examined
     assert "hello" in ctl("pull", topic, "c", "--ack")
     ctl("delete", topic, "--yes")
 

@@ -16,7 +16,7 @@ from tests.support.machines import Machine, Machines
 from toymq.sockets import reserved_port
 from toymq_py.clock import SystemClock
 from toymq_py.errors import EtcdError
-from toymq_py.replication.agreement import ClusterSettings, GroupState
+from toymq_py.replication.agreement import ClusterSettings, GroupState, Seat
 from toymq_py.replication.etcd_client import EtcdAgreement, EtcdOptions
 from toymq_py.replication.paths import is_file
 
@@ -175,6 +175,12 @@ class ClusterRig:
     async def state(self) -> GroupState:
         found = await self.agreed(lambda agreement: agreement.read())
         assert isinstance(found, GroupState)
+        return found
+
+    async def seats(self) -> list[Seat]:
+        """What each node has said of itself. Raises: EtcdError."""
+        found = await self.agreed(lambda agreement: agreement.seats())
+        assert isinstance(found, list)
         return found
 
     async def until(self, what: str, holds: Callable[[GroupState], bool]) -> GroupState:

@@ -75,3 +75,11 @@ def test_moved_records_are_found_by_the_keys_of_their_target() -> None:
     found = [(10, [b"", key, b"dlq:u:c:1:2:3", back])]
     assert letter.moved_records(found, "t.dlq") == [(11, [b"c", b"7", b"99", b"5"])]
     assert letter.moved_records(found, "t") == [(13, [b"7", b"99"])]
+
+
+def test_what_a_letter_says_of_its_failed_deliveries_is_read_back() -> None:
+    failure = Failure("bad sku", "ValueError", "no: such")
+    block = b"a: 1\ntoymq-attempts: 4\n" + letter.failure_headers("rejected", (failure, 5))
+    assert letter.failed_with(block) == (4, failure, 5)
+    forged = b"toymq-attempts: %b\ntoymq-error: \xff\n" % (b"9" * 5000)
+    assert letter.failed_with(forged) == (None, Failure(error="\ufffd"), None)

@@ -45,3 +45,9 @@ def test_an_hour_of_all_is_the_sum_of_each_step_and_the_highest_age() -> None:
     other = {"published": [None, 2.0, 0.2505], "oldest_s": [None, None, 7.0]}
     assert merged_columns([one, other]) == {"published": [None, 2.0, 1.75], "oldest_s": [None, 3.0, 7.0]}
     assert merged_columns([one]) == one
+
+
+def test_what_a_limit_of_each_is_compared_with_is_that_of_the_one_with_the_most() -> None:
+    assert merged_stats([{"connections": 2, "connections_most": 2}, {"connections": 3, "connections_most": 3}]) == {
+        "connections": 5, "connections_most": 3,
+    }  # fmt: skip

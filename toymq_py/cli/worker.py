@@ -175,6 +175,8 @@ def load(target: str) -> "App":
                 f"there is no module {error.name}: start from the directory that it is in, {here} now{hint}"
             ) from None
         own = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_of_the_user(frame.filename)]
+        if isinstance(error, ToymqError) and own:
+            raise ConfigError(f"{own[-1].filename}, line {own[-1].lineno}: {error}") from None
         sys.stderr.write("".join([*traceback.format_list(own), *traceback.format_exception_only(error)]))
         raise ConfigError(f"{module_name} cannot be imported: {type(error).__name__}, see above") from None
     from toymq import App

@@ -297,7 +297,7 @@ class GroupPlacement(Placement):
 
     def rows(self) -> dict[str, Mapping[tuple[str, ...], float]]:
         """The metrics of the groups."""
-        return group_views.rows(self._picture, self.group, len(self._own), self.claims)
+        return group_views.rows(self._picture, self.group, self._own, self.claims)
 
     # -- as ``Books`` of topics that are moved
 

@@ -2,7 +2,6 @@
 other leaders. ADR 0188."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
@@ -134,10 +133,10 @@ def described(picture: Picture, here: str, own: Collection[str], sees: Callable[
     return found
 
 
-def rows(picture: Picture, here: str, own: int, claims: int) -> dict[str, Mapping[tuple[str, ...], float]]:
-    """The metrics of the groups. ``own``: how many topics this one has."""
-    counts = Counter(record.group for record in picture.records.values())
-    counts[here] = own
+def rows(picture: Picture, here: str, own: Collection[str], claims: int) -> dict[str, Mapping[tuple[str, ...], float]]:
+    """The metrics of the groups. ``own``: the topics that this one has."""
+    counts = picture.counts()
+    counts[here] = sum((record := picture.records.get(topic)) is None or record.whole is None for topic in own)
     made = {name: group for name, group in picture.groups.items() if group.made}
     return {
         "group_topics": {(name,): float(counts[name]) for name in made},

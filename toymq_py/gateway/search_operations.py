@@ -15,7 +15,8 @@ from starlette.responses import Response
 
 from toymq_py.broker import Broker
 from toymq_py.consumer_options import Start
-from toymq_py.errors import BadArgument, BadName, NoSuchTopic, OutOfRange, QueueFull, StorageFailed
+from toymq_py.errors import BadArgument, BadName, NoSuchTopic, OutOfRange, QueueFull, RequestError, StorageFailed
+from toymq_py.failure import Failure
 from toymq_py.gateway import answer_room
 from toymq_py.gateway.access import check_again, grant_of
 from toymq_py.gateway.headers import parse_block
@@ -24,7 +25,7 @@ from toymq_py.gateway.operations import MESSAGE_ID, TOPIC, Answer, Operation, Pa
 from toymq_py.gateway.problems import TooManySearches
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.topic_operations import json_response
-from toymq_py.letter import letter_key
+from toymq_py.letter import failed_with, letter_key
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.records import MSG_ID_MAX, Records
 from toymq_py.topic import Channel, Topic
@@ -250,13 +251,11 @@ async def inspect(gateway: Gateway, request: Request) -> Response:
             await gateway.waiting.pause()
         state, attempts = channel.consumer.state_of(msg_id)
         described: dict[str, Any] = {"consumer": name, "state": state, "attempts": attempts}
-        if state == "acked":
-            described |= _letter(gateway.broker, topic, channel, msg_id, ts_ns)
         failures = channel.consumer.failures
-        if failures is not None and (failed := failures.find(msg_id)) is not None:
-            failure, at_ms = failed
-            described["failure"] = {"reason": failure.reason, "error_type": failure.error_type, "error": failure.error,
-                                    "at_ms": at_ms}  # fmt: skip
+        if state == "acked":
+            described |= {"attempts": None} | _letter(gateway.broker, topic, channel, msg_id, ts_ns)
+        elif failures is not None and (failed := failures.find(msg_id)) is not None:
+            described["failure"] = _failure(*failed)
         consumers.append(described)
     found: dict[str, Any] = {"topic": topic.name, "id": msg_id, "message": message, "consumers": consumers}
     if topic.is_dead_letters:
@@ -274,8 +273,26 @@ def _letter(broker: Broker, topic: Topic, channel: Channel, msg_id: int, ts_ns: 
     keys = letters.publisher.dedupe
     key = None if ts_ns is None else letter_key(topic.name, channel.consumer.name, msg_id, ts_ns, channel.consumer.since_ns)
     if key is not None and (letter_id := keys.find(key)) is not None:
-        return {"state": "dead", "letter": {"topic": name, "id": letter_id, "settled": letters.is_settled(letter_id)}}
+        where = {"topic": name, "id": letter_id, "settled": letters.is_settled(letter_id)}
+        return {"state": "dead", "letter": where, **_of_letter(letters, letter_id)}
     return {} if key is not None and len(keys) >= letters.next_id else {"state": "acked_or_dead"}
+
+
+def _of_letter(letters: Topic, letter_id: int) -> dict[str, Any]:
+    """What a letter says of its failed deliveries; nothing where its record cannot be read any more."""
+    try:
+        run, row, _ = letters.read(letter_id, 1, 1)
+    except RequestError:
+        return {}
+    if run is None or run.ids[row] != letter_id or run.headers is None:
+        return {}
+    attempts, failure, at_ms = failed_with(run.headers[row])
+    return {"attempts": attempts, "failure": _failure(failure, at_ms)}
+
+
+def _failure(failure: Failure, at_ms: int | None) -> dict[str, Any]:
+    found = {"reason": failure.reason, "error_type": failure.error_type, "error": failure.error}
+    return found if at_ms is None else found | {"at_ms": at_ms}
 
 
 _COUNT = {"type": "integer"}
@@ -288,7 +305,8 @@ INSPECTED = {"type": "object", "required": ["topic", "id", "message", "consumers
     "topic": {"type": "string"}, "id": _COUNT, "message": {"oneOf": [MESSAGE, {"type": "null"}]},
     "settled": {"type": "boolean", "description": "Of a dead letter: it went back, or was discarded."},
     "consumers": {"type": "array", "items": {"type": "object", "required": ["consumer", "state", "attempts"], "properties": {
-        "consumer": {"type": "string"}, "attempts": _COUNT,
+        "consumer": {"type": "string"},
+        "attempts": {"type": ["integer", "null"], "description": "Null of what is acked: it is not known any more."},
         "state": {"enum": ["acked", "dead", "acked_or_dead", "inflight", "ready", "scheduled", "dying"]},
         "letter": {"type": "object", "description": "Of `dead`: where it is.", "required": ["topic", "id", "settled"],
                    "properties": {"topic": {"type": "string"}, "id": _COUNT, "settled": {"type": "boolean"}}},

@@ -7,6 +7,7 @@ The record of a partitioned topic has the number and the settings of its partiti
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,8 +83,7 @@ class Group:
     load: float = 0.0
 
     def addresses(self) -> list[str]:
-        """HOST:PORT of its nodes for clients, first of the leader that is, or was. Of a group that was away before this leader
-        looked, where its nodes were."""
+        """HOST:PORT of its nodes for clients, first of the leader that is, or was. While none runs, where its nodes were."""
         return list(dict.fromkeys(member.url for member in self._members()))
 
     def tls_addresses(self) -> list[str]:
@@ -93,8 +93,7 @@ class Group:
 
     def _members(self) -> list[Member]:
         first = [self.led] if self.led is not None else []
-        found = [*first, *sorted(self.nodes.values(), key=lambda each: each.url)]
-        return found or sorted(self.seen.values(), key=lambda each: each.url)
+        return [*first, *sorted((self.nodes or self.seen).values(), key=lambda each: each.url)]
 
 
 class Picture:
@@ -117,6 +116,11 @@ class Picture:
             name for name, group in self.groups.items()
             if group.made and not group.placed and (group.begun or group.settings_revision <= lost_before)
         ]  # fmt: skip
+
+    def counts(self) -> Counter[str]:
+        """How many topics each group has: each partition is one, and the whole none, as for ``--max-topics``. Dead letters
+        beside their topic have no record."""
+        return Counter(record.group for record in self.records.values() if record.whole is None)
 
     def apply(self, news: News) -> list[str]:
         """Take changes, in their order. Returns: the topics whose records were written or removed."""

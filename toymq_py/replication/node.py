@@ -228,21 +228,22 @@ class Node:
             seats.cancel()
 
     async def _keep_seat(self) -> None:
-        """Put the seat when what it says has changed, and now and then."""
+        """Put the seat when what it says has changed, now and then, and for each lease anew: it ends with its lease."""
         said: tuple[object, ...] | None = None
         said_at = 0.0
         while True:
             lags = [] if self.term is None else [(lag.replica, lag.bytes) for lag in self.term.links.lags()]
             steps = [(replica, (size // LAG_STEP_BYTES).bit_length()) for replica, size in lags]
             waits_for = self.waits_for or (self.trouble() if self.term is not None else "")
-            now, words = self._around.loop.time(), (self.state, waits_for, len(self.scrub.found), *steps)
+            now, lease = self._around.loop.time(), self._keeper.lease
+            words = lease, self.state, waits_for, len(self.scrub.found), *steps
             if words != said or now - said_at >= SEAT_S:
                 with suppress(EtcdError):
                     seat = Seat(
                         self._around.me, __version__, self.state, None, self._around.clock.wall_ns(),
                         damaged=len(self.scrub.found), lags=tuple(lags), waits_for=waits_for,
                     )  # fmt: skip
-                    await self._around.agreement.put_seat(seat, self._keeper.lease)
+                    await self._around.agreement.put_seat(seat, lease)
                     said, said_at = words, now
             await asyncio.sleep(self._around.settings.ttl_s / RENEWALS_PER_TTL)
 

@@ -63,6 +63,8 @@ def test_a_cluster_from_nothing(cluster: Callable[..., Result], etcd: EtcdCluste
 
     asyncio.run(lead())
     (value,) = values(cluster("show", "--json"))
+    assert {each["leader"] for each in values(cluster("--json"))} == {"n1"}, "show is what it does without a command"
+    refused(cluster("--json", "init"), 2, "--json belongs to `toymqctl cluster show`")
     assert (value["leader"], value["in_sync"], value["troubles"]) == (
         "n1", [N1.replica],
         [

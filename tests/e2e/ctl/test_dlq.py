@@ -148,3 +148,15 @@ def test_a_letter_that_is_not_wanted_is_discarded(web: Ctl, with_gateway: Broker
     assert ok(web("dlq", "redrive", "jobs")) == "sent back 1\n"
     ok(web("create", "healthy"))
     refused(web("dlq", "discard", "healthy", "0"), 1, "healthy has no dead letters")
+
+
+def test_a_letter_of_a_partition_is_discarded(web: Ctl) -> None:
+    ok(web("create", "parted", "partitions=2"))
+    for number in range(2):
+        ok(web("pub", "parted#1", "bad"))
+        ok(web("pull", "parted#1", "w"))
+        ok(web("nack", "parted#1", "w", str(number), "--dead"))
+    while len(rows(web("dlq", "list", "parted#1"))) < 3:
+        pass  # the letters are stored behind the answers
+    assert ok(web("dlq", "discard", "parted#1", "0")) == "discarded 1\n"
+    assert ok(web("dlq", "discard", "parted#1.dlq", "1")) == "discarded 1\n"

@@ -22,7 +22,7 @@ def test_a_dead_letter_says_where_it_is(web: Ctl) -> None:
     values(web("pull", "gone", "booking", "--max", "2", "--json"))
     ok(web("ack", "gone", "booking", "0"))
     ok(web("nack", "gone", "booking", "1", "--dead"))
-    assert rows(web("inspect", "gone", "0"))[1] == ["booking", "acked", "0", "-"]
+    assert rows(web("inspect", "gone", "0"))[1] == ["booking", "acked", "-", "-"]
     while (shown := rows(web("inspect", "gone", "1"))[1])[1] == "dying":
         pass  # the letter is stored behind the answer
-    assert shown == ["booking", "dead", "letter", "gone.dlq", "0", "0", "-"]
+    assert shown == ["booking", "dead", "letter", "gone.dlq", "0", "1", "rejected"]

@@ -19,7 +19,8 @@ def test_what_text_names_of_a_partitioned_topic_is_what_other_commands_take(ctl:
         pass  # the letter is stored behind the answer
     assert listed[0][:2] == ["topic", "id"]
     assert listed[1][:2] == ["named#1.dlq", "0"]
-    assert rows(ctl("dlq", "list", "named", "--group"))[1][:4] == ["named#1.dlq", "1", "0", "0"]
+    assert rows(ctl("dlq", "list", "named", "--group"))[1][:4] == ["1", "#1", "0", "#1"]
+    assert rows(ctl("dlq", "list", "named#1", "--group"))[1][:3] == ["1", "0", "0"]
     assert ok(ctl("dlq", "show", *listed[1][:2], "--format", "raw")) == "x\n"
     assert rows(ctl("dlq", "list", "named#1"))[0][0] == "id"
 

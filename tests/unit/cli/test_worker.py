@@ -76,6 +76,16 @@ def test_what_a_decorator_refuses_shows_the_line_of_the_application_alone(
     assert error.startswith("TypeError: dead_on is an exception's class or a tuple of them")
 
 
+def test_an_argument_that_is_refused_is_one_line_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = "import toymq\napp = toymq.App()\n@app.worker('t', mode='single')\ndef work() -> None: ...\n"
+    (tmp_path / "shop_i.py").write_text(source)
+    with pytest.raises(ConfigError) as refused:
+        load("shop_i:app")
+    why = "invalid mode 'single': write shared or keyed; it is one of `sub`, SUB and `toymqctl sub` alone"
+    assert str(refused.value) == f"{tmp_path}/shop_i.py, line 3: {why}"
+    assert capsys.readouterr().err == ""
+
+
 def test_the_exit_code_is_that_of_wrong_usage() -> None:
     result = CliRunner().invoke(main, ["worker", "shop"])
     assert result.exit_code == 2

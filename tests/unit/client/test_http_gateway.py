@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from toymq.http_gateway import GatewayFailed, HttpGateway, choose
+from toymq.http_gateway import GatewayFailed, HttpGateway, choose, named_in
 from toymq.url import parse_url
-from toymq_py.errors import ConfigError, Forbidden, RequestError
+from toymq_py.errors import ConfigError, Forbidden, Moved, RequestError
 
 
 @contextmanager
@@ -105,3 +105,12 @@ def test_without_one_the_remedy_is_said(gateways: list[str] | None, url: str, sa
     """A token that crossed the network by TLS does not cross it in the clear."""
     with pytest.raises(ConfigError, match=f"^alerts are reached over HTTP, and .*{says}"):
         choose(gateways, parse_url(url), "alerts are reached over HTTP")
+
+
+def test_a_moved_names_the_gateway_to_ask() -> None:
+    both = Moved("h:1 toymqs://h:2 http://h:3/ https://h:4/ (group b) has the topic http://x/")
+    assert named_in(both, "http://here:1") == "http://h:3/"
+    assert named_in(both, "https://here:1") == "https://h:4/"
+    assert named_in(Moved("h:1 https://h:4/ (group b) has the topic t"), "http://here:1") == "https://h:4/"
+    assert named_in(Moved("h:1 http://h:3/ (group b) has the topic t"), "https://here:1") is None, "the token is a secret"
+    assert named_in(Moved("h:1 (worker 1) has the topic t"), "http://here:1") is None

@@ -10,8 +10,10 @@ import pytest
 from tests.support.fake_place_link import FakePlaceLink
 from toymq_py.cluster import group_views
 from toymq_py.errors import EtcdError, Moved, PlacementUnknown
+from toymq_py.partitions import Partitioned
 from toymq_py.replication.agreement import ClusterSettings, LeaderKey, Member
 from toymq_py.replication.kept_places import Group, KeptPlaces, Picture, Record
+from toymq_py.storage.partitions_file import StoredPartitions
 
 MEMBER = Member("0" * 32, "b1", "b1:1", "b1:2", "b1:3", "")
 
@@ -108,8 +110,12 @@ def test_groups_are_described_with_the_topics_that_a_token_may_see() -> None:
 
 
 def test_the_metrics_count_topics_of_each_group() -> None:
-    rows = group_views.rows(picture(), "a", own=4, claims=9)
-    assert rows["group_topics"] == {("a",): 4.0, ("b",): 2.0}
+    """Each partition is one, and the whole none."""
+    found, whole = picture(), StoredPartitions(Partitioned("p", 3))
+    found.records["p"] = Record("b", 1, whole)
+    found.records["q"] = Record("a", 1, whole)
+    rows = group_views.rows(found, "a", ["here", "q", "q#0", "not-told-yet"], claims=9)
+    assert rows["group_topics"] == {("a",): 3.0, ("b",): 2.0}
     assert (rows["group_load"][("b",)], rows["placements_total"][()]) == (7.4, 9.0)
 
 

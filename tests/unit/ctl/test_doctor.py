@@ -148,7 +148,7 @@ def test_a_sound_broker_has_no_trouble() -> None:
         ),
         ({"fsync_p99_s": 0.0501}, "fsync", "warn", "p99 50.10 ms of 7", "a disk of its own"),
         ({"connections": 90}, "limits", "warn", "90 of 100 connections", "a larger --max-connections"),
-        ({"topics": [topic()] * 9}, "limits", "warn", "9 of 10 topics", "a larger --max-topics"),
+        ({"topics": [topic(topic=f"t{n}") for n in range(9)]}, "limits", "warn", "9 of 10 topics", "a larger --max-topics"),
         ({"topics": [topic(consumers=[consumer()] * 9)]}, "limits", "warn", "9 of 10 consumers", "a larger --max-consumers"),
         ({"topics": [topic(state="degraded", lost=3)]}, "topic t", "FAIL", "3 messages are lost", "repair DATA_DIR` accepts"),
         ({"tier": "s3://b", "tier_problem": "away"}, "tier", "FAIL", "s3://b does not get all segments, they stay", "mount"),

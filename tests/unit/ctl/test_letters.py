@@ -55,7 +55,19 @@ def test_letters_that_failed_alike_are_counted_together() -> None:
     assert (second["count"], second["consumer"]) == (1, "b")
 
 
-def test_letters_of_two_partitions_are_two_groups_for_their_ids_are_not_of_one_row() -> None:
-    rows = [letter(5, topic, consumer="a", reason="attempts") for topic in ("orders#0.dlq", "orders#1.dlq")]
-    found = [group.to_json() for group in grouped((row, False) for row in rows)]
-    assert [(each["topic"], each["first_id"]) for each in found] == [("orders#0.dlq", 5), ("orders#1.dlq", 5)]
+def test_letters_of_all_partitions_are_one_group_whose_ids_have_their_topic() -> None:
+    """Six partitions with two kinds of errors were twelve rows."""
+    rows = [
+        letter(msg_id, f"orders#{number}.dlq", consumer="a", reason="attempts")
+        for number, msg_id in ((0, 5), (0, 9), (1, 4), (1, 6))
+    ]
+    (found,) = grouped((row, False) for row in rows)
+    assert ((found.oldest["topic"], found.oldest["id"]), (found.newest["topic"], found.newest["id"])) == (
+        ("orders#1.dlq", 4), ("orders#0.dlq", 9),
+    )  # fmt: skip
+    told = found.to_json()
+    assert (told["count"], told["topic"], told["first_id"], told["last_id"]) == (4, "orders.dlq", None, None)
+    assert told["parts"] == [
+        {"topic": "orders#0.dlq", "count": 2, "first_id": 5, "last_id": 9},
+        {"topic": "orders#1.dlq", "count": 2, "first_id": 4, "last_id": 6},
+    ]

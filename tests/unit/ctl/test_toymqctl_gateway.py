@@ -1,5 +1,7 @@
 """Paths of the gateway that a command asks; ``tests/unit/client/test_http_gateway.py`` has which gateway that is."""
 
+from urllib.parse import unquote, urlsplit
+
 import pytest
 
 from toymq_py.errors import BadName
@@ -11,3 +13,9 @@ def test_a_name_is_one_part_of_a_path() -> None:
     for name in ("a/b", "..", "../topics/orders", "a?b", "a#b", ""):
         with pytest.raises(BadName, match="webhook name must be"):
             path_of("webhooks", name)
+
+
+@pytest.mark.parametrize("name", ["orders#3", "orders#3.dlq"])
+def test_a_partition_is_one_part_of_a_path_too(name: str) -> None:
+    path = path_of("topics", name)
+    assert unquote(urlsplit(f"http://h{path}:discard").path) == f"/v1/topics/{name}:discard"

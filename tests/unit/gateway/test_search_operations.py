@@ -212,7 +212,7 @@ async def test_the_state_of_a_message_at_each_consumer() -> None:
         described = (await rig.ask("GET", "/v1/topics/t/messages/0")).json()
         states = {each["consumer"]: (each["state"], each["attempts"]) for each in described["consumers"]}
         assert states == {
-            "holds": ("inflight", 1), "acks": ("acked", 0), "waits": ("scheduled", 1),
+            "holds": ("inflight", 1), "acks": ("acked", None), "waits": ("scheduled", 1),
             "again": ("ready", 1), "new": ("ready", 0),
         }  # fmt: skip
         (failure,) = [each["failure"] for each in described["consumers"] if "failure" in each]
@@ -249,6 +249,26 @@ async def test_a_dead_letter_is_named_and_not_called_acked(monkeypatch: pytest.M
         assert await states(rig, 1) == [("acked_or_dead", None)], "its letter's key is forgotten"
         assert await states(rig, 3) == [("dead", {"topic": "t.dlq", "id": 2, "settled": False})]
         assert await states(rig, 4) == [("ready", None)]
+
+
+async def test_a_dead_letter_tells_its_attempts_and_its_failure() -> None:
+    async with gateway(DIR, fs=disk()) as rig:
+        await rig.publish("t", "a", "b")
+        for msg_id, query in ((0, {"delay_s": 0}), (0, {"dead": "true", "reason": "bad sku"}), (1, {"dead": "true"})):
+            await rig.lease("t")
+            answer = await rig.ask("POST", f"/v1/topics/t/messages/{msg_id}:nack", params={"consumer": "c", **query})
+            assert answer.status_code == 204
+        await rig.until(lambda: rig.broker.has("t.dlq") and rig.broker.topic("t.dlq").next_id == 2)
+
+        async def told(msg_id: int) -> tuple[object, ...]:
+            (found,) = (await rig.ask("GET", f"/v1/topics/t/messages/{msg_id}")).json()["consumers"]
+            failure = found.get("failure", {})
+            return found["state"], found["attempts"], failure.get("reason"), "at_ms" in failure
+
+        assert await told(0) == ("dead", 2, "bad sku", True)
+        assert await told(1) == ("dead", 1, "rejected", False), "no NACK gave a reason"
+        assert (await rig.ask("POST", "/v1/topics/t.dlq:purge")).status_code == 200
+        assert (await told(0))[:3] == ("dead", None, None)
 
 
 async def test_a_letter_is_discarded_and_stays_so() -> None:

@@ -227,7 +227,7 @@ def test_the_picture_is_what_etcd_has_and_news_keep_it_so(run: Run) -> None:
             assert found.groups["g0"].made
             assert (await old.settings()) == SETTINGS
         assert seen.groups["a"].led == N1, "the last leader is remembered"
-        assert seen.groups["a"].addresses() == ["10.0.0.1:6789"]
+        assert seen.groups["a"].addresses() == ["10.0.0.1:6789", "10.0.0.2:6789"]
 
     run(scenario)
 
@@ -264,6 +264,8 @@ def test_a_leaders_nodes_are_named_behind_it() -> None:
     assert group.addresses() == ["10.0.0.1:6789", "10.0.0.2:6789"]
     group.led = N2
     assert group.addresses() == ["10.0.0.2:6789", "10.0.0.1:6789"]
+    group.nodes, group.seen = {}, {N2.replica: N2, N1.replica: N1}
+    assert group.addresses() == ["10.0.0.2:6789", "10.0.0.1:6789"], "the others are not forgotten while none runs"
 
 
 def test_where_the_nodes_were_is_known_to_a_leader_that_is_newer_than_their_absence(run: Run) -> None:

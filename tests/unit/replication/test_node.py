@@ -225,6 +225,22 @@ def test_a_leader_whose_lease_is_gone_says_nothing_more(run: Run) -> None:
     run(scenario)
 
 
+def test_a_follower_with_a_new_lease_says_at_once_where_it_is(run: Run) -> None:
+    """It was shown as away for up to a minute, though it was in sync."""
+
+    async def scenario(rig: NodeRig) -> None:
+        _, n2 = await pair(rig)
+        await asyncio.sleep(TTL_S)
+        lease = n2.file.record.lease
+        assert lease is not None
+        rig.etcd.end_lease(lease)
+        await rig.until(lambda: n2.file.record.lease != lease, "it has a new lease")
+        await asyncio.sleep(TTL_S)
+        assert [(seat.state, seat.present) for seat in await rig.tool.seats()] == [("LEADING", True), ("FOLLOWING", True)]
+
+    run(scenario)
+
+
 def test_a_leader_goes_on_while_etcd_is_away(run: Run) -> None:
     async def scenario(rig: NodeRig) -> None:
         n1, n2 = await pair(rig)

@@ -1,0 +1,35 @@
+"""How much of its limits a broker uses. Each worker, and each group, has limits of its own: the one with the most counts."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from toymq_py.names import DEAD_LETTERS
+from toymqctl.places import place_of, places_by_topic
+
+FULL_SHARE = 0.9
+"""Share of a limit above which a check warns."""
+
+
+def used(stats: Mapping[str, Any], cluster: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """What is used of each limit, and the options of those that are nearly reached.
+
+    Args:
+        cluster: the answer to CLUSTER.
+    """
+    names = {topic["topic"] for topic in stats["topics"]}
+    counting = [name for name in names if name.removesuffix(DEAD_LETTERS) not in names - {name}]  # as --max-topics counts
+    kind, places = places_by_topic(cluster, [name.removesuffix(DEAD_LETTERS) for name in counting])
+    counts = Counter(place_of(places, name) for name in counting)
+    counted = []
+    near = []
+    for name, count, option in (
+        ("connections", stats.get("connections_most", stats["connections"]), "max_connections"),  # an older broker: of all
+        ("topics", max(counts.values(), default=0), "max_topics"),
+        ("consumers of a topic", max((len(topic["consumers"]) for topic in stats["topics"]), default=0), "max_consumers"),
+    ):
+        limit = stats["limits"][option]
+        counted.append(f"{count} of {limit} {name}")
+        if count >= FULL_SHARE * limit:
+            near.append("--" + option.replace("_", "-"))
+    return (f"at the {kind} with the most " if kind else "") + ", ".join(counted), near
