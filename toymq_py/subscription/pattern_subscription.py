@@ -46,8 +46,8 @@ class MultiSubscription(Lessee, ABC):
 
     A part stands in ``_takeable`` when there may be something to take of it. They are asked in turn, so that a take costs the
     same however many topics there are. In ``_promised`` stand those that were woken and said that they will look.
-    ``_returned``: how many messages of a part waited to be delivered again when it was attached. They are taken before all others: what ended
-    the session before is among them, and is in the same company each time (ADR 0256).
+    ``_returned``: how many messages of a part waited to be delivered again when it was attached. They are taken before all
+    others: what ended the session before is among them, and is in the same company each time (ADR 0256).
     """
 
     __slots__ = (
