@@ -46,29 +46,10 @@ class MultiSubscription(Lessee, ABC):
 
     A part stands in ``_takeable`` when there may be something to take of it. They are asked in turn, so that a take costs the
     same however many topics there are. In ``_promised`` stand those that were woken and said that they will look.
-    ``_returned``: how many messages of a part waited to be delivered again when it was attached. They are taken before all
-    others: what ended the session before is among them, and is in the same company each time (ADR 0256).
     """
 
-    __slots__ = (
-        "_promised",
-        "_registering",
-        "_returned",
-        "_takeable",
-        "closed",
-        "consumer_name",
-        "matched",
-        "mode",
-        "name",
-        "parts",
-        "pattern",
-        "poll_mode",
-        "problem",
-        "registered",
-        "registry",
-        "start",
-        "visibility_s",
-    )  # fmt: skip
+    __slots__ = ("_promised", "_registering", "_takeable", "closed", "consumer_name", "matched", "mode", "name",
+                 "parts", "pattern", "poll_mode", "problem", "registered", "registry", "start", "visibility_s")  # fmt: skip
 
     def __init__(
         self,
@@ -104,7 +85,6 @@ class MultiSubscription(Lessee, ABC):
         self._registering: list[Done] = []
         self._takeable: OrderedDict[Subscription, None] = OrderedDict()
         self._promised: dict[Subscription, None] = {}
-        self._returned: dict[Subscription, int] = {}
 
     # -- its topics
 
@@ -125,8 +105,6 @@ class MultiSubscription(Lessee, ABC):
         self._on_part_added(part)
         if part.channel.available():
             self._takeable[part] = None
-            if returned := part.channel.consumer.redeliverable:
-                self._returned[part] = returned
         else:
             part.channel.idle[part] = None
         return registration
@@ -157,25 +135,13 @@ class MultiSubscription(Lessee, ABC):
 
     def _next_takeable(self) -> Subscription:
         """Pop the next part that may have messages. Assumes that there is one."""
-        part = self._next_returned() if self._returned else None
-        if part is None:
-            part, _ = self._takeable.popitem(last=False)
+        part, _ = self._takeable.popitem(last=False)
         self._promised.pop(part, None)
         return part
-
-    def _next_returned(self) -> Subscription | None:
-        for part, left in list(self._returned.items()):
-            if left and part in self._takeable and part.channel.consumer.redeliverable:
-                self._returned[part] = left - 1  # a take gives one at least
-                del self._takeable[part]
-                return part
-            del self._returned[part]
-        return None
 
     def _part_ended(self, part: Subscription, code: str) -> None:
         self._takeable.pop(part, None)
         self._promised.pop(part, None)
-        self._returned.pop(part, None)
         if self.parts.get(part.name) is part:
             del self.parts[part.name]
         if not self.closed:
@@ -209,7 +175,6 @@ class MultiSubscription(Lessee, ABC):
             self.closed = True
             self._takeable.clear()
             self._promised.clear()
-            self._returned.clear()
             if self.registry is not None:
                 self.registry.leave(self)
             self.settle(None)

@@ -102,23 +102,6 @@ def test_poison_of_one_topic_takes_nothing_of_the_others_along(way: str, poison:
     assert not any(rig.broker.topic(topic).describe()["consumers"][0]["backlog"] for topic in topics)
 
 
-def test_what_a_lost_session_had_comes_before_what_is_new_in_other_topics() -> None:
-    """Ten handlers had another company each time that the poison came, and one of that counted: each message once or twice."""
-    rig = BrokerRig()
-    for topic in ("a.p", "a.q", "a.r"):
-        rig.publish(topic, *[b"x"] * 4)
-    old = rig.follow("a.*", window=6)
-    assert rig.shown(*(old.take(TAKE_BYTES) for _ in range(2))) == ["a.p 0-3 x1", "a.q 0-1 x1"]
-    rig.ack("a.p", 0, 3)
-    assert rig.shown(*(old.take(TAKE_BYTES) for _ in range(1))) == ["a.r 0-3 x1"]
-    rig.publish("a.p", b"new")
-    old.close()
-    new = rig.follow("a.*")
-    assert rig.shown(*(new.take(TAKE_BYTES) for _ in range(5))) == [
-        "a.q 0-0 x2", "a.q 1-1 x1", "a.r 0-3 x1", "a.p 4-4 x1", "a.q 2-3 x1",
-    ]  # fmt: skip
-
-
 def test_a_topic_of_a_pattern_that_is_deleted_leaves_the_others_counting() -> None:
     """Its end made the whole subscription one whose loss counts nothing."""
     rig = BrokerRig()
