@@ -39,6 +39,8 @@ class Row:
     """Of all deliveries, which it was."""
     again: bool = False
     """That it had been delivered before."""
+    first: float = 0.0
+    """When it, or what joined it since, was delivered first; 0: that is not known, behind a kill."""
     behind: bool = False
     """Its holder had it when a time-out counted an attempt of what stood before it."""
 
@@ -163,7 +165,11 @@ class SharedMachine(RuleBasedStateMachine):
                 assert row.holder is None, f"{delivery.topic} {msg_id} is with another worker"
                 assert row.delayed_until <= self.now, f"{delivery.topic} {msg_id} comes before its backoff is over"
                 row.attempts += 1
-                row.again, row.delivered = row.delivered, True
+                run = self.rig.broker.topic(delivery.topic).consumers["c"]._runs.run_of(msg_id)
+                assert run is not None
+                known = row.first if row.delivered else self.now
+                assert run.first_s <= known, "neighbours that join are as old as the oldest"
+                row.first, row.again, row.delivered = run.first_s, row.delivered, True
                 assert delivery.attempt == row.attempts, f"{delivery.topic} {msg_id}"
                 row.holder, row.deadline = worker, self.now + VISIBILITY_S
                 row.turn, row.behind = self.turn, False
@@ -221,11 +227,12 @@ class SharedMachine(RuleBasedStateMachine):
         return len(keys)
 
     def counts(self, worker: Worker | None) -> tuple[str, int] | None:
-        """What a worker most likely has before it: the lowest id of the topic of which it had a message first, of those that
-        had been delivered before if there are any. Nothing while it hangs on what has counted."""
+        """What a worker most likely has before it: the lowest id of the topic whose message was delivered first, to whomever.
+        Nothing while it hangs on what has counted."""
         held = {key: row for key, row in self.rows.items() if row.holder is worker}
         late = worker is not None and worker.late
-        turns = {(not row.again, row.turn): topic for (topic, _), row in held.items() if not (late and row.behind)}
+        shown = {key: row for key, row in held.items() if not (late and row.behind)}
+        turns = {(not row.again, row.first if row.again else 0.0, row.turn): topic for (topic, _), row in shown.items()}
         lowest = min((key for key in held if key[0] == turns[min(turns)]), default=None) if turns else None
         return None if lowest is None or (late and self.rows[lowest].behind) else lowest
 
@@ -283,6 +290,7 @@ class SharedMachine(RuleBasedStateMachine):
         self.lose([key for key, row in self.rows.items() if row.holder is not None])
         for row in self.rows.values():
             row.delivered, row.delayed_until = row.attempts > 0, 0.0
+            row.first = 0.0
         self.workers.clear()
         self.join(["a.x", "a.*"][at % 2], 3)
         self.seen["killed"] += 1

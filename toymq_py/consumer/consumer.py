@@ -193,10 +193,10 @@ class Consumer(ConsumerView):
         """Whether the loss of an owner counts an attempt of a message here: of all that it holds, over all consumers."""
         return owner.counts_in(self._runs)
 
-    def first_of(self, owner: Lessee) -> tuple[int, bool] | None:
-        """The message that its application most likely has of all that an owner holds, if it is here, and whether it had been
-        delivered before. Assumes that it holds some."""
-        first = (self._runs, False) if owner.order is None else owner.order.first()
+    def first_of(self, owner: Lessee) -> tuple[int, float | None] | None:
+        """The message that its application most likely has of all that an owner holds, if it is here, and when it was delivered
+        first; None where that was to this owner. Assumes that it holds some."""
+        first = (self._runs, None) if owner.order is None else owner.order.first()
         return (self._runs.leased_to(owner)[0][0], first[1]) if first is not None and first[0] is self._runs else None
 
     def disown(self) -> None:

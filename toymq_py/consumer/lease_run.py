@@ -122,12 +122,13 @@ class LeaseRun:
     ``deadline`` is the latest and ``earliest`` the earliest of the deadlines that were merged into
     this run; both mean nothing while READY or HELD. ``attempt`` counts deliveries so far; 0 when all
     were given back uncounted, ``spared`` when one of those had been written (ADR 0053). ``delivered``
-    spans them in time, those of all ids that were merged; None when it is not known. ``turn``: in the
+    spans them in time, those of all ids that were merged; None when it is not known. ``first_s``: when
+    the first of all deliveries was, uncounted ones, too; 0 when it is not known. ``turn``: in the
     owner's ``DeliveryOrder``, else its ``mark``. ``reason`` is why it is HELD. ``ticket`` names the one heap
     entry that stands for this run; None when there is none (yet, or any more).
     """
 
-    __slots__ = ("attempt", "deadline", "delivered", "earliest", "first", "last", "owner", "reason", "spared",
+    __slots__ = ("attempt", "deadline", "delivered", "earliest", "first", "first_s", "last", "owner", "reason", "spared",
                  "state", "ticket", "turn")  # fmt: skip
 
     def __init__(
@@ -148,6 +149,7 @@ class LeaseRun:
         self.earliest = deadline
         self.attempt = attempt
         self.delivered: Delivered = None
+        self.first_s = 0.0
         self.reason = OUT_OF_ATTEMPTS
         self.spared = False
         self.ticket: int | None = None
@@ -158,6 +160,7 @@ class LeaseRun:
         run = LeaseRun(first, self.last, self.state, self.owner, self.deadline, self.attempt, self.turn)
         run.earliest = self.earliest
         run.delivered = self.delivered
+        run.first_s = self.first_s
         run.reason = self.reason
         run.spared = self.spared
         return run
@@ -193,13 +196,15 @@ class LeaseRun:
         return latest == earliest or latest - earliest < MERGE_SLACK_S
 
     def extend(
-        self, last: int, earliest: float, deadline: float, delivered: Delivered
+        self, last: int, earliest: float, deadline: float, delivered: Delivered, first_s: float = 0.0
     ) -> None:
         """Extend the run by ids that ``accepts`` allowed.
 
         The later deadline counts: late by a little, never early.
         """
         self.last = last
+        if first_s < self.first_s:
+            self.first_s = first_s
         self.deadline = max(self.deadline, deadline)
         self.earliest = min(self.earliest, earliest)
         mine = self.delivered

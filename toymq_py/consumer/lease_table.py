@@ -76,10 +76,10 @@ class LeaseTable(RunList):
         if self._runs:
             newest = self._runs[-1]
             if newest.accepts(first, INFLIGHT, owner, deadline, deadline, 1, turn) and not newest.spared:
-                newest.extend(last, deadline, deadline, delivered)
+                newest.extend(last, deadline, deadline, delivered, newest.first_s)
                 return
         run = LeaseRun(first, last, INFLIGHT, owner, deadline, 1, turn)
-        run.delivered = delivered
+        run.delivered, run.first_s = delivered, now or 0.0
         self._firsts.append(first)
         self._runs.append(run)
         self._deadlines.push(run)
@@ -98,10 +98,10 @@ class LeaseTable(RunList):
                 added += runs[at:i]
                 before, at = runs[i - 1], i
             if before is not None and not before.spared and before.accepts(each, INFLIGHT, owner, deadline, deadline, 1, turn):
-                before.extend(each, deadline, deadline, delivered)
+                before.extend(each, deadline, deadline, delivered, before.first_s)
                 continue
             before = LeaseRun(each, each, INFLIGHT, owner, deadline, 1, turn)
-            before.delivered = delivered
+            before.delivered, before.first_s = delivered, now or 0.0
             added.append(before)
             self._deadlines.push(before)
         runs[low:at] = added
@@ -140,7 +140,7 @@ class LeaseTable(RunList):
             taken.append((first, last, attempt))
             max_count -= last + 1 - first
             self._totals[READY] -= last + 1 - first
-            turn = self._count_lease(owner, last + 1 - first, again=True)
+            turn = self._count_lease(owner, last + 1 - first, first_s := run.first_s)
             i = bisect_left(firsts, first)
             before = runs[i - 1] if i else None
             delivered: Delivered = None
@@ -154,7 +154,7 @@ class LeaseTable(RunList):
             if before is not None and before.spared == run.spared and before.accepts(
                 first, INFLIGHT, owner, deadline, deadline, attempt, turn
             ):
-                before.extend(last, deadline, deadline, delivered)
+                before.extend(last, deadline, deadline, delivered, first_s)
                 if whole:
                     run.retire()
                     del runs[i], firsts[i]
@@ -168,7 +168,7 @@ class LeaseTable(RunList):
                 self._deadlines.push(run)
             else:
                 lease = LeaseRun(first, last, INFLIGHT, owner, deadline, attempt, turn)
-                lease.delivered = delivered
+                lease.delivered, lease.first_s = delivered, first_s
                 lease.spared = run.spared
                 runs.insert(i, lease)
                 firsts.insert(i, first)
@@ -455,7 +455,7 @@ class LeaseTable(RunList):
             if left.reason == run.reason and left.spared == run.spared and left.accepts(
                 run.first, run.state, run.owner, run.earliest, run.deadline, run.attempt, run.turn
             ):
-                left.extend(run.last, run.earliest, run.deadline, run.delivered)
+                left.extend(run.last, run.earliest, run.deadline, run.delivered, run.first_s)
                 run.retire()
             else:
                 kept.append(run)
@@ -478,11 +478,11 @@ class LeaseTable(RunList):
         self._deadlines.trim(len(self._runs))
         self._held.trim(len(self._runs))
 
-    def _count_lease(self, owner: Lessee, messages: int, *, again: bool = False) -> int:
+    def _count_lease(self, owner: Lessee, messages: int, first_s: float | None = None) -> int:
         """Returns: the turn of the delivery."""
         self._totals[INFLIGHT] += messages
         owner.inflight += messages
-        return owner.mark if owner.order is None else owner.order.delivered(self, messages, again=again)
+        return owner.mark if owner.order is None else owner.order.delivered(self, messages, first_s)
 
     def _discount(self, run: LeaseRun, messages: int) -> None:
         self._totals[run.state] -= messages

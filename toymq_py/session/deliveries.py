@@ -105,7 +105,8 @@ class Deliveries:
         found = self.subscribed(command.topic, other, command.consumer)
         for part in [found] if isinstance(found, Subscription) else found.parts.values():
             if found.inflight and (first := part.channel.consumer.first_of(found)) is not None:
-                return encode_held(found.inflight, (part.name, *first))
+                age_s = 0.0 if first[1] is None else self._clock.monotonic() - first[1]
+                return encode_held(found.inflight, (part.name, first[0], round(1000 * age_s)))
         return encode_held(found.inflight, None)
 
     def subscription_to(self, topic: str, consumer: str) -> Subscription | None:

@@ -270,8 +270,8 @@ class SpreadSubscription:
 
     def _first(self, answers: Mapping[Place, bytes]) -> Place | None:
         found = [(answer.split(), place) for place, answer in answers.items() if answer.startswith(b"OK")]
-        came = {place: (words[4] == b"0", self.arrivals.place_of(*words[2:4])) for words, place in found if len(words) == 5}
-        return min(came, key=came.__getitem__, default=None)  # what had been delivered before, if any, and came first of that
+        came = {place: (-int(words[4]), self.arrivals.place_of(*words[2:4])) for words, place in found if len(words) == 5}
+        return min(came, key=came.__getitem__, default=None)  # the oldest first delivery, else what came first
 
     # -- its end
 
