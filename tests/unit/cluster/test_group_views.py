@@ -110,6 +110,11 @@ def test_groups_are_described_with_the_topics_that_a_token_may_see() -> None:
 def test_the_metrics_count_topics_of_each_group() -> None:
     rows = group_views.rows(picture(), "a", own=4, claims=9)
     assert rows["group_topics"] == {("a",): 4.0, ("b",): 2.0}
+    assert rows["group_has_leader"] == {("b",): 1.0}, "nobody has started a node of a yet"
+    served = picture()
+    served.groups["a"].begun = served.groups["b"].begun = True
+    served.groups["b"].leader = None
+    assert group_views.rows(served, "a", own=4, claims=9)["group_has_leader"] == {("a",): 0.0, ("b",): 0.0}
     assert (rows["group_load"][("b",)], rows["placements_total"][()]) == (7.4, 9.0)
 
 
