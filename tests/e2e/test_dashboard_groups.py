@@ -70,3 +70,45 @@ def test_a_group_that_is_away_is_trouble_and_its_figures_are_missing_or_old(grou
     assert row(page, "own").get_by_text("old").count() == 0
     node.start()
     row(page, "there").get_by_text("old", exact=True).wait_for(state="detached")
+
+
+def test_a_topic_of_another_group_is_asked_for_once_and_left_to_that_groups_page(groups: Groups, visit: Visit) -> None:
+    """Each second its settings were asked for, and Redrive all was offered and refused."""
+    there = page_of(groups["b"])
+    page = visit(f"{page_of(groups['a'])}#/topics/there", broken=UNREAD)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.rpartition("/v1/")[2]))
+    page.reload()
+    assert page.get_by_role("link", name="open it there").get_attribute("href") == f"{there}#/topics/there"
+    assert page.locator(".head").get_by_text("group b").is_visible()
+    for name in ("Delete", "Purge", "Settings", "Publish"):
+        assert page.get_by_role("button", name=name, exact=True).is_disabled()
+    page.get_by_role("link", name="Dead letters 1").click()
+    page.get_by_text("The messages could not be loaded. The topic is in group b").wait_for()
+    for number in range(3):  # each publish changes what is told of it
+        httpx.post(f"{there}v1/topics/there/messages", content=b"x").raise_for_status()
+        page.get_by_role("link", name=f"Messages {number + 2}").wait_for()
+    for name in ("Redrive all", "Redrive chosen", "Discard chosen", "Search"):
+        assert not page.get_by_role("button", name=name).is_visible()
+    assert sorted(one for one in asked if one.startswith("topics/there")) == [
+        "topics/there.dlq/log?from=0&max=50", "topics/there/settings",
+    ]  # fmt: skip
+
+
+def test_a_list_and_a_partitioned_topic_say_which_group_has_what(groups: Groups, visit: Visit) -> None:
+    url = page_of(groups["a"])
+    page = visit(url)
+    page.get_by_role("columnheader", name="Group").wait_for()
+    for topic, place in (("own", "a"), ("there", "b"), ("there.dlq", "b"), ("orders", "a, b")):
+        assert row(page, topic).locator(".c-place").inner_text() == place
+    page.get_by_role("button", name="Group", exact=True).click()
+    assert page.locator(".trow .topicname").all_inner_texts() == ["there.dlq", "there", "orders", "own"]
+    row(page, "orders").click()
+    page.get_by_role("columnheader", name="Group").wait_for()
+    parts = httpx.get(f"{url}v1/topics", params={"pattern": "orders#*"}).json()["topics"]
+    assert [part["topic"] for part in parts] == ["orders#0", "orders#1"]
+    shown = [page.get_by_role("row", name=name).locator("td").first.inner_text() for name in ("orders#0", "orders#1")]
+    assert sorted(shown) == ["a", "b"]
+    narrow = visit(url, NARROW)
+    row(narrow, "own").wait_for()
+    assert row(narrow, "own").locator(".c-place").is_hidden()
