@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.cluster_groups import Groups, say, two_groups
 from tests.support.cluster_rig import ClusterRig
-from tests.support.dashboard import Visit, row
+from tests.support.dashboard import NARROW, Visit, row
 from tests.support.requirements import require
 
 pytestmark = [pytest.mark.browser, require("chromium", "playwright", "etcd", "proc")]
