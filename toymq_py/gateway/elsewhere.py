@@ -104,11 +104,11 @@ class Elsewhere:
                 yield {**topic, **old, "heard_ms": heard.at_ms, "consumers": [dict(each) for each in topic["consumers"]]}
 
     def _unheard(self) -> Iterator[dict[str, Any]]:
-        """Topics of groups that are away, which they did not speak of: etcd has their names."""
+        """Topics of groups that are away, which they did not speak of: etcd has their names, and CLUSTER in their order."""
         away = {place for place in self._silent if self._is_away(place)}
         records = self._broker.placement.described(lambda topic: True).get("topics", {}) if away else {}
         known = {topic["topic"] for place in away if place in self._heard for topic in self._heard[place].topics}
         known |= {whole_name(name) for name in records if PARTITION_MARK in name}
-        for name, place in sorted(records.items()):
+        for name, place in records.items():
             if place in away and name not in known:
                 yield {"topic": name, "as_of_ms": None, "heard_ms": 0, "consumers": []}

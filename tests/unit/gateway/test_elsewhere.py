@@ -21,7 +21,7 @@ class Groups(Placement):
 
     def __init__(self) -> None:
         super().__init__()
-        self.records = {"here": "a", "b1": "b", "b2": "b", "c1": "c", "w": "a", "w#0": "b", "w#1": "c"}
+        self.records = {"b1": "b", "b2": "b", "c1": "c", "here": "a", "w": "a", "w#0": "b", "w#1": "c"}
 
     def places(self) -> list[Place]:
         return ["a", "b", "c"]

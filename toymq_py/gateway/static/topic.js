@@ -21,20 +21,21 @@ class ConsumerRow {
     const labels = { lag: "Backlog", age: "Oldest unacked", inflight: "Inflight", ready: "Ready", scheduled: "Scheduled", acked: "Last acked", sessions: "Sessions" };
     for (const [key, label] of Object.entries(labels)) rest[key].dataset.label = label;
     acks.dataset.label = "Acked /s";
+    this.acts = view.session.admin ? [
+      button("Move", () => seek(view.topic, name), { "aria-label": `Move ${name}` }, "quiet"),
+      button("Forget", () => view.forget(name), { "aria-label": `Forget ${name}` }, "quiet"),
+    ] : [];
     this.element = el(
       "tr", {},
       el("th", { scope: "row" }, el("bdi.name", { title: name }, name), this.badges),
       rest.lag, rest.age, el("td.sparkcell", {}, this.spark.element), acks, rest.inflight, rest.ready, rest.scheduled, rest.acked, rest.sessions,
-      view.session.admin && el(
-        "td.rowactions", {},
-        button("Move", () => seek(view.topic, name), { "aria-label": `Move ${name}` }, "quiet"),
-        button("Forget", () => view.forget(name), { "aria-label": `Forget ${name}` }, "quiet"),
-      ),
+      view.session.admin && el("td.rowactions", {}, this.acts),
     );
   }
 
-  draw(consumer, series, age) {
+  draw(consumer, series, age, elsewhere) {
     const { cells } = this;
+    for (const act of this.acts) act.disabled = elsewhere;
     say(cells.lag, count(consumer.backlog));
     say(cells.age, consumer.backlog ? duration(age) : "–");
     say(cells.rate, rate(series.now));
@@ -207,6 +208,7 @@ export class TopicView {
     say(facts.Lost, count(described.lost));
     facts.Lost.classList.toggle("slow", described.lost > 0);
     const names = new Set();
+    const elsewhere = this.store.isElsewhere(topic);
     for (const consumer of described.consumers) {
       names.add(consumer.consumer);
       let row = this.consumers.get(consumer.consumer);
@@ -215,7 +217,7 @@ export class TopicView {
         this.consumers.set(consumer.consumer, row);
         this.rows.append(row.element);
       }
-      row.draw(consumer, topic.consumers.get(consumer.consumer), topic.age(consumer.oldest_unacked_at_ms));
+      row.draw(consumer, topic.consumers.get(consumer.consumer), topic.age(consumer.oldest_unacked_at_ms), elsewhere);
     }
     for (const [name, row] of this.consumers) {
       if (names.has(name)) continue;
