@@ -320,6 +320,7 @@ def test_an_operator_sees_which_group_has_a_topic(groups: Groups) -> None:
     lines = [line.split() for line in ok(ctl("describe", "shown.parts")).splitlines()]
     assert ["partition", "group", "messages"] in [line[:3] for line in lines]
     assert {line[0]: line[1] for line in lines if line and line[0].startswith("shown.parts#")} == found, "nowhere before"
+    ok(ctl("delete", "shown.parts", "--yes"))
 
 
 def test_an_operator_sees_all_groups(groups: Groups) -> None:
