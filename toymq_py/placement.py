@@ -25,6 +25,11 @@ BOUND = 1.25
 """Most load of a group that gets a new topic, in means."""
 
 
+def named(place: Place) -> str:
+    """A place in words."""
+    return f"worker {place}" if isinstance(place, int) else f"group {place}"
+
+
 def score(place: Place, topic: str) -> bytes:
     """The place with the highest one has the topic. A dead-letter topic is with its origin."""
     return blake2b(f"{place}/{topic.removesuffix(DEAD_LETTERS)}".encode(), digest_size=8).digest()

@@ -42,15 +42,18 @@ def _ids(topic: dict[str, Any]) -> str:
     return f"{first_id} to {next_id - 1}" if next_id > first_id else f"none, the next is {next_id}"
 
 
-def _partitions(topic: dict[str, Any]) -> str:
+def _partitions(topic: dict[str, Any], kind: str) -> str:
+    """``kind``: what has a partition, "group" or "worker"; "" where one process has all."""
     rows = [
         (
-            one["topic"], str(one["messages"]), _ids(one), size(one["bytes"]), " ".join(format_settings(one["settings"])),
-            one["state"],
+            one["topic"], *([str(one.get(kind, "-"))] if kind else []), str(one["messages"]), _ids(one), size(one["bytes"]),
+            " ".join(format_settings(one["settings"])), one["state"],
         )
         for one in topic["parts"]
     ]  # fmt: skip
-    return table([("partition", "messages", "ids", "size", "settings", "state"), *rows], (0, 2, 4, 5), screen_room())
+    heads = ("partition", *([kind] if kind else []), "messages", "ids", "size", "settings", "state")
+    text = tuple(place for place, head in enumerate(heads) if head not in ("messages", "size"))
+    return table([heads, *rows], text, screen_room())
 
 
 def _evicted(topic: dict[str, Any]) -> list[tuple[str, str]]:
@@ -74,12 +77,15 @@ def describe(broker: Broker, topic: str, as_json: bool) -> None:
         kind, places = places_by_topic(cluster_of(client), names)
         if (place := place_of(places, topic)) is not None:
             found[kind] = place
+        for one in found.get("parts", ()):
+            if (place := place_of(places, one["topic"])) is not None:
+                one[kind] = place
     if as_json:
         print_json([found])
     else:
         click.echo(facts(_facts(found)))
         click.echo()
         if "parts" in found:
-            click.echo(_partitions(found))
+            click.echo(_partitions(found, kind))
             click.echo()
         click.echo(consumer_table([found]))

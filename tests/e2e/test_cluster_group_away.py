@@ -189,6 +189,11 @@ async def _over_http(rig: ClusterRig) -> None:
             assert (each.status_code, each.headers["retry-after"]) == (503, "1")
             assert each.json()["code"] == "PLACEMENT_UNKNOWN"
             assert re.fullmatch(NO_LEADER, each.json()["detail"])
+        metrics = (await http.get("/metrics")).text.splitlines()
+    assert 'toymq_role{role="LEADING",group="a"} 1.0' in metrics
+    assert [row.partition("{")[2] for row in metrics if row.startswith("toymq_group_has_leader{")] == [
+        'group="a"} 1.0', 'group="b"} 0.0',
+    ]  # fmt: skip
 
 
 def _refused_by_name(rig: ClusterRig) -> None:

@@ -319,6 +319,13 @@ def test_an_operator_sees_which_group_has_a_topic(groups: Groups) -> None:
     assert (heads[-1], [(row[0], row[-1]) for row in rows]) == ("group", [("shown.too", A)])
     assert ["group", B] in [line.split() for line in ok(ctl("describe", "shown")).splitlines()]
     assert values(ctl("describe", "shown.too", "--json"))[0]["group"] == A
+    ok(ctl("create", "shown.parts", "--partitions", "2"))
+    found = {one["topic"]: one["group"] for one in values(ctl("describe", "shown.parts", "--json"))[0]["parts"]}
+    assert sorted(found.values()) == [A, B]
+    lines = [line.split() for line in ok(ctl("describe", "shown.parts")).splitlines()]
+    assert ["partition", "group", "messages"] in [line[:3] for line in lines]
+    assert {line[0]: line[1] for line in lines if line and line[0].startswith("shown.parts#")} == found, "nowhere before"
+    ok(ctl("delete", "shown.parts", "--yes"))
 
 
 def test_an_operator_sees_all_groups(groups: Groups) -> None:

@@ -128,6 +128,21 @@ def test_long_names_and_every_number_fit(broker: BrokerProcess, visit: Visit, vi
     assert page.locator("main h1").inner_text() == "Consumers"
 
 
+@pytest.mark.parametrize(("place", "shown"), [("topics/orders", "billing"), ("connections", "HTTP")])
+def test_a_table_that_fits_does_not_scroll(visit: Visit, start: Start, place: str, shown: str) -> None:
+    """Each had a bar that moved it by one pixel, for a word that is not seen."""
+    broker = start()
+    publish(broker, "orders", "x")
+    path = f"{broker.http}v1/topics/orders/messages"
+    assert httpx.get(path, params={"consumer": "billing", "wait_s": 5}).status_code == 200
+    page = visit(f"{broker.http}#/{place}")
+    table = page.locator(".scroller").filter(has_text=shown).first
+    table.locator("tbody tr").first.wait_for()
+    for width in (1100, 1300, 1400):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert table.evaluate("(one) => one.scrollWidth - one.clientWidth") == 0, width
+
+
 @pytest.mark.parametrize("place", ["topics", "consumers"])
 def test_heads_of_columns_are_beside_each_other_at_every_width(broker: BrokerProcess, visit: Visit, place: str) -> None:
     """On a tablet "Oldest unacked" stood over its neighbour."""

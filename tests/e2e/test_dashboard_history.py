@@ -102,6 +102,22 @@ def test_an_hour_of_a_topic_by_pointer_and_by_keys(broker: BrokerProcess, visit:
     page.get_by_role("slider", name="Rates, at a time").wait_for()
 
 
+def test_an_axis_of_less_than_a_second_has_another_number_at_each_line(broker: BrokerProcess, visit: Visit) -> None:
+    """It read "1.0 s" at the top and in the middle."""
+
+    def kept(route: Any) -> None:
+        answer = route.fetch().json()
+        numbers = dict.fromkeys(("published", "acked", "backlog", "oldest_s", "letters"), [0.4] * 360)
+        route.fulfill(json=answer | {"kept": True, "numbers": numbers})
+
+    page = visit(f"{broker.http}#/topics/orders")
+    page.route("**/v1/topics/*/history?*", kept)
+    page.get_by_role("button", name="1 hour").click()
+    chart = page.locator(".hours figure").nth(2)
+    chart.get_by_text("400 ms").wait_for()
+    assert chart.locator(".scale").all_inner_texts() == ["1.0 s", "500 ms"]
+
+
 @pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_a_real_hour_fits_and_says_what_it_knows(broker: BrokerProcess, visit: Visit, viewport: dict[str, int]) -> None:
     page = visit(f"{broker.http}#/topics/orders", viewport)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import httpx
 import pytest
@@ -93,6 +94,26 @@ def test_dead_letters_go_back_some_and_all(broker: BrokerProcess, visit: Visit) 
     page.get_by_role("dialog").get_by_role("button", name="Redrive all").click()
     toast(page, "2 dead letters went back.")
     page.locator(".badge.good").nth(2).wait_for()
+
+
+def test_a_dead_letter_says_when_its_message_was_published_and_when_it_died(broker: BrokerProcess, visit: Visit) -> None:
+    """Its own publish was called that of the message."""
+    dead_letters(broker, "mourned", "unpaid")
+    published, died = (
+        httpx.get(f"{broker.http}v1/topics/{topic}/log", params={"from": 0}).json()["messages"][0]["time_ms"]
+        for topic in ("mourned", "mourned.dlq")
+    )  # fmt: skip
+    assert published < died
+    page = visit(f"{broker.http}#/topics/mourned/dead-letters", timezone_id="UTC")
+    page.locator(".entry").click()
+
+    def shown(ms: int) -> str:
+        return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
+
+    page.get_by_text(f"Published {shown(published)}, died {shown(died)}", exact=True).wait_for()
+    page.goto(f"{broker.http}#/topics/mourned/messages")
+    page.locator(".entry").click()
+    page.get_by_text(f"Published {shown(published)}", exact=True).wait_for()
 
 
 def test_dead_letters_say_why_grouped_and_as_text(broker: BrokerProcess, visit: Visit) -> None:

@@ -31,7 +31,10 @@ def test_a_partitioned_topic_is_one_with_its_parts(visit: Visit, start: Start) -
     row(page, "orders").click()
     page.get_by_role("link", name="orders#0").click()
     page.get_by_role("heading", name="orders#0").wait_for()
-    page.goto(f"{broker.http}#/topics/orders")
+    assert page.get_by_role("button", name="Purge").is_visible()
+    assert page.get_by_role("button", name="Delete").count() == 0, "it was offered, and refused: partitions go as a whole"
+    page.get_by_title("All its partitions").click()
+    page.get_by_role("heading", name="orders", exact=True).wait_for()
     page.reload()
     page.get_by_text("Nothing consumes this topic yet.").wait_for()
     page.get_by_role("button", name="Delete").click()

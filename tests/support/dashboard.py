@@ -115,8 +115,8 @@ def answered(page: Any, label: str, name: str) -> None:
 
 
 def told(page: Any, **changes: dict[str, Any]) -> None:
-    """Change what a page is told, from its next load on: of consumers and topics, by name, and of the broker as ``stats``. No
-    test waits until something is slow."""
+    """Change what a page is told, from its next load on: of consumers and topics, by name, of the broker as ``stats``, of the
+    rest as ``said``. No test waits until something is slow."""
     changed = """(() => {
           const changes = CHANGES;
           const Real = window.EventSource;
@@ -128,6 +128,7 @@ def told(page: Any, **changes: dict[str, Any]) -> None:
                 for (const each of said.topics) Object.assign(each, changes[each.topic]);
                 for (const each of said.topics.flatMap((topic) => topic.consumers)) Object.assign(each, changes[each.consumer]);
                 Object.assign(said.stats, changes.stats);
+                Object.assign(said, changes.said);
                 call({ data: JSON.stringify(said) });
               });
             }

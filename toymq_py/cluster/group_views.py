@@ -140,9 +140,12 @@ def rows(picture: Picture, here: str, own: Collection[str], claims: int) -> dict
     made = {name: group for name, group in picture.groups.items() if group.made}
     return {
         "group_topics": {(name,): float(counts[name]) for name in made},
+        "group_has_leader": {
+            (name,): float(group.leader is not None) for name, group in made.items() if group.begun or group.leader is not None
+        },
         "group_load": {(name,): group.load for name, group in made.items()},
         "placements_total": {(): float(claims)},
-    }
+    }  # fmt: skip
 
 
 async def weigh(kept: KeptPlaces, lease: int, done: Callable[[], int]) -> None:

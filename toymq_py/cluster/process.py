@@ -444,15 +444,18 @@ class _NodeProcess:
             found["waits_for"] = node.waits_for
         return found
 
+    def _roles(self, now: str) -> dict[tuple[str, ...], float]:
+        return {(state, self._options.group or ""): float(state == now) for state in STATES}
+
     def rows(self) -> ClusterRows:
         """As ``View.rows``."""
         node = self._node
         if node is None:
-            return ClusterRows({"role": {(state,): float(state == "START") for state in STATES}}, {})
+            return ClusterRows({"role": self._roles("START")}, {})
         term, etcd = node.term, self._etcd
         lags = term.links.lags() if term is not None else []
         numbers: dict[str, Mapping[tuple[str, ...], float]] = {
-            "role": {(state,): float(state == node.state) for state in STATES},
+            "role": self._roles(node.state),
             "epoch": {(): term.epoch if term is not None else node.leader.epoch if node.leader is not None else 0},
             "replicas": {(): node.settings.replicas},
             "min_in_sync": {(): node.settings.min_in_sync},

@@ -82,7 +82,9 @@ class HttpServer:
 
     def asks(self, errands: GroupErrands | None) -> None:
         """The broker is of a group: show the topics of all of them. None: there are no others."""
-        self._gateway.errands = self._gateway.snapshots.errands = errands
+        self._gateway.errands = errands
+        if errands is not None:
+            self._gateway.snapshots.elsewhere.ask = errands.stats_of
 
     def shows(self, amqp: Amqp) -> None:
         """AMQP is served: list what its clients declared."""

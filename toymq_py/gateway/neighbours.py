@@ -15,7 +15,7 @@ from starlette.responses import Response
 from toymq_py.errors import PlacementUnknown, ShuttingDown
 from toymq_py.gateway.http_heads import EVERY_TOKEN, FORWARDED
 from toymq_py.merging import merged_topics
-from toymq_py.placement import REACH_S, Placement
+from toymq_py.placement import REACH_S, Place, Placement
 
 WITHIN_S = 5.0
 """A worker that is being replaced is there again by then."""
@@ -31,7 +31,6 @@ class Neighbours:
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
-        self._last: dict[int, list[dict[str, Any]]] = {}
         self._answered: dict[int, float] = {}  # when, by worker
 
     async def ask(self, path: str) -> list[bytes]:
@@ -94,17 +93,11 @@ class Neighbours:
         """Figures of each other. Raises: PlacementUnknown."""
         return [json.loads(answer) for answer in await self.ask("/v1/stats")]
 
-    async def known_topics(self) -> list[dict[str, Any]]:
-        """As ``topics``, for one that looks every second: of a worker that does not answer, what it said last."""
-        others = self._placement.others()
-        answers = await asyncio.gather(*(self._ask(worker, "/v1/topics") for worker in others), return_exceptions=True)
-        for worker, answer in zip(others, answers, strict=True):
-            if isinstance(answer, bytes):
-                self._last[worker] = json.loads(answer)["topics"]
-            elif not isinstance(answer, PlacementUnknown):
-                raise answer
-        found = merged_topics(self._last.values())
-        return [dict(topic, consumers=[dict(one) for one in topic["consumers"]]) for topic in found]  # the caller changes them
+    async def stats_of(self, worker: Place) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Figures and topics of another. Raises: PlacementUnknown."""
+        assert isinstance(worker, int)
+        stats, topics = await asyncio.gather(self._ask(worker, "/v1/stats"), self._ask(worker, "/v1/topics"))
+        return json.loads(stats), json.loads(topics)["topics"]
 
     async def _ask(
         self, worker: int, path: str, method: str = "GET", body: bytes = b"", expected: Sequence[int] = (200,)

@@ -7,19 +7,18 @@ Contract: gateway.md. Without watchers none is made. A watcher's first event (``
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 from toymq_py.auth.tokens import Grant
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
-from toymq_py.errors import PlacementUnknown
-from toymq_py.gateway.group_errands import GroupErrands
+from toymq_py.gateway.elsewhere import Elsewhere
 from toymq_py.gateway.neighbours import Neighbours
 from toymq_py.gateway.waiters import Waiting
 from toymq_py.merging import merged_stats, merged_topics
 from toymq_py.observability.history import History, slow_since_ms
+from toymq_py.placement import named
 
 INTERVAL_S = 1.0
 TOPICS_PER_TURN = 64
@@ -44,11 +43,9 @@ class Snapshots:
             history: knows since when consumers are slow.
             neighbours: the other workers of the broker, whose topics are shown, too.
         """
-        self.errands: GroupErrands | None = None
-        """Ask the groups of a cluster, whose topics are shown, too."""
-        self._of_groups: list[dict[str, Any]] = []
-        """Topics as all groups told last: while one is away, its own are shown still."""
-        self._neighbours = neighbours
+        self.elsewhere = Elsewhere(broker, clock, loop)
+        """Other workers, or groups of a cluster, whose topics are shown, too."""
+        self.elsewhere.ask = None if neighbours is None else neighbours.stats_of
         self._broker = broker
         self._clock = clock
         self._loop = loop
@@ -58,6 +55,7 @@ class Snapshots:
         self._described: dict[str, dict[str, Any]] = {}
         self._now_ms = 0
         self._stats = "{}"
+        self._away: list[dict[str, Any]] = []
         self._changed: list[str] = []
         self._gone: list[str] = []
         self._change: bytes | None = None
@@ -102,29 +100,22 @@ class Snapshots:
             described: dict[str, dict[str, Any]] = {}
             topics: dict[str, str] = {}
             self._changed = []
-            found = self._broker.describe(None)
-            stats = [self._broker.stats()]
-            if self._neighbours is not None:
-                found = merged_topics([found, await self._neighbours.known_topics()])
-                with suppress(PlacementUnknown):  # it is being replaced
-                    stats += await self._neighbours.stats()
-            elif self.errands is not None:
-                with suppress(PlacementUnknown, TimeoutError):
-                    async with asyncio.timeout(INTERVAL_S):
-                        of_all, self._of_groups = await self.errands.stats()
-                        stats = [of_all]
-                others = (dict(one, consumers=list(map(dict, one["consumers"]))) for one in self._of_groups)
-                found = merged_topics([found, (one for one in others if one["topic"] not in self._broker.topics)])
+            await self.elsewhere.look()
+            self._away = self.elsewhere.away()
+            stats = [self._broker.stats(), *self.elsewhere.stats()]
+            found = merged_topics([self._broker.describe(None), self.elsewhere.topics()])
             while part := list(islice(found, TOPICS_PER_TURN)):
                 self._now_ms = self._clock.wall_ns() // 1_000_000
                 for item in part:
                     name, before = item["topic"], self._described.get(item["topic"])
-                    described[name] = timeless(item, before, self._now_ms)
+                    at_ms = item.pop("heard_ms", self._now_ms)
+                    described[name] = timeless(item, before, at_ms)
+                    self._enter_place(item, before)
                     if name in self._broker.topics:
                         for consumer in item["consumers"]:
                             consumer["slow_since_ms"] = self._history.slow_since_ms(name, consumer["consumer"])
                     else:
-                        judge_slow(item, before, self._now_ms)
+                        judge_slow(item, before, at_ms)
                     if before == item:
                         topics[name] = self._topics[name]
                     else:
@@ -138,6 +129,14 @@ class Snapshots:
             self._number += 1
             self._made_at = self._loop.time()
 
+    def _enter_place(self, item: dict[str, Any], before: dict[str, Any] | None) -> None:
+        """Enter which group or worker has a topic, where there are several. A topic stays with its worker."""
+        placement = self._broker.placement
+        if placement.is_divided and isinstance(placement.here, str):
+            item["group"] = placement.place_of(item["topic"])
+        elif placement.is_divided:
+            item["worker"] = before["worker"] if before is not None else placement.place_of(item["topic"])
+
     def _differences(self, grant: Grant | None) -> bytes:
         if grant is None:
             if self._change is None:  # encoded once, for all
@@ -150,8 +149,9 @@ class Snapshots:
 
     def _event(self, name: str, topics: Iterable[str], gone: list[str]) -> bytes:
         listed = ", ".join(self._topics[topic] for topic in topics)
-        data = f'{{"now_ms": {self._now_ms}, "stats": {self._stats}, "topics": [{listed}], "gone": {json.dumps(gone)}}}'
-        return f"event: {name}\ndata: {data}\n\n".encode()
+        places = json.dumps({"here": named(self._broker.placement.here), "away": self._away})[1:-1]
+        data = f'"now_ms": {self._now_ms}, "stats": {self._stats}, "topics": [{listed}], "gone": {json.dumps(gone)}, {places}'
+        return f"event: {name}\ndata: {{{data}}}\n\n".encode()
 
 
 def judge_slow(item: dict[str, Any], before: dict[str, Any] | None, now_ms: int) -> None:

@@ -192,7 +192,7 @@ def _exemplar(found: Exemplar) -> str:
 
 
 def _labels(pairs: Iterable[tuple[str, str]]) -> str:
-    text = ",".join(f'{name}="{_escape(value)}"' for name, value in pairs)
+    text = ",".join(f'{name}="{_escape(value)}"' for name, value in pairs if value)  # an empty one is none, to Prometheus
     return f"{{{text}}}" if text else ""
 
 

@@ -14,7 +14,8 @@ from toymq_py.clock import Clock
 from toymq_py.consumer_options import Start
 from toymq_py.errors import PlacementUnknown
 from toymq_py.net.fair_queue import FairQueue, Runnable
-from toymq_py.protocol import Command, ErrReply, commands
+from toymq_py.placement import Place, named
+from toymq_py.protocol import Command, ErrReply, commands, encode_command
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.gate import Gate
 from toymq_py.session.passing import Passing
@@ -39,8 +40,31 @@ class Errands:
 
     async def stats(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The figures of all groups, as one, and their topics by name. Raises: PlacementUnknown."""
-        found: dict[str, Any] = json.loads(await self._document(commands.Stats()))
-        return found, found.pop("topics")
+        return _figures(await self._ask(commands.Stats()))
+
+    async def stats_of(self, group: Place) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """As ``stats``, of one group. Raises: PlacementUnknown: it is away."""
+        answer: asyncio.Future[bytes] = self._loop.create_future()
+
+        def received(frames: list[bytes]) -> None:
+            if not answer.done():
+                answer.set_result(frames[0])
+
+        def lost() -> None:
+            if not answer.done():
+                answer.set_result(b"")
+
+        link = self._broker.placement.connected(group, received, lost, trusted=True)
+        assert link is not None, "groups connect by themselves"
+        try:
+            link.send([encode_command(commands.Stats())])
+            reply = await answer
+        finally:
+            link.close()
+        if not reply:
+            why = f"refuses this node: {link.refusal}" if link.refusal else "does not answer"
+            raise PlacementUnknown(f"{named(group)} {why}")
+        return _figures(_accepted(reply))
 
     # -- of a partitioned topic; each raises what the command may answer
 
@@ -105,7 +129,17 @@ class Errands:
         finally:
             passing.close()
             runnable.close()
-        if reply.startswith(b"ERR "):
-            _, code, text = reply.decode().rstrip("\n").split(" ", 2)
-            raise ErrReply(code, text).to_exception()
-        return reply
+        return _accepted(reply)
+
+
+def _accepted(reply: bytes) -> bytes:
+    """Raises: RequestError: what the reply says."""
+    if reply.startswith(b"ERR "):
+        _, code, text = reply.decode().rstrip("\n").split(" ", 2)
+        raise ErrReply(code, text).to_exception()
+    return reply
+
+
+def _figures(reply: bytes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    found: dict[str, Any] = json.loads(reply.partition(b"\n")[2])
+    return found, found.pop("topics")

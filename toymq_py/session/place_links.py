@@ -10,12 +10,12 @@ from functools import partial
 
 from toymq_py.errors import PlacementUnknown
 from toymq_py.partitioned_topics import PartitionedTopics
-from toymq_py.placement import Place, PlaceLink, Placement
+from toymq_py.placement import Place, PlaceLink, Placement, named
 from toymq_py.protocol import Command, Hello, Pause, Resume, Unsubscribe, encode_command, encode_error, first_word
 from toymq_py.session.lost_session import LostSession
 from toymq_py.session.passed_on import Expected, Subscribed, WorkerLink, is_fatal
 from toymq_py.session.replies import PendingReply, Replies
-from toymq_py.session.spread_subscription import SpreadSubscription, named
+from toymq_py.session.spread_subscription import SpreadSubscription
 from toymq_py.session.upstream import PING, Upstream
 
 

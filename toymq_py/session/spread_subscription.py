@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from toymq_py.errors import PlacementUnknown, RequestError, ShuttingDown
-from toymq_py.placement import Place
+from toymq_py.placement import Place, named
 from toymq_py.protocol import Subscribe, encode_error
 from toymq_py.session.arrivals import Arrivals
 from toymq_py.session.gathering import Gathering
@@ -293,7 +293,3 @@ class SpreadSubscription:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-
-
-def named(place: Place) -> str:
-    return f"worker {place}" if isinstance(place, int) else f"group {place}"

@@ -42,6 +42,7 @@ def test_a_partitioned_topic_from_its_creation_to_its_end(ctl: Ctl) -> None:
     assert "partitions  4" in described
     assert "visibility=2m" in described
     assert place in described
+    assert ["partition", "messages"] in [line.split()[:2] for line in described.splitlines()], "one process has all"
     shown = ok(ctl("tail", "parted", "--from", "earliest", "--format", "raw"))
     assert sorted(shown.split()) == sorted([*(f"m{number}" for number in range(6)), *["other"] * 8])
     assert [line for line in shown.split() if line != "other"] == [f"m{number}" for number in range(6)], "a partition in order"

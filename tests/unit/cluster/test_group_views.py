@@ -116,6 +116,11 @@ def test_the_metrics_count_topics_of_each_group() -> None:
     found.records["q"] = Record("a", 1, whole)
     rows = group_views.rows(found, "a", ["here", "q", "q#0", "not-told-yet"], claims=9)
     assert rows["group_topics"] == {("a",): 3.0, ("b",): 2.0}
+    assert rows["group_has_leader"] == {("b",): 1.0}, "nobody has started a node of a yet"
+    served = picture()
+    served.groups["a"].begun = served.groups["b"].begun = True
+    served.groups["b"].leader = None
+    assert group_views.rows(served, "a", ["here"], claims=9)["group_has_leader"] == {("a",): 0.0, ("b",): 0.0}
     assert (rows["group_load"][("b",)], rows["placements_total"][()]) == (7.4, 9.0)
 
 

@@ -47,7 +47,7 @@ class View:
         return {"role": "follower", "state": "FOLLOWING", "epoch": 7}
 
     def rows(self) -> ClusterRows:
-        return ClusterRows({"role": {("FOLLOWING",): 1.0}, "epoch": {(): 7}}, {})
+        return ClusterRows({"role": {("FOLLOWING", ""): 1.0}, "epoch": {(): 7}}, {})
 
 
 def bound() -> socket.socket:

@@ -12,9 +12,26 @@ from tests.support.sim_disk import SimDisk
 from toymq_py.errors import PlacementUnknown
 from toymq_py.gateway import snapshots
 from toymq_py.gateway.group_errands import GroupErrands
+from toymq_py.placement import Place, Placement
 from toymq_py.session import Errands
 
 THERE = {"topic": "there", "consumers": [{"consumer": "c", "backlog": 1, "oldest_unacked_age_s": 2.0}]}
+
+
+class Groups(Placement):
+    """Group a is here."""
+
+    is_divided, passes_on = True, False
+    here: Place = "a"
+
+    def places(self) -> list[Place]:
+        return ["a", "b"]
+
+    def place_of(self, topic: str) -> Place:
+        return "b" if topic == "there" else "a"
+
+    def moved(self, topic: str) -> None:
+        return None
 
 
 class Asked(Errands):
@@ -30,9 +47,12 @@ class Asked(Errands):
         return {**self._rig.broker.stats(), "publish_total": 77}, topics
 
     async def topics(self, pattern: str | None) -> list[dict[str, Any]]:
+        return [*self._rig.broker.describe(pattern), *(await self.stats_of("b"))[1]]
+
+    async def stats_of(self, group: Place) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         if self.away:
             raise PlacementUnknown("group b does not answer, so its topics are not known: try again")
-        return [*self._rig.broker.describe(pattern), json.loads(json.dumps(THERE))]
+        return self._rig.broker.stats(), [json.loads(json.dumps(THERE))]
 
 
 @pytest.fixture
@@ -42,7 +62,9 @@ async def asked(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[HttpRig,
         assert rig.gateway is not None
         errands = Asked(rig)
         as_asked: GroupErrands = errands
-        rig.gateway.errands = rig.gateway.snapshots.errands = as_asked
+        rig.gateway.errands = as_asked
+        rig.gateway.snapshots.elsewhere.ask = as_asked.stats_of
+        rig.gateway.broker.placement = Groups()
         await rig.publish("here", "a")
         yield rig, errands
 
@@ -66,3 +88,4 @@ async def test_the_dashboard_goes_on_with_what_was_told_last(asked: tuple[HttpRi
     change = json.loads((await anext(events)).partition(b"data: ")[2])
     assert {"here"} <= {one["topic"] for one in change["topics"]} <= {"here", "there"}, "ages change on a busy machine"
     assert change["gone"] == []
+    assert [(one["topic"], one["group"]) for one in first["topics"]] == [("here", "a"), ("there", "b")]

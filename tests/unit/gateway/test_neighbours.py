@@ -112,7 +112,7 @@ async def test_one_that_does_not_answer(tmp_path: Path) -> None:
         writer.close()
 
     server = await asyncio.start_unix_server(serve, tmp_path / "1")
-    assert await neighbours.topics() == await neighbours.known_topics() == [{"topic": "t", "consumers": []}]
+    assert await neighbours.topics() == (await neighbours.stats_of(1))[1] == [{"topic": "t", "consumers": []}]
     server.close()
     (tmp_path / "1").unlink()
 
@@ -126,7 +126,8 @@ async def test_one_that_does_not_answer(tmp_path: Path) -> None:
         await neighbours.topics()
     server.close()
     (tmp_path / "1").unlink()
-    assert await neighbours.known_topics() == [{"topic": "t", "consumers": []}], "what it said last"
+    with pytest.raises(PlacementUnknown, match="worker 1 does not answer"):
+        await neighbours.stats_of(1)
 
 
 def test_metrics_are_one_text() -> None:

@@ -44,8 +44,9 @@ def cluster_rows() -> ClusterRows:
     """Of a leader with a follower."""
     follower = ("n2",)
     labels = {
-        "role": ("LEADING",), "replica_lag_bytes": follower, "replica_lag_seconds": follower, "isr_changes_total": ("added",),
-        "failovers_total": ("handed_over",), "replica_sync_seconds": follower, "group_topics": ("a",), "group_load": ("a",),
+        "role": ("LEADING", "a"), "replica_lag_bytes": follower, "replica_lag_seconds": follower,
+        "isr_changes_total": ("added",), "failovers_total": ("handed_over",), "replica_sync_seconds": follower,
+        "group_topics": ("a",), "group_load": ("a",), "group_has_leader": ("a",),
     }  # fmt: skip
     numbers, histograms = {}, {}
     for metric in (metric for metric in TABLE if metric.of_cluster):

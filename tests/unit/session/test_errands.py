@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.broker_rig import BrokerRig
 from toymq_py.clock import SystemClock
-from toymq_py.errors import NoSuchTopic, PlacementUnknown
+from toymq_py.errors import AuthFailed, NoSuchTopic, PlacementUnknown
 from toymq_py.placement import PartitionTable, Place, Placement
 from toymq_py.session import Errands
 
@@ -115,3 +115,18 @@ async def test_what_is_not_of_all_groups_is_not_asked() -> None:
     _, errands = await rig_of()
     with pytest.raises(PlacementUnknown, match="is just being made or deleted"):
         await errands.purge("x")
+
+
+async def test_the_figures_of_one_group_are_asked_of_it_alone() -> None:
+    groups, errands = await rig_of()
+    figures = b'{"publish_total": 3, "topics": [{"topic": "y"}]}'
+    groups.refusals = {b"STATS": b"JSON %d\n%b\n" % (len(figures), figures)}
+    assert await errands.stats_of("b") == ({"publish_total": 3}, [{"topic": "y"}])
+    groups.refusals = {b"STATS": b"ERR AUTH_FAILED it is another token\n"}
+    with pytest.raises(AuthFailed, match="another token"):
+        await errands.stats_of("b")
+    groups.away = "b"
+    with pytest.raises(PlacementUnknown, match=r"^group b does not answer$"):
+        await errands.stats_of("b")
+    assert len(groups.links) == 3
+    assert all(link.closed for link in groups.links)

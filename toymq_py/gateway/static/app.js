@@ -8,7 +8,7 @@ import { ConnectionsView } from "./connections.js";
 import { ConsumersView } from "./consumers.js";
 import { Refusal, ask, field, input, toast } from "./dialogs.js";
 import { button, el, fill, say } from "./dom.js";
-import { bytes, plural, time } from "./format.js";
+import { bytes, plural, sentence, time } from "./format.js";
 import { Store } from "./store.js";
 import { TopicView } from "./topic.js";
 import { TopicsView } from "./topics.js";
@@ -120,6 +120,7 @@ function banners() {
   const full = low ? `The disk is low: below ${bytes(limits.min_free_bytes)} free, publishing is refused. Reading and acking go on.`
     : `The disk is full, or nearly: below ${bytes(limits.max_payload)} free. What does not fit is refused. Reading goes on.`;
   banner("disk", "bad", store.diskFull && full);
+  banner("away", "bad", store.away.length && `${sentence(store.away.map(({ place }) => place).join(", "))} ${store.away.length === 1 ? "does" : "do"} not answer: what is shown of the topics there is old, or missing.`, el("a", { href: "#/" }, "What to do"));
   banner("alone", "warn", alone(store.stats.cluster));
   banner("failed", "bad", failed.length && `${plural(failed.length, "topic")} failed: ${named(failed)}. Publishing there is refused until the broker is restarted.`, show("trouble"));
   banner("degraded", "warn", degraded.length && `${plural(degraded.length, "topic")} degraded: ${named(degraded)}. Part of the log or of the consumers' state cannot be read.`, show("trouble"));

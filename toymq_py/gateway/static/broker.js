@@ -81,7 +81,7 @@ export class BrokerView {
     say(facts["Sync, p99"], stats.fsync_total ? `${duration(stats.fsync_p99_s)}${stats.fsync === "always" ? "" : `, ${stats.fsync}`}` : "–");
     say(facts["Loop late by"], duration(stats.loop_lag_s));
     say(facts["The broker's clock"], time(stats.time_ms));
-    this.cluster.draw(stats.cluster);
+    this.cluster.draw(stats.cluster, this.store.away);
     this.#hooks();
     if (!this.session.admin) fill(this.room, meter("Disk free", 0, 0, bytes(stats.disk_free_bytes)), meter("Memory", 0, 0, bytes(stats.rss_bytes)));
   }

@@ -11,8 +11,8 @@ export class Cluster {
     this.element = el("section.cluster", { hidden: true, "aria-label": "The cluster" }, el("h2", {}, "Cluster"), this.words, this.followers, this.groups);
   }
 
-  /** Show what STATS says of it; nothing of a broker that is in none. */
-  draw(cluster) {
+  /** Show what STATS says of it; nothing of a broker that is in none. `away`: what does not answer. */
+  draw(cluster, away) {
     this.element.hidden = !cluster;
     if (!cluster) return;
     const copies = `${plural(cluster.in_sync, "copy", "copies")} in sync`;
@@ -21,8 +21,9 @@ export class Cluster {
     const rows = cluster.followers.map(({ name, lag_bytes: behind, lag_s: since }) =>
       el("li", {}, el("strong", {}, name), ` ${behind ? `${bytes(behind)} behind, for ${duration(since)}` : "has everything"}`));
     fill(this.followers, rows.length ? rows : el("li.muted", {}, "No follower is connected."));
+    const silent = away.map(({ place }) => place);
     fill(this.groups, (cluster.groups ?? []).map(({ name, topics, messages_s: load }) =>
-      el("li", {}, "Group ", el("strong", {}, name), ` has ${plural(topics, "topic")}, ${load} messages/s`)));
+      el("li", {}, "Group ", el("strong", {}, name), ` has ${plural(topics, "topic")}`, silent.includes(`group ${name}`) ? [" and ", el("span.slow", {}, "does not answer")] : `, ${load} messages/s`)));
   }
 }
 

@@ -33,10 +33,10 @@ const NONE = {
 export function consumersOf(topic, some = topic.described.consumers) {
   return some.map((consumer) => {
     const { inflight, retrying } = consumer;
-    const slow = consumer.backlog ? consumer.slow_since_ms : null; // it is looked at every ten seconds
+    const slow = consumer.backlog && !topic.old ? consumer.slow_since_ms : null; // it is looked at every ten seconds
     const detached = slow !== null && !consumer.sessions && !inflight; // one that asks now and then is not slow in between
     return {
-      ...consumer, topic: topic.name, age: topic.age(consumer.oldest_unacked_at_ms), slow_since_ms: slow,
+      ...consumer, topic: topic.name, old: topic.old, age: topic.age(consumer.oldest_unacked_at_ms), slow_since_ms: slow,
       stuck: slow !== null && !detached && consumer.mode === "keyed" && consumer.ready > 0 && retrying > 0 && inflight <= retrying, // more workers would get nothing
       detached,
     };
@@ -56,7 +56,7 @@ class Row {
 
   draw(c) {
     const { cells } = this;
-    const word = c.paused ? "paused" : c.stuck ? "keys wait" : c.mode === "exclusive" ? "" : c.mode;
+    const word = c.old ? "old" : c.paused ? "paused" : c.stuck ? "keys wait" : c.mode === "exclusive" ? "" : c.mode;
     say(this.badges, word);
     this.badges.hidden = !word;
     say(cells.lag, count(c.backlog));

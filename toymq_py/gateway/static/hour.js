@@ -11,7 +11,7 @@ const whole = (value) => (Number.isInteger(value) ? count(value) : value.toFixed
 
 const WAITING = [
   { label: "Backlog", columns: [["backlog", "Backlog", "mid"]], format: whole, unit: "" },
-  { label: "Oldest unacked", columns: [["oldest_s", "Oldest unacked", "warn"]], format: (value) => duration(Math.round(value)), unit: "" },
+  { label: "Oldest unacked", columns: [["oldest_s", "Oldest unacked", "warn"]], format: duration, unit: "" },
   { label: "Dead letters", columns: [["letters", "Dead letters", "bad"]], format: whole, unit: "" },
 ];
 export const OF_TOPIC = [{ label: "Rates", columns: [["published", "Published", "in"], ["acked", "Acked, all consumers", "out"]] }, ...WAITING];

@@ -20,6 +20,8 @@ export class List {
    */
   constructor({ label, kind, columns, heads = [], filters, none, nouns, textOf, keyOf, makeRow, sort = columns[0][0], down = false, actions = [] }) {
     Object.assign(this, { columns, filters, none, nouns, textOf, keyOf, makeRow, sort, down });
+    /** Said behind the number of all. */
+    this.note = "";
     this.filter = filters[0][0];
     this.items = [];
     this.shown = [];
@@ -131,7 +133,7 @@ export class List {
       say(this.buttons[i], many ? `${label} ${count(many)}` : label);
       this.buttons[i].setAttribute("aria-pressed", String(key === this.filter));
     });
-    const all = plural(items.length, ...this.nouns);
+    const all = [plural(items.length, ...this.nouns), this.note].filter(Boolean).join(", ");
     say(this.total, found.length === items.length ? all : `${count(found.length)} of ${all}`);
     this.table.setAttribute("aria-rowcount", found.length + 1);
     this.empty.hidden = found.length > 0;

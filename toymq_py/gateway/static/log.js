@@ -33,6 +33,8 @@ export class LogView {
     this.open = new Set();
     this.chosen = new Set();
     this.turn = 0;
+    /** Where they are and how old, while they cannot be read from here. */
+    this.unasked = null;
     this.older = button("← Older", () => this.go(Math.max(this.first, this.low - PAGE)));
     this.newer = button("Newer →", () => this.go(this.low + PAGE >= this.next - PAGE ? NEWEST : this.low + PAGE));
     this.newest = button("Newest", () => this.go(NEWEST));
@@ -44,24 +46,26 @@ export class LogView {
     this.search = new Search(topicName, (found) => this.#found(found));
     this.group = letters ? button("Group by reason", () => this.#toggle(), { "aria-pressed": "false" }) : null;
     this.groups = letters ? el("section.groups", { "aria-label": "Dead letters by reason", hidden: true }) : null;
-    this.element = el(
-      "section", {},
+    this.read = el(
+      "div", {},
       el(
         "div.row.pager", {},
         el("form.row", { submit: (event) => this.#goto(event) }, this.target),
         this.search.toggle, this.place, el("span.grow"), exports(topicName, () => this.messages), this.group, this.older, this.newer, this.newest,
       ),
-      this.search.element, this.groups, this.bulk, this.problem, this.list,
+      this.search.element,
     );
+    this.element = el("section", {}, this.read, this.groups, this.bulk, this.problem, this.list);
   }
 
   #bulk() {
     this.all = el("input", { type: "checkbox", "aria-label": "Choose all on this page", change: () => this.#chooseAll() });
     this.some = button("Redrive chosen", () => this.#redrive([...this.chosen]), {}, "primary");
+    this.every = button("Redrive all", () => this.#redrive(null));
     this.drop = button("Discard chosen", () => this.#discard([...this.chosen]), {}, "danger-text");
     return el(
       "div.row.bulk", {}, el("label.row", {}, this.all, "All on this page"), el("span.grow"), this.drop, this.some,
-      button("Redrive all", () => this.#redrive(null)),
+      this.every,
     );
   }
 
@@ -73,7 +77,11 @@ export class LogView {
     this.first = topic.described.first_id;
     this.next = topic.described.next_id;
     if (this.search.active) return;
-    const moved = `${this.first} ${this.next} ${JSON.stringify(topic.described.redriven ?? [])}`;
+    const moved = `${this.first} ${this.next} ${topic.old} ${JSON.stringify(topic.described.redriven ?? [])}`;
+    const place = `${topic.place} ${topic.old}`;
+    if (this.unasked === place) return; // another group has them, or they are away
+    this.unasked = null;
+    this.read.hidden = false;
     if (moved !== this.seen && (this.seen === FAILED || this.from === NEWEST || this.letters)) {
       this.seen = moved;
       this.load();
@@ -110,6 +118,9 @@ export class LogView {
     } catch (error) {
       if (turn !== this.turn) return;
       this.seen = FAILED;
+      if (error.code === "MOVED" || this.topic?.old) this.unasked = `${this.topic?.place} ${this.topic?.old}`;
+      this.read.hidden = this.unasked !== null;
+      this.#count();
       unread(this.problem, "The messages could not be loaded.", error);
       this.problem.hidden = false;
     }
@@ -240,7 +251,9 @@ export class LogView {
 
   #count() {
     if (!this.bulk) return;
-    this.some.disabled = this.drop.disabled = this.chosen.size === 0;
+    const elsewhere = this.unasked !== null;
+    this.some.disabled = this.drop.disabled = elsewhere || this.chosen.size === 0;
+    this.every.disabled = elsewhere;
     say(this.some, this.chosen.size ? `Redrive ${this.chosen.size} chosen` : "Redrive chosen");
     const boxes = [...this.list.querySelectorAll("input.box")];
     this.all.checked = boxes.length > 0 && boxes.every((box) => box.checked);

@@ -20,6 +20,13 @@ export function ownKey({ key, headers = {} }) {
   return own?.startsWith("~seq~") ? undefined : own;
 }
 
+/** When it was published; of a dead letter, whose record is younger, that of the message, and when it died. */
+function moments({ key = "", headers = {}, time_ms: stored }) {
+  const [, id, published] = /^dlq:.*:(\d+):(\d+):\d+$/.exec(key) ?? [];
+  if (id === undefined || id !== headers["toymq-origin-id"]) return `Published ${time(stored)}`;
+  return `Published ${time(Math.floor(Number(published) / 1e6))}, died ${time(stored)}`;
+}
+
 /** The payload's bytes. */
 function payloadBytes(message) {
   if (message.payload_base64 === undefined) return new TextEncoder().encode(message.payload);
@@ -127,7 +134,7 @@ export function messagePanel(message) {
     el("div.row", {}, el("div.segmented", { role: "group", "aria-label": "Show the payload as" }, tabs), el("span.muted.number", {}, bytes(size)), el("span.grow"), copy),
     content, more,
     traceback !== null && el("pre.payload.wrap", { tabindex: 0, "aria-label": "Traceback" }, `${traceback}\n${errorOf(message.headers) ?? ""}`),
-    el("p.muted.number", {}, `Published ${time(message.time_ms)}`),
+    el("p.muted.number", {}, moments(message)),
     (key.length > 0 || headers.length > 0) && el(
       "dl.pairs", { "aria-label": key.length > 0 ? "Key and headers" : plural(headers.length, "header") },
       key, headers.map(([name, value]) => [el("dt", {}, name), el("dd", {}, readable(name, value))]),

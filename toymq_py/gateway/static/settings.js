@@ -49,6 +49,9 @@ function isOwn({ from }) {
   return from === "topic" || from === "partitions";
 }
 
+/** Between two questions that have no answer. */
+const AGAIN_MS = 10_000;
+
 /** The card: all settings that hold, those that were set here first. */
 export class Settings {
   constructor(topicName) {
@@ -58,10 +61,10 @@ export class Settings {
     this.element = el("div", {}, this.problem, this.list);
   }
 
-  /** The topic was described anew, with these settings of its own. */
-  update(own) {
-    const set = JSON.stringify(own);
-    if (set === this.set) return;
+  /** The topic was described anew, with these settings of its own. `place`: the group that has it, which alone can be asked. */
+  update(own, place = "") {
+    const set = JSON.stringify([own, place]);
+    if (set === this.set || (set === this.unanswered && Date.now() < this.again)) return;
     this.set = set;
     this.#read(set);
   }
@@ -75,7 +78,10 @@ export class Settings {
       fill(this.list, all.map(([name, { value, from }]) =>
         [el("dt", {}, name), el("dd.number", {}, el(isOwn({ from }) ? "b" : "span", {}, shown(name, value, from)), " ", el("span.muted", {}, (FROM[from] ?? String)(name)))]));
     } catch (error) {
-      this.set = null; // asked again with the next word of the broker
+      if (set !== this.set) return;
+      this.set = null;
+      this.unanswered = set;
+      this.again = error.code === "MOVED" ? Infinity : Date.now() + AGAIN_MS;
       unread(this.problem, "The settings could not be read.", error);
       this.problem.hidden = false;
     }

@@ -40,6 +40,11 @@ export class Series {
   }
 }
 
+/** A topic of which nothing is known but its name. */
+const UNKNOWN = {
+  state: "ok", lost: 0, bytes: 0, segments: 0, messages: 0, first_id: 0, next_id: 0, expired_total: 0, dead_lettered_total: 0, dropped_total: 0, settings: {},
+};
+
 export class Topic {
   constructor(described) {
     this.name = described.topic;
@@ -54,6 +59,8 @@ export class Topic {
   /** A new description, `seconds` after the one before; 0 when nobody knows. */
   take(described, seconds) {
     const before = this.described;
+    if (before && this.old) seconds = 0; // what happened meanwhile did not happen in this second
+    if (described.as_of_ms === null) described = { ...UNKNOWN, ...described };
     const steps = before && seconds > 0 ? Math.max(described.next_id - before.next_id, 0) : 0;
     this.described = described;
     this.sample(seconds ? steps / seconds : NaN, this.#acks(before, described, seconds));
@@ -71,9 +78,24 @@ export class Topic {
     }
   }
 
-  /** How long ago something was, on the broker's clock. */
+  /** What has it does not answer: its figures are of a while ago, or there are none. */
+  get old() {
+    return this.described.as_of_ms !== undefined;
+  }
+
+  get missing() {
+    return this.described.as_of_ms === null;
+  }
+
+  /** The group or worker that has it, "" where there are not several. */
+  get place() {
+    const { group, worker } = this.described;
+    return group !== undefined ? `group ${group}` : worker !== undefined ? `worker ${worker}` : "";
+  }
+
+  /** How long ago something was, on the broker's clock; of old figures, at their time. */
   age(ms) {
-    return ms === null ? 0 : Math.max(this.nowMs - ms, 0) / 1000;
+    return ms === null ? 0 : Math.max((this.described.as_of_ms ?? this.nowMs) - ms, 0) / 1000;
   }
 
   get lag() {
@@ -99,8 +121,9 @@ export class Topic {
 
   /** A second in which nothing happened to it. */
   rest() {
-    this.sample(0, 0);
-    for (const series of this.consumers.values()) series.push(0);
+    const none = this.old ? NaN : 0;
+    this.sample(none, none);
+    for (const series of this.consumers.values()) series.push(none);
   }
 
   sample(published, acked) {
@@ -129,6 +152,9 @@ export class Store extends EventTarget {
     this.topics = new Map();
     this.stats = null;
     this.rates = Object.fromEntries(Object.keys(TOTALS).map((name) => [name, new Series()]));
+    /** The group or worker that says all this, and those that do not answer it. */
+    this.here = "";
+    this.away = [];
     this.live = false;
     this.lost = false;
     this.heardAt = 0;
@@ -140,6 +166,16 @@ export class Store extends EventTarget {
   get diskFull() {
     const { disk_low: low, disk_free_bytes: free, limits } = this.stats;
     return low || free < limits.max_payload;
+  }
+
+  /** What is said of numbers that are of all: "" or "without group b". */
+  get without() {
+    return this.away.length ? `without ${this.away.map(({ place }) => place).join(", ")}` : "";
+  }
+
+  /** Whether another group has a topic: only its own page can do something with it. */
+  isElsewhere(topic) {
+    return topic.described.group !== undefined && topic.place !== this.here;
   }
 
   open() {
@@ -193,9 +229,11 @@ export class Store extends EventTarget {
     this.retryMs = Math.min(this.retryMs * 1.5, RETRY_MS_MAX);
   }
 
-  #take({ now_ms: nowMs, stats, topics, gone }, whole) {
+  #take({ now_ms: nowMs, stats, topics, gone, here = "", away = [] }, whole) {
     const before = this.stats;
-    const seconds = before && stats.uptime_s > before.uptime_s ? stats.uptime_s - before.uptime_s : 0;
+    const { without } = this;
+    Object.assign(this, { here, away });
+    const seconds = before && without === this.without && stats.uptime_s > before.uptime_s ? stats.uptime_s - before.uptime_s : 0;
     for (const name of Object.keys(TOTALS)) this.rates[name].push(seconds ? Math.max(stats[name] - before[name], 0) / seconds : NaN);
     const changed = new Set();
     for (const described of topics) {

@@ -4,11 +4,12 @@ import { api } from "./api.js";
 import { Chart, Sparkline } from "./chart.js";
 import { confirmByName, toast } from "./dialogs.js";
 import { button, el, fill, say } from "./dom.js";
-import { bytes, count, duration, plural, rate } from "./format.js";
+import { bytes, count, duration, plural, rate, sentence, time } from "./format.js";
 import { publish, seek } from "./forms.js";
 import { HOUR_S, Hour, OF_TOPIC } from "./hour.js";
 import { LogView } from "./log.js";
 import { Settings, editSettings } from "./settings.js";
+import { wholeOf } from "./whole.js";
 
 /** One consumer in the table. */
 class ConsumerRow {
@@ -20,20 +21,21 @@ class ConsumerRow {
     const labels = { lag: "Backlog", age: "Oldest unacked", inflight: "Inflight", ready: "Ready", scheduled: "Scheduled", acked: "Last acked", sessions: "Sessions" };
     for (const [key, label] of Object.entries(labels)) rest[key].dataset.label = label;
     acks.dataset.label = "Acked /s";
+    this.acts = view.session.admin ? [
+      button("Move", () => seek(view.topic, name), { "aria-label": `Move ${name}` }, "quiet"),
+      button("Forget", () => view.forget(name), { "aria-label": `Forget ${name}` }, "quiet"),
+    ] : [];
     this.element = el(
       "tr", {},
       el("th", { scope: "row" }, el("bdi.name", { title: name }, name), this.badges),
       rest.lag, rest.age, el("td.sparkcell", {}, this.spark.element), acks, rest.inflight, rest.ready, rest.scheduled, rest.acked, rest.sessions,
-      view.session.admin && el(
-        "td.rowactions", {},
-        button("Move", () => seek(view.topic, name), { "aria-label": `Move ${name}` }, "quiet"),
-        button("Forget", () => view.forget(name), { "aria-label": `Forget ${name}` }, "quiet"),
-      ),
+      view.session.admin && el("td.rowactions", {}, this.acts),
     );
   }
 
-  draw(consumer, series, age) {
+  draw(consumer, series, age, elsewhere) {
     const { cells } = this;
+    for (const act of this.acts) act.disabled = elsewhere;
     say(cells.lag, count(consumer.backlog));
     say(cells.age, consumer.backlog ? duration(age) : "–");
     say(cells.rate, rate(series.now));
@@ -64,6 +66,7 @@ export class TopicView {
     this.spans = [["live", "90 s"], ["hour", "1 hour"]].map(([key, label]) =>
       el("button", { type: "button", "aria-pressed": String(key === "live"), click: () => this.#span(key) }, label));
     this.state = el("span.badge", { hidden: true });
+    this.place = el("span.badge", { hidden: true });
     this.facts = Object.fromEntries(
       ["Backlog", "Messages", "Ids", "On disk", "Scheduled", "Expired", "Dead letters", "Dropped", "Lost"].map((label) => [label, el("dd.number")]));
     this.settings = new Settings(name);
@@ -74,7 +77,8 @@ export class TopicView {
     const href = `#/topics/${encodeURIComponent(name)}`;
     this.tabs = [["", "Overview"], ["messages", this.isLetters ? "Dead letters" : "Messages"], ...(this.isLetters ? [] : [["dead-letters", "Dead letters"]])].map(
       ([key, label]) => ({ key, label, element: el("a", { href: key ? `${href}/${key}` : href, "aria-current": key === tab ? "page" : null }, label) }));
-    this.gone = el("div.empty", { hidden: true }, el("h1", {}, "There is no topic of this name."), el("p", {}, el("a", { href: "#/" }, "All topics")));
+    this.absent = el("h1");
+    this.gone = el("div.empty", { hidden: true }, this.absent, el("p", {}, el("a", { href: "#/" }, "All topics")));
     this.problem = el("p.problem", { hidden: true });
     this.log = null;
     if (tab === "messages") this.log = new LogView(name, { letters: this.isLetters, admin: session.admin });
@@ -87,17 +91,19 @@ export class TopicView {
 
   #head() {
     const { admin } = this.session;
+    const whole = wholeOf(this.name);
+    const slash = () => el("span.muted", { "aria-hidden": "true" }, " / ");
+    this.acts = el(
+      "div.row.acts", {},
+      admin && !(whole && !this.isLetters) && button("Delete", () => this.remove(), {}, "quiet.danger-text"), // partitions go as a whole
+      admin && button("Purge", () => this.purge(), {}, "quiet"),
+      admin && button("Settings", () => this.topic && editSettings(this.topic), {}),
+      !this.isLetters && button("Publish", () => this.topic && publish(this.topic), {}, "primary"),
+    );
     return el(
       "div.row.head", {},
-      el("nav.crumbs", { "aria-label": "Where this is" }, el("a", { href: "#/" }, "Topics"), el("span.muted", { "aria-hidden": "true" }, " / ")),
-      el("h1", {}, el("bdi", { title: this.name }, this.name)), this.state, el("span.grow"),
-      el(
-        "div.row.acts", {},
-        admin && button("Delete", () => this.remove(), {}, "quiet.danger-text"),
-        admin && button("Purge", () => this.purge(), {}, "quiet"),
-        admin && button("Settings", () => this.topic && editSettings(this.topic), {}),
-        !this.isLetters && button("Publish", () => this.topic && publish(this.topic), {}, "primary"),
-      ),
+      el("nav.crumbs", { "aria-label": "Where this is" }, el("a", { href: "#/" }, "Topics"), slash(), whole && [el("a", { href: `#/topics/${encodeURIComponent(whole)}`, title: "All its partitions" }, whole), slash()]),
+      el("h1", {}, el("bdi", { title: this.name }, this.name)), this.state, this.place, el("span.grow"), this.acts,
     );
   }
 
@@ -123,7 +129,7 @@ export class TopicView {
 
   /** Where a search of this view is typed; of messages, it is opened by that. */
   get search() {
-    return this.log && !this.log.element.hidden && this.topic ? this.log.search.opened() : null;
+    return this.log && !this.log.element.hidden && !this.log.read.hidden && this.topic ? this.log.search.opened() : null;
   }
 
   shownNow() {
@@ -145,22 +151,30 @@ export class TopicView {
   update() {
     if (!this.store.stats) return;
     const { topic } = this;
-    this.gone.hidden = Boolean(topic);
-    this.shell.hidden = !topic;
-    if (!topic) return;
+    const absent = !topic || topic.missing;
+    this.gone.hidden = !absent;
+    this.shell.hidden = absent;
+    if (absent) {
+      say(this.absent, topic ? `${sentence(topic.place)} has this topic, and does not answer.` : "There is no topic of this name.");
+      return;
+    }
+    for (const act of this.acts.children) act.disabled = this.store.isElsewhere(topic);
     const { described } = topic;
     this.state.hidden = described.state === "ok";
     this.state.className = `badge ${described.state === "failed" ? "bad" : "warn"}`;
     say(this.state, described.state);
+    this.place.hidden = !topic.place;
+    say(this.place, topic.place);
     const trouble = {
       failed: `This topic failed${described.problem ? `: ${described.problem}` : ": a write or sync went wrong"}. Publishing is refused until the broker is restarted.`,
       degraded: described.lost || !described.offsets_problem
         ? `Part of the log cannot be read: ${plural(described.lost, "message")} lost. toymq verify says where.`
         : "The consumers' state was damaged. Until the next restart, a consumer that is not listed begins at the first message.",
     }[described.state];
-    this.problem.hidden = !trouble;
-    if (trouble) say(this.problem, trouble);
-    this.problem.classList.toggle("warn", described.state === "degraded");
+    const old = topic.old && `${sentence(topic.place)}, which has this topic, does not answer: this is how it was at ${time(described.as_of_ms)}.`;
+    this.problem.hidden = !(old || trouble);
+    if (old || trouble) say(this.problem, old || trouble);
+    this.problem.classList.toggle("warn", !old && described.state === "degraded");
     const letters = this.store.topics.get(this.lettersName);
     const waiting = letters?.letters ?? 0;
     for (const { key, label, element } of this.tabs) {
@@ -194,6 +208,7 @@ export class TopicView {
     say(facts.Lost, count(described.lost));
     facts.Lost.classList.toggle("slow", described.lost > 0);
     const names = new Set();
+    const elsewhere = this.store.isElsewhere(topic);
     for (const consumer of described.consumers) {
       names.add(consumer.consumer);
       let row = this.consumers.get(consumer.consumer);
@@ -202,7 +217,7 @@ export class TopicView {
         this.consumers.set(consumer.consumer, row);
         this.rows.append(row.element);
       }
-      row.draw(consumer, topic.consumers.get(consumer.consumer), topic.age(consumer.oldest_unacked_at_ms));
+      row.draw(consumer, topic.consumers.get(consumer.consumer), topic.age(consumer.oldest_unacked_at_ms), elsewhere);
     }
     for (const [name, row] of this.consumers) {
       if (names.has(name)) continue;
@@ -211,7 +226,7 @@ export class TopicView {
     }
     this.people.hidden = names.size === 0;
     this.unconsumed.hidden = names.size > 0;
-    this.settings.update(described.settings);
+    this.settings.update(described.settings, `${topic.place} ${topic.old}`);
   }
 
   forget(name) {

@@ -4,7 +4,7 @@ import { Sparkline } from "./chart.js";
 import { Cluster } from "./cluster.js";
 import { toast } from "./dialogs.js";
 import { button, el, say } from "./dom.js";
-import { bytes, count, duration, plural, rate } from "./format.js";
+import { bytes, count, duration, plural, rate, sentence, time } from "./format.js";
 import { createTopic } from "./forms.js";
 import { List } from "./list.js";
 import { Trouble, troublesOf } from "./trouble.js";
@@ -14,6 +14,7 @@ const SLOW_S = 60;
 
 const COLUMNS = [
   ["name", "Topic", (t) => t.name],
+  ["place", "Place", (t) => t.place],
   ["published", "In /s", (t) => t.published.now],
   ["acked", "Acked /s", (t) => t.acked.now],
   ["backlog", "Backlog", (t) => t.backlog],
@@ -44,29 +45,34 @@ class Row {
     this.link = el("a.topicname.rowlink", { href: `#/topics/${encodeURIComponent(name)}` }, name);
     this.state = el("span.badge");
     this.cells = Object.fromEntries(COLUMNS.slice(1).map(([key]) => [key, el(`span.number.c-${key}`, { role: "cell" })]));
-    const { published, ...rest } = this.cells;
     this.element = el(
       "div.trow", { role: "row", click: (event) => event.target.closest("a") || (location.hash = this.link.hash) },
       el("span.c-name", { role: "cell" }, this.link, this.state),
-      el("span.c-spark", { role: "cell", "aria-hidden": "true" }, this.spark.element), published, Object.values(rest),
+      el("span.c-spark", { role: "cell", "aria-hidden": "true" }, this.spark.element), Object.values(this.cells),
     );
   }
 
   draw(topic) {
     const { state, consumers } = topic.described;
     this.link.title = this.name;
-    const word = state !== "ok" ? state : topic.described.lost ? "lost" : topic.isLetters ? "dead letters" : topic.parts ? plural(topic.parts.length, "partition") : "";
+    const kind = topic.missing ? "missing" : topic.parts ? topic.word : topic.old ? "old" : topic.isLetters ? "dead letters" : "";
+    const word = state !== "ok" ? state : topic.described.lost ? "lost" : kind;
     say(this.state, word);
-    this.state.className = `badge ${state === "failed" ? "bad" : state === "degraded" || topic.described.lost || topic.letters ? "warn" : ""}`;
+    this.state.className = `badge ${state === "failed" ? "bad" : state === "degraded" || topic.described.lost || topic.letters || topic.old ? "warn" : ""}`;
+    this.state.title = topic.described.as_of_ms ? `As of ${time(topic.described.as_of_ms)}` : "";
     this.state.hidden = !word;
-    say(this.cells.published, rate(topic.published.now));
-    say(this.cells.acked, consumers.length ? rate(topic.acked.now) : "–");
+    say(this.cells.place, topic.place.replace(/(group|worker) /g, ""));
+    this.cells.place.title = topic.place;
+    const rated = !topic.old || topic.parts?.some((part) => !part.old);
+    say(this.cells.published, rated ? rate(topic.published.now) : "–");
+    say(this.cells.acked, rated && consumers.length ? rate(topic.acked.now) : "–");
     say(this.cells.backlog, count(topic.backlog));
     say(this.cells.lag, consumers.length && topic.backlog ? duration(topic.lag) : "–");
     say(this.cells.inflight, count(topic.inflight));
     say(this.cells.consumers, count(consumers.length));
     say(this.cells.bytes, bytes(topic.described.bytes));
-    for (const [key, cell] of Object.entries(this.cells)) cell.classList.toggle("zero", ["0", "–"].includes(cell.textContent) && key !== "bytes");
+    if (topic.missing) for (const [key, cell] of Object.entries(this.cells)) if (key !== "place") say(cell, "–");
+    for (const [key, cell] of Object.entries(this.cells)) cell.classList.toggle("zero", ["0", "–"].includes(cell.textContent) && !["bytes", "place"].includes(key));
     this.cells.lag.classList.toggle("slow", topic.lag >= SLOW_S && !topic.isLetters);
     this.spark.draw(topic.published);
   }
@@ -143,23 +149,30 @@ export class TopicsView {
     const { store } = this;
     if (!store.stats) return;
     this.#numbers(store.stats, store.rates);
-    const empty = store.topics.size === 0;
+    const empty = store.topics.size === 0 && store.away.length === 0;
     this.start.hidden = !empty;
     this.list.element.hidden = empty;
     this.trouble.draw();
-    this.list.draw(grouped(store.topics.values()));
+    const topics = grouped(store.topics.values());
+    const old = topics.filter((topic) => topic.old).length;
+    const [kind] = topics.find((topic) => topic.place)?.place.split(" ") ?? [];
+    this.list.note = old ? `${count(old)} of them old or missing` : store.without;
+    this.list.table.classList.toggle("placed", kind !== undefined);
+    if (kind) say(this.list.heads[1].firstChild, sentence(kind));
+    this.list.draw(topics);
   }
 
   #numbers(stats, rates) {
     const { publish, deliver, ack, redeliver, fsync, disk, links } = this.tiles;
-    publish.draw(rate(rates.publish_total.now), "/s", rates.publish_total);
-    deliver.draw(rate(rates.deliver_total.now), "/s", rates.deliver_total);
-    ack.draw(rate(rates.ack_total.now), "/s", rates.ack_total);
+    const each = `/s ${this.store.without}`.trim();
+    publish.draw(rate(rates.publish_total.now), each, rates.publish_total);
+    deliver.draw(rate(rates.deliver_total.now), each, rates.deliver_total);
+    ack.draw(rate(rates.ack_total.now), each, rates.ack_total);
     redeliver.draw(rate(rates.redeliver_total.now), `/s, ${count(stats.redeliver_total)} in all`, rates.redeliver_total);
     fsync.draw(stats.fsync_total ? duration(stats.fsync_p99_s) : "–", stats.fsync === "always" ? "" : stats.fsync);
     disk.draw(bytes(stats.disk_free_bytes));
     disk.element.classList.toggle("warn", this.store.diskFull);
     links.draw(count(stats.connections), `· up ${duration(Math.floor(stats.uptime_s))}`);
-    this.cluster.draw(stats.cluster);
+    this.cluster.draw(stats.cluster, this.store.away);
   }
 }

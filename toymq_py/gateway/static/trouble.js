@@ -17,6 +17,10 @@ const KINDS = {
     one: ({ free, low }) => (low ? `is low: ${bytes(free)} are free, and publishing is refused.` : `gets low: ${bytes(free)} are free.`),
     todo: ({ largest }) => (largest ? `Free space: the largest topic is ${largest.name} with ${bytes(largest.described.bytes)}; keep it for a shorter time, or purge it.` : "Free space."),
   },
+  away: {
+    word: "no answer", tone: "bad", where: ({ place }) => ["#/filter/trouble", place], one: ({ why }) => `${why.replaceAll("`", "")}.`, many: (n, items) => `${items.map(({ place }) => place).join(", ")} do not answer.`,
+    all: "#/filter/trouble", todo: () => "Until it answers, its topics are shown with old figures or with none, and the rates of all are without it.",
+  },
   failed: {
     word: "failed", tone: "bad", where: (topic) => [page(topic.name), topic.name], one: () => "refuses publishes: a write or sync went wrong.",
     many: (n) => `${plural(n, "topic")} refuse publishes: a write or sync went wrong.`, all: "#/filter/trouble",
@@ -60,6 +64,7 @@ const KINDS = {
 
 /** What is wrong with a topic, as pairs of a kind and what it is about. */
 export function troublesOf(topic) {
+  if (topic.old) return [["away", null]];
   const { state, lost } = topic.described;
   const found = [];
   if (state === "failed") found.push(["failed", topic]);
@@ -83,7 +88,10 @@ function troubles(store) {
     const largest = topics.reduce((most, topic) => (topic.described.bytes > (most?.described.bytes ?? 0) ? topic : most), null);
     found.get("disk").push({ free, low: store.diskFull, largest });
   }
-  for (const topic of topics) for (const [kind, about] of troublesOf(topic)) found.get(kind).push(about);
+  found.get("away").push(...store.away);
+  for (const topic of topics) {
+    if (!topic.old) for (const [kind, about] of troublesOf(topic)) found.get(kind).push(about);
+  }
   return found;
 }
 

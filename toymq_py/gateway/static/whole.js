@@ -3,7 +3,7 @@
 import { api } from "./api.js";
 import { confirmByName, toast } from "./dialogs.js";
 import { button, el, say } from "./dom.js";
-import { bytes, count, duration, plural } from "./format.js";
+import { bytes, count, duration, plural, sentence } from "./format.js";
 import { publish } from "./forms.js";
 import { Settings, editSettings } from "./settings.js";
 import { SAMPLES, Series } from "./store.js";
@@ -31,10 +31,18 @@ function common([first, ...others]) {
   return Object.fromEntries(Object.entries(first).filter(([name, value]) => others.every((other) => other[name] === value)));
 }
 
-function summed(parts, of) {
+function summed(all, of) {
+  const parts = all.filter((part) => !part.old);
   const values = new Float32Array(SAMPLES);
   for (let i = 0; i < SAMPLES; i += 1) values[i] = parts.reduce((sum, part) => sum + of(part).values[i], 0);
   return new Series(values);
+}
+
+/** "group a, b": what has partitions; "" where there are not several. */
+function placesOf(parts) {
+  const [kind] = parts[0].place.split(" ");
+  const names = new Set(parts.map((part) => part.place.slice(kind.length + 1)));
+  return `${kind} ${[...names].sort().join(", ")}`.trim();
 }
 
 /** Partitions as one topic, as far as the list looks at one. */
@@ -49,15 +57,25 @@ export class Whole {
     this.letters = total((part) => part.letters);
     this.inflight = total((part) => part.inflight);
     this.lag = Math.max(...parts.map((part) => part.lag));
+    this.old = parts.some((part) => part.old);
+    this.missing = parts.every((part) => part.missing);
+    this.place = placesOf(parts);
     this.consumers = this.#consumers();
+    const known = this.missing ? parts : parts.filter((part) => !part.missing);
     const states = parts.map((part) => part.described.state);
     this.described = {
       state: ["failed", "degraded"].find((state) => states.includes(state)) ?? "ok",
       lost: total((part) => part.described.lost), bytes: total((part) => part.described.bytes),
       messages: total((part) => part.described.messages), consumers: this.consumers,
-      settings: common(parts.map((part) => part.described.settings)),
+      settings: common(known.map((part) => part.described.settings)),
     };
     this.backlog = this.consumers.length ? Math.max(...this.consumers.map((consumer) => consumer.backlog)) : total((part) => part.backlog);
+  }
+
+  /** How many partitions there are, and how many of them are not known as they are. */
+  get word() {
+    const old = this.parts.filter((part) => part.old).length;
+    return `${plural(this.parts.length, "partition")}${old ? `, ${count(old)} old or missing` : ""}`;
   }
 
   #consumers() {
@@ -128,7 +146,8 @@ export class WholeView {
     this.title = name;
     this.isLetters = name.endsWith(".dlq");
     this.badge = el("span.badge");
-    this.partitions = new Rows(["Partition", this.isLetters ? "Dead letters" : "Messages", "Backlog", "Oldest unacked", "Inflight", "Size", ...(this.isLetters ? [] : ["Dead letters"])]);
+    [this.kind] = partsOf(store, name)[0].place.split(" ");
+    this.partitions = new Rows(["Partition", ...(this.kind ? [sentence(this.kind)] : []), this.isLetters ? "Dead letters" : "Messages", "Backlog", "Oldest unacked", "Inflight", "Size", ...(this.isLetters ? [] : ["Dead letters"])]);
     this.consumers = new Rows(["Consumer", "Mode", "Backlog", "Inflight", "Sessions"]);
     this.unconsumed = el("p.empty", { hidden: true }, "Nothing consumes this topic yet.");
     this.settings = new Settings(name);
@@ -169,23 +188,31 @@ export class WholeView {
 
   update() {
     const parts = this.#parts();
-    say(this.badge, plural(parts.length, "partition"));
-    if (!parts.length) return;
+    if (!parts.length) {
+      say(this.badge, plural(0, "partition"));
+      return;
+    }
     const whole = new Whole(this.name, parts);
-    this.partitions.draw(whole.parts.map((part) => [
-      part.name, el("a", { href: hrefOf(part.name) }, part.name), this.#opens(part.name, "messages", this.isLetters ? part.letters : part.described.messages), count(part.backlog),
-      part.described.consumers.length && part.backlog ? duration(part.lag) : "–", count(part.inflight), bytes(part.described.bytes),
-      ...(this.isLetters ? [] : [this.#opens(part.name, "dead-letters", this.store.topics.get(`${part.name}.dlq`)?.letters ?? 0)]),
-    ]));
+    say(this.badge, whole.word);
+    this.badge.classList.toggle("warn", whole.old);
+    this.partitions.draw(whole.parts.map((part) => {
+      const shown = (text) => (part.missing ? "–" : text);
+      return [
+        part.name, el("a", { href: hrefOf(part.name) }, part.name), ...(this.kind ? [`${part.place.slice(this.kind.length + 1)}${part.missing ? ", missing" : part.old ? ", old" : ""}`] : []),
+        this.#opens(part.name, "messages", shown(count(this.isLetters ? part.letters : part.described.messages))), shown(count(part.backlog)),
+        part.described.consumers.length && part.backlog ? duration(part.lag) : "–", shown(count(part.inflight)), shown(bytes(part.described.bytes)),
+        ...(this.isLetters ? [] : [this.#opens(part.name, "dead-letters", shown(count(this.store.topics.get(`${part.name}.dlq`)?.letters ?? 0)))]),
+      ];
+    }));
     this.consumers.draw(whole.consumers.map(({ consumer, mode, backlog, inflight, sessions }) => [consumer, consumer, mode, count(backlog), count(inflight), count(sessions)]));
     this.unconsumed.hidden = whole.consumers.length > 0;
-    this.settings.update(whole.parts.map((part) => part.described.settings));
+    this.settings.update(whole.parts.map((part) => [part.described.settings, part.old]));
   }
 
   /** A number that leads to what it counts. */
-  #opens(name, tab, number) {
+  #opens(name, tab, text) {
     const what = tab === "dead-letters" || this.isLetters ? "Dead letters" : "Messages";
-    return { text: count(number), href: hrefOf(name, tab), title: `${what} of ${name}` };
+    return { text, href: hrefOf(name, tab), title: `${what} of ${name}` };
   }
 
   #purge() {
