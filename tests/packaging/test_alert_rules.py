@@ -78,7 +78,7 @@ def node(state: str, group: str = "", view: dict[str, bool] | None = None) -> by
         picture = Picture("")
         leader = LeaderKey(Member("r", "n", "h:1", "h:2"), 1, 1)
         picture.groups = {name: Group(made=True, begun=True, leader=leader if has else None) for name, has in view.items()}
-        numbers |= rows(picture, group, 0, 0)
+        numbers |= rows(picture, group, [], 0)
     return render_cluster(ClusterRows(numbers, {}))[0]
 
 
