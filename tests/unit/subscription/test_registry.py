@@ -3,6 +3,8 @@
 import errno
 import logging
 from collections import deque
+from collections.abc import Iterator
+from itertools import islice
 
 import pytest
 
@@ -100,6 +102,42 @@ def test_poison_of_one_topic_takes_nothing_of_the_others_along(way: str, poison:
     letters = {name: topic.log.committed_id for name, topic in rig.broker.topics.items() if name.endswith(".dlq")}
     assert (letters, losses) == ({f"{poison[0]}.dlq": 1}, 4)
     assert not any(rig.broker.topic(topic).describe()["consumers"][0]["backlog"] for topic in topics)
+
+
+def work_at_once(rig: BrokerRig, poison: tuple[str, int], fresh: Iterator[str]) -> bool:
+    """A worker with ten handlers, of four ticks each; poison kills it in the third. Returns: whether it did."""
+    session, held = rig.follow("a.*", window=10), dict[tuple[str, int], int]()
+    while True:
+        for topic in islice(fresh, 2):
+            rig.publish(topic, b"new")
+        while (delivery := session.take(TAKE_BYTES)) is not None:
+            for first, last in delivery.ranges():
+                held |= {(delivery.topic, msg_id): 4 for msg_id in range(first, last + 1)}
+        if not held or held.get(poison) == 2:
+            session.close()
+            return bool(held)
+        rig.advance(0.005)
+        held = {one: left - 1 for one, left in held.items()}
+        for topic, msg_id in [one for one, left in held.items() if not left]:
+            del held[topic, msg_id]
+            rig.ack(topic, msg_id, msg_id, flush=False)
+
+
+@pytest.mark.parametrize("poison", [("a.0", 0), ("a.3", 4), ("a.7", 2)])
+def test_poison_among_ten_handlers_comes_to_an_end_while_messages_keep_coming(poison: tuple[str, int]) -> None:
+    """Fresh messages of other topics, others each time, counted in its place: 586 losses, and no end."""
+    rig = BrokerRig(max_attempts=4)
+    topics = [f"a.{number}" for number in range(8)]
+    for topic in topics:
+        rig.publish(topic, *[b"x"] * 6)
+    fresh = iter(topics * 200)
+    losses = 0
+    while work_at_once(rig, poison, fresh):
+        losses += 1
+    letters = {name: topic.log.committed_id for name, topic in rig.broker.topics.items() if name.endswith(".dlq")}
+    assert letters[f"{poison[0]}.dlq"] >= 1
+    assert losses <= 4 * 10, "(n - 1 + 1) * max_attempts"
+    assert sum(letters.values()) <= 10
 
 
 def test_a_topic_of_a_pattern_that_is_deleted_leaves_the_others_counting() -> None:
