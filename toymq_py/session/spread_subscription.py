@@ -30,6 +30,8 @@ PATIENCE_S = 2.0
 """How long a SUB waits for all: most failovers are over by then, and a client leaves a broker that owes an answer for 5 s."""
 RETRY_MIN_S, RETRY_MAX_S = 0.1, 2.0
 """Between two questions to a place that is away. A group without a leader is looked for some seconds more each time."""
+SAME_AGE_MS = 1000
+"""First deliveries at different places that are no further apart have no order: places are asked one after the other."""
 AWAY = b"ERR SHUTTING_DOWN", b"ERR NOT_LEADER"
 """How a place answers that another process, or another leader, replaces soon."""
 
@@ -270,8 +272,10 @@ class SpreadSubscription:
 
     def _first(self, answers: Mapping[Place, bytes]) -> Place | None:
         found = [(answer.split(), place) for place, answer in answers.items() if answer.startswith(b"OK")]
-        came = {place: (-int(words[4]), self.arrivals.place_of(*words[2:4])) for words, place in found if len(words) == 5}
-        return min(came, key=came.__getitem__, default=None)  # the oldest first delivery, else what came first
+        ages = {place: int(words[4]) for words, place in found if len(words) == 5}
+        oldest = [place for place, age in ages.items() if age >= max(ages.values()) - SAME_AGE_MS]
+        came = {place: self.arrivals.place_of(*words[2:4]) for words, place in found if place in oldest}
+        return min(came, key=came.__getitem__, default=None)
 
     # -- its end
 

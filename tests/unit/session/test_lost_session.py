@@ -60,12 +60,12 @@ def test_the_place_of_the_message_that_came_first_counts_and_the_others_do_not()
     assert (places.done, places.lost.is_done, places.loop.waits) == (1, True, False)
 
 
-def test_what_had_been_delivered_before_goes_before_what_came_first() -> None:
+def test_the_oldest_first_delivery_goes_before_what_came_first() -> None:
     places = Places(joined(("t.b", 4), ("t.c", 1), ("t.a", 9)))
-    places.says("a", "OK 1 t.a 9 1")
+    places.says("a", "OK 1 t.a 9 7900")
     places.says("b", "OK 1 t.b 4 0")
-    places.says("c", "OK 1 t.c 1 1")
-    assert places.withdrawn() == ["a", "b"]
+    places.says("c", "OK 1 t.c 1 7300")
+    assert places.withdrawn() == ["a", "b"], "of two that are about as old the one that came first"
 
 
 def test_a_place_that_holds_nothing_never_counts() -> None:
