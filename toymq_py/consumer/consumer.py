@@ -200,7 +200,7 @@ class Consumer(ConsumerView):
         return (self._runs.leased_to(owner)[0][0], first[1]) if first is not None and first[0] is self._runs else None
 
     def disown(self) -> None:
-        """The topic has left its lessees: what they hold here no longer decides which message of others counts."""
+        """The topic has ended: what its lessees hold here no longer decides which of their other messages counts."""
         self._runs.disown()
 
     def ack(self, ranges: Iterable[IdRange]) -> int:

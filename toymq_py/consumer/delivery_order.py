@@ -1,7 +1,7 @@
 """In which order a lessee of several topics got the messages that it has not settled. ADR 0256.
 
 Of what comes back without an answer one message counts an attempt: the one that the application most likely had. Within a topic
-that is the lowest id (ADR 0053). Of several topics it is in the one of the message whose first delivery, to whomever, was the
+that is the lowest id (ADR 0053). Of several topics it is in the one of the message whose first delivery, to any worker, was the
 earliest: what kills its workers outlives the messages that it is delivered with.
 """
 

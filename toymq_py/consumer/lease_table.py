@@ -355,7 +355,7 @@ class LeaseTable(RunList):
         return spans
 
     def disown(self) -> None:
-        """No more is settled here: which of their other messages counts is for lessees no question of these any more."""
+        """Take these leases out of their lessees' orders: nothing here is settled any more, so nothing here may count first."""
         for run in self._runs:
             if run.owner is not None and run.owner.order is not None:
                 run.owner.order.settled(run.turn, run.last + 1 - run.first)
@@ -396,7 +396,7 @@ class LeaseTable(RunList):
 
     def _return(self, changed: list[LeaseRun]) -> list[Lessee]:
         """Make timed runs READY: a few by looking each up, many with one pass. Of a lessee's leases that end without an answer
-        only the lowest id that it holds counts as attempted, if ``Lessee.counts`` says so. Returns: of whom one counted."""
+        only the lowest id that it holds counts as attempted, if ``Lessee.counts`` says so. Returns: whose lowest counted."""
         counted: list[Lessee] = []
         lowest = lowest_run_by_lessee(changed)
         kept = {owner: owner.inflight for owner in lowest}

@@ -196,8 +196,8 @@ class Handler:
         audit.record(action, result, token=token, address=self._address, via="passed" if passed else "tcp", about=about)
 
     def _audit_passed(self, command: Command) -> None:
-        """Record a command that was passed on, as its client is told; its reply is the last one. Who did it writes lines, too,
-        and knows no address: the client, or this worker, may be gone by then."""
+        """Record a command that was passed on, as its client is told; its reply is the last one. The worker that applies it
+        writes a line, too, without an address: the client, or this worker, may be gone by then."""
         if isinstance(command, ADMINISTRATIVE):
             self._replies.when_told(lambda reply: self._audit(command, code_of(reply) or audit.OK))
 

@@ -1,8 +1,8 @@
 """At which of several workers or groups the loss of a session counts an attempt. ADR 0256.
 
 A subscription to a pattern or a partitioned topic has a session at each place, and each would count its own lowest message. Its
-client had one of them before it: the one that came first. So each place is asked which message was delivered first of those
-that are not settled (HELD), and all but one are told that no application had theirs (``UNSUB … uncounted=1``).
+client had one of them before it: the one whose first delivery was the earliest. So each place is asked for its own (HELD), and
+all but one are told that no application had theirs (``UNSUB … uncounted=1``).
 """
 
 import asyncio
