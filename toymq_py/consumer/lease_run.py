@@ -64,8 +64,8 @@ class Lessee:
 
     ``inflight`` counts its messages over all tables, and is for them to change; ``window`` is how
     many it wants at most. A lessee without room sets ``wants_room``; the table that gives some back
-    clears it and adds the lessee to ``LeaseTable.freed``. ``uncounted``: it said that its application
-    had none of what it holds, so none counts an attempt when it ends (ADR 0088). ``late``: a lease of
+    clears it and adds the lessee to ``LeaseTable.freed``. ``uncounted``: its application
+    has none of what it holds, or hangs on a message of another process, so none of this counts an attempt (ADR 0088, 0262). ``late``: a lease of
     it has ended by its deadline, and it has settled nothing since: others are served first. ``number``:
     what its NACKs and TOUCHes name, so that none meets the lease of another; 0 without one (ADR 0087).
     ``active``: of how many topics it is the active one, with mode=single (ADR 0186). ``settles``: it settles what it
@@ -99,7 +99,7 @@ class Lessee:
     def counts(self, table: object, run: "LeaseRun") -> bool:
         """As ``counts_in``, of a run there. While it is late it hangs on the message that was counted: what it had behind that
         counts nothing."""
-        return not (self.late and run.turn < self.mark) and self.counts_in(table)
+        return not (self.uncounted or (self.late and run.turn < self.mark)) and self.counts_in(table)
 
     def timed_out(self) -> None:
         """A time-out has counted."""

@@ -140,7 +140,9 @@ class LeaseTable(RunList):
             taken.append((first, last, attempt))
             max_count -= last + 1 - first
             self._totals[READY] -= last + 1 - first
-            turn = self._count_lease(owner, last + 1 - first, first_s := run.first_s)
+            is_first = attempt == 1 and not run.spared  # a lease before it was never written
+            first_s = (now or 0.0) if is_first else run.first_s
+            turn = self._count_lease(owner, last + 1 - first, None if is_first else first_s)
             i = bisect_left(firsts, first)
             before = runs[i - 1] if i else None
             delivered: Delivered = None
@@ -160,11 +162,9 @@ class LeaseTable(RunList):
                     del runs[i], firsts[i]
             elif whole:
                 run.state = INFLIGHT
-                run.owner = owner
+                run.owner, run.attempt = owner, attempt
                 run.deadline = run.earliest = deadline
-                run.attempt = attempt
-                run.turn = turn
-                run.delivered = delivered
+                run.turn, run.first_s, run.delivered = turn, first_s, delivered
                 self._deadlines.push(run)
             else:
                 lease = LeaseRun(first, last, INFLIGHT, owner, deadline, attempt, turn)
@@ -407,7 +407,7 @@ class LeaseTable(RunList):
                     run.spare()
         for owner, run in lowest.items():
             i = self._index(run.first)
-            if (kept[owner] and self._holds_below(owner, i)) or owner.uncounted or not owner.counts(self, run):
+            if (kept[owner] and self._holds_below(owner, i)) or not owner.counts(self, run):
                 run.spare()
                 continue
             counted.append(owner)

@@ -63,10 +63,12 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Ask how many messages a subscription holds, and which of them its application most likely has."""
+    """Ask how many messages a subscription holds, and which of them its application most likely has. ``uncounted``: whether
+    none of them counts an attempt, since that one is at another worker or group; None leaves it as it is."""
 
     topic: str
     consumer: str
+    uncounted: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ def _unsubscribe(a: list[str], o: Options) -> Command:
 
 
 def _held(a: list[str], o: Options) -> Command:
-    return commands.Held(check_topic_or_pattern(a[0]), consumer_name(a[1]))
+    return commands.Held(check_topic_or_pattern(a[0]), consumer_name(a[1]), _flag(o, "uncounted") if "uncounted" in o else None)
 
 
 def _pull(a: list[str], o: Options) -> Command:
@@ -173,7 +173,7 @@ VERBS: dict[str, _Verb] = {
     "HELLO": _verb(1, "auth name", _hello),
     "SUB": _verb(2, "window visibility start mode lease", _subscribe),
     "UNSUB": _verb(2, "uncounted", _unsubscribe),
-    "HELD": _verb(2, "", _held),
+    "HELD": _verb(2, "uncounted", _held),
     "PULL": _verb(3, "wait visibility lease mode", _pull),
     "ACK": _verb(3, "sync", _ack),
     "NACK": _verb(3, f"delay dead uncounted lease {' '.join(_FAILURE)}", _nack),
@@ -310,8 +310,8 @@ def _encode(command: Command) -> bytes:
             return _line("SUB", topic, consumer, window=window, visibility=visibility_ms, **named)
         case commands.Unsubscribe(topic, consumer, uncounted):
             return _line("UNSUB", topic, consumer, uncounted=1 if uncounted else None)
-        case commands.Held(topic, consumer):
-            return _line("HELD", topic, consumer)
+        case commands.Held(topic, consumer, uncounted):
+            return _line("HELD", topic, consumer, uncounted=None if uncounted is None else int(uncounted))
         case commands.Pull(topic, consumer, max_count, wait_ms, visibility_ms, lease, mode):
             named = {"lease": lease, "mode": mode}
             return _line("PULL", topic, consumer, max_count, wait=wait_ms or None, visibility=visibility_ms, **named)

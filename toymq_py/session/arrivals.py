@@ -9,10 +9,16 @@ KEPT = 2048
 class Arrivals:
     """Remembers the last messages of a subscription, by a hash of topic and id. What it has forgotten came before them."""
 
-    __slots__ = ("_seen",)
+    __slots__ = ("_forgotten", "_seen")
 
     def __init__(self) -> None:
+        self._forgotten = 0
         self._seen = array("q")
+
+    @property
+    def count(self) -> int:
+        """How many have come. The next one is in this place."""
+        return self._forgotten + len(self._seen)
 
     def note(self, frame: bytes) -> None:
         """A message has come; ``frame`` is its MSG."""
@@ -21,11 +27,12 @@ class Arrivals:
         seen.append(hash(frame[4:end]))
         if len(seen) == 2 * KEPT:
             del seen[:KEPT]
+            self._forgotten += KEPT
 
     def place_of(self, topic: bytes, msg_id: bytes) -> int:
-        """The place of a message among those that came, lower for an earlier one, by its last delivery; -1: it is forgotten."""
+        """The place of a message among those that came, from 0, by its last delivery; -1: it is forgotten."""
         seen = self._seen
         try:
-            return len(seen) - 1 - seen[::-1].index(hash(b"%b %b" % (topic, msg_id)))
+            return self.count - 1 - seen[::-1].index(hash(b"%b %b" % (topic, msg_id)))
         except ValueError:
             return -1

@@ -103,6 +103,8 @@ class Deliveries:
     def held(self, command: Held, other: str) -> bytes:
         """The reply to HELD; ``other``: see ``subscribed``. Raises: NotSubscribed."""
         found = self.subscribed(command.topic, other, command.consumer)
+        if command.uncounted is not None:
+            found.uncounted = command.uncounted
         for part in [found] if isinstance(found, Subscription) else found.parts.values():
             if found.inflight and (first := part.channel.consumer.first_of(found)) is not None:
                 age_s = 0.0 if first[1] is None else self._clock.monotonic() - first[1]

@@ -8,21 +8,14 @@ all but one are told that no application had theirs (``UNSUB … uncounted=1``).
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 from toymq_py.placement import Place
-from toymq_py.protocol import Command, Held, Unsubscribe
+from toymq_py.protocol import Held, Unsubscribe
+from toymq_py.session.in_hand import Ask, Heard
 from toymq_py.session.spread_subscription import SpreadSubscription
 
 PATIENCE_S = 1.0
 """So long at most the leases of a session wait for all places; one that does not answer counts by itself."""
-
-Heard = Callable[[bytes], None]
-
-
-class Ask(Protocol):
-    def __call__(self, place: Place, command: Command, heard: Heard, *, ends: str | None = None) -> None:
-        """Send a command to a place; ``heard`` gets the answer, unless the connection is lost."""
 
 
 class LostSession:
@@ -56,7 +49,7 @@ class LostSession:
                 if uncounted:
                     self._withdraw(place, subscription)
                     continue
-                held = Held(subscription.command.topic, subscription.command.consumer)
+                held = Held(subscription.command.topic, subscription.command.consumer, uncounted=False)
                 self._await(place, held, partial(self._heard, subscription, places, answers, place))
         self._end_if_done()
 

@@ -17,10 +17,10 @@ from toymq_py.topic import Refused
 class Subscribed:
     """A subscription at a worker, from the OK of its SUB to that of its UNSUB."""
 
-    __slots__ = ("arrivals", "ending", "pattern", "wanted")
+    __slots__ = ("ending", "in_hand", "pattern", "wanted")
 
     def __init__(self, pattern: TopicPattern | None, spread: SpreadSubscription | None = None, *, wanted: bool = True) -> None:
-        self.arrivals = None if spread is None else spread.arrivals
+        self.in_hand = None if spread is None else spread.in_hand
         self.pattern = pattern
         self.ending = False
         """Its UNSUB is sent."""

@@ -53,7 +53,8 @@ from toymq_py.session.spread_subscription import SpreadSubscription
 from toymq_py.session.stages import Plan, Stages, plan_of, to_repeat
 from toymq_py.topic import Refused
 
-SETTLING = Ack, Nack, Touch, SettlementRun, Unsubscribe
+SETTLES = Ack, Nack, Touch, SettlementRun
+SETTLING = (*SETTLES, Unsubscribe)
 STAGED = Create, Delete
 OF_WHOLE = (*WHOLE, Subscribe, Pull)
 TOPICS_CACHED_MAX = 4096
@@ -100,6 +101,8 @@ class Passing:
         Raises: PlacementUnknown: that worker cannot be reached, or knows partitions of a topic that has none here;
             NameBusy: that is not known yet; StorageFailed: the number of a partitioned topic is lost.
         """
+        if self.links.spread and isinstance(command, SETTLES):
+            self.links.settled()
         topic: str | None = getattr(command, "topic", None)
         looked_up, self._looked_up = self._looked_up, None
         if topic is None:

@@ -1,7 +1,8 @@
 """One PULL of a pattern, for a session of a broker with several workers: each has a part of the topics. ADR 0157.
 
-1. The workers are asked one after the other, without waiting, for what is still missing. One that does not answer is passed
-   over after a while, since the leases of what the others gave run meanwhile. If it answers later, that is given back.
+1. The workers are asked one after the other, without waiting, until one has messages: a PULL has those of one worker, which
+   alone knows for which of them it counts an attempt (ADR 0262). One that does not answer is passed over after a while. If it
+   answers later, that is given back.
 2. Where none has a message, all are asked at once, each over a connection of its own, to wait. The first that has messages ends
    the others' wait. What one of them leased meanwhile is given back at once, and counts no attempt.
 
@@ -53,8 +54,6 @@ class PatternPull:
         self._connect = connect
         self._done = done
         self._lost = lost
-        self._found: list[bytes] = []
-        self._count = 0
         self._waits: dict[Place, tuple[PlaceLink, list[bytes]]] = {}
         self._over = False
         self._waits_none = not command.wait_ms
@@ -62,11 +61,10 @@ class PatternPull:
     def begin(self) -> None:
         """Ask the next worker."""
         worker = self._asked = self._left.pop(0)
-        missing = self._command.max_count - self._count
         if len(self._there) > 1:
             self._timer = self._later(PATIENCE_S, self._pass_over)
         try:
-            self._ask(worker, replace(self._command, max_count=missing, wait_ms=0), partial(self._answered, worker))
+            self._ask(worker, replace(self._command, wait_ms=0), partial(self._answered, worker))
         except PlacementUnknown:
             self._fail()
 
@@ -91,26 +89,22 @@ class PatternPull:
         if self._over or worker != self._asked:
             self._give_back(worker, [frame for frame in ReplyFrames().split(answer) if first_word(frame) == b"MSG"])
             return
-        deliveries, last = _split(answer)
+        last = answer[answer.rfind(b"\n", 0, len(answer) - 1) + 1 :]
         self._asked = None
         if self._timer is not None:
             self._timer.cancel()
         if last.startswith(AWAY) and len(self._there) > 1:
             self._there.remove(worker)
-        elif last.startswith(b"ERR"):
-            if not self._count:
-                self._finish(answer)
-                return
-        elif count := int(last.split()[1]):
-            self._found.append(deliveries)
-            self._count += count
+        elif last != encode_ok(0):
+            self._finish(answer)
+            return
         self._go_on()
 
     def _go_on(self) -> None:
-        if self._count >= self._command.max_count or (not self._left and (self._count or self._waits_none)):
-            self._finish(b"".join(self._found) + encode_ok(self._count))
-        elif self._left:
+        if self._left:
             self.begin()
+        elif self._waits_none:
+            self._finish(encode_ok(0))
         else:
             self._wait()
 
@@ -168,8 +162,3 @@ class PatternPull:
             with suppress(PlacementUnknown):  # then its lease ends by its time
                 self._ask(worker, nack, lambda answer: None)
 
-
-def _split(answer: bytes) -> tuple[bytes, bytes]:
-    """Deliveries, and the line behind them."""
-    at = answer.rfind(b"\n", 0, len(answer) - 1) + 1
-    return answer[:at], answer[at:]

@@ -110,8 +110,8 @@ class PlaceLinks:
                 elif not self.closed:  # its connection ends soon, and the subscription with that
                     self._replies.push(frame)
             elif word == b"MSG" and (of := worker.subscription_of(frame)) is not None:
-                if of.arrivals is not None:
-                    of.arrivals.note(frame)
+                if of.in_hand is not None:
+                    of.in_hand.came(frame)
                 if of.wanted:
                     self._replies.push(frame)
             elif not worker.expected:
@@ -235,6 +235,11 @@ class PlaceLinks:
 
         self._replies.fill(held, cut)
 
+    def settled(self) -> None:
+        """The client settles something."""
+        for one in self.spread.values():
+            one.in_hand.settled()
+
     # -- as the ``Session`` of a subscription that is everywhere
 
     @property
@@ -334,7 +339,7 @@ class PlaceLinks:
             self._loss.done = then
 
     def ask(self, place: Place, command: Command, heard: Callable[[bytes], None], *, ends: str | None = None) -> None:
-        """As ``lost_session.Ask``."""
+        """As ``in_hand.Ask``."""
         worker = self.open.get(place)
         if worker is None:
             self._loop.call_soon(heard, b"")

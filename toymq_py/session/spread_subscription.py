@@ -20,9 +20,9 @@ from typing import Protocol
 
 from toymq_py.errors import PlacementUnknown, RequestError, ShuttingDown
 from toymq_py.placement import Place, named
-from toymq_py.protocol import Subscribe, encode_error
-from toymq_py.session.arrivals import Arrivals
+from toymq_py.protocol import Command, Subscribe, encode_error
 from toymq_py.session.gathering import Gathering
+from toymq_py.session.in_hand import Heard, InHand
 
 logger = logging.getLogger("toymq_py.session")
 
@@ -30,8 +30,6 @@ PATIENCE_S = 2.0
 """How long a SUB waits for all: most failovers are over by then, and a client leaves a broker that owes an answer for 5 s."""
 RETRY_MIN_S, RETRY_MAX_S = 0.1, 2.0
 """Between two questions to a place that is away. A group without a leader is looked for some seconds more each time."""
-SAME_AGE_MS = 1000
-"""First deliveries at different places that are no further apart have no order: places are asked one after the other."""
 AWAY = b"ERR SHUTTING_DOWN", b"ERR NOT_LEADER"
 """How a place answers that another process, or another leader, replaces soon."""
 
@@ -62,6 +60,9 @@ class Session(Protocol):
     def withdraw(self, place: Place, subscription: "SpreadSubscription", *, uncounted: bool) -> None:
         """End it there, if it is, and pass on nothing more."""
 
+    def ask(self, place: Place, command: Command, heard: Heard, *, ends: str | None = None) -> None:
+        """As ``in_hand.Ask``."""
+
     def abort(self) -> None:
         """End the session."""
 
@@ -89,7 +90,7 @@ class SpreadSubscription:
         """
         self.command = command
         self.joined: list[Place] = []
-        self.arrivals = Arrivals()
+        self.in_hand = InHand(command, self.joined, session.ask, loop)
         self._missing = dict.fromkeys(places, RETRY_MIN_S)  # how long to wait before the next question, by place
         self._reached: set[Place] = set()
         self._gathering = gathering
@@ -261,21 +262,14 @@ class SpreadSubscription:
 
     def without_first(self, answers: Mapping[Place, bytes]) -> list[Place]:
         """Of the places that answered HELD, those that do not hold the message that the client most likely has."""
-        first = self._first(answers)
+        first = self.in_hand.first(answers)
         return [place for place, answer in answers.items() if answer.startswith(b"OK") and place != first]
 
     def held(self, gathered: Gathering) -> bytes:
         """The reply to HELD, of those of all places."""
-        first = self._first(gathered.replies)
+        first = self.in_hand.first(gathered.replies)
         whose = b"" if first is None or gathered.refusal else b" " + gathered.replies[first].split(b" ", 2)[2].rstrip()
         return gathered.total().rstrip() + whose + b"\n"
-
-    def _first(self, answers: Mapping[Place, bytes]) -> Place | None:
-        found = [(answer.split(), place) for place, answer in answers.items() if answer.startswith(b"OK")]
-        ages = {place: int(words[4]) for words, place in found if len(words) == 5}
-        oldest = [place for place, age in ages.items() if age >= max(ages.values()) - SAME_AGE_MS]
-        came = {place: self.arrivals.place_of(*words[2:4]) for words, place in found if place in oldest}
-        return min(came, key=came.__getitem__, default=None)
 
     # -- its end
 
@@ -294,6 +288,7 @@ class SpreadSubscription:
     def close(self) -> None:
         """Nothing of it is done any more. Idempotent."""
         self._phase = _Phase.ENDED
+        self.in_hand.close()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

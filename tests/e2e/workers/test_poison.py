@@ -1,4 +1,4 @@
-"""A message that kills whoever works on it, on a partitioned topic of several worker processes. ADR 0256."""
+"""A message that kills whoever works on it, on a partitioned topic of several worker processes. ADR 0256, 0262."""
 
 import json
 from collections import deque
@@ -56,3 +56,22 @@ def test_a_message_that_kills_its_worker_takes_no_other_partition_along(tmp_path
             topics = json.loads(wire.read(int(wire.ask(b"TOPICS\n").split(b" ")[1]) + 1))
     letters = [topic["messages"] for topic in topics if topic["topic"].endswith(".dlq")]
     assert (letters, losses) == ([1], 4)
+
+
+def test_a_client_that_hangs_counts_an_attempt_of_one_message_at_a_time_over_all_workers(tmp_path: Path) -> None:
+    """Each worker counted one when its lease ended, and healthy messages that no code had seen became dead letters with it."""
+    with serving(tmp_path / "data", 2) as workers:
+        workers.ready(2)
+        with workers.wire(0) as wire:
+            assert wire.ask(b"CREATE orders partitions=%d\n" % COUNT) == b"OK 0"
+            for number in range(2 * COUNT):
+                assert wire.ask(b"PUB orders key-%d 1\nx\n" % number).startswith(b"OK ")
+        came: dict[bytes, list[int]] = {}
+        with workers.wire(0) as hung:
+            assert hung.ask(b"SUB orders c mode=shared window=1 visibility=1000\n") == b"OK %d" % COUNT
+            while sum(len(attempts) > 1 for attempts in came.values()) < 2:
+                _, topic, msg_id, attempt, *_, size = hung.line().split(b" ")
+                hung.read(int(size) + 1)
+                came.setdefault(b"%b %b" % (topic, msg_id), []).append(int(attempt))
+    first_round = [attempts for attempts in came.values() if len(attempts) > 1]
+    assert sorted(first_round) == [[1, 1], [1, 2]], "each of the two workers had one of them"

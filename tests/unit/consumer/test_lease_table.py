@@ -177,6 +177,20 @@ def test_a_lessee_counts_what_it_has_of_every_table_and_is_named_when_it_gets_ro
     assert (lessee.inflight, other.inflight) == (0, 0)
 
 
+def test_a_lease_that_was_never_written_is_no_first_delivery() -> None:
+    """Its time stayed, so behind a full socket a healthy message counted in the place of what had been delivered before it."""
+    table = LeaseTable()
+    table.lease(A, 0, 0, 31.0, 1.0)
+    table.give_back(A, 0, 0)
+    assert table.take_ready(B, 1, 40.0, now=10.0) == [(0, 0, 1)]
+    run = table.run_of(0)
+    assert run is not None
+    assert run.first_s == 10.0
+    table.release(B)
+    table.take_ready(A, 1, 50.0, now=20.0)
+    assert run.first_s == 10.0, "that one was"
+
+
 def test_a_table_that_is_cleared_gives_its_lessees_room() -> None:
     lessee = Lessee(3)
     table = LeaseTable()

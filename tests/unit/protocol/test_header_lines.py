@@ -27,6 +27,8 @@ LINES: dict[str, Command] = {
     "SUB orders.* c mode=shared": commands.Subscribe("orders.*", "c", mode="shared"),
     "UNSUB o c": commands.Unsubscribe("o", "c"),
     "HELD o.* c": commands.Held("o.*", "c"),
+    "HELD o c uncounted=0": commands.Held("o", "c", uncounted=False),
+    "HELD o c uncounted=1": commands.Held("o", "c", uncounted=True),
     "UNSUB o c uncounted=1": commands.Unsubscribe("o", "c", uncounted=True),
     "PULL o c 10": commands.Pull("o", "c", 10),
     "PULL o c 10 wait=5 visibility=7": commands.Pull("o", "c", 10, 5, 7),

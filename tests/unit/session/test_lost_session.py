@@ -43,13 +43,14 @@ def joined(*came: tuple[str, int]) -> Session:
     session = Session()
     session.hears(a="OK 1", b="OK 1", c="OK 1")
     for topic, msg_id in came:
-        session.subscription.arrivals.note(b"MSG %b %d 1 9 - 1\nx\n" % (topic.encode(), msg_id))
+        session.subscription.in_hand.came(b"MSG %b %d 1 9 - 1\nx\n" % (topic.encode(), msg_id))
+    session.subscription.ask_no_more()
     return session
 
 
 def test_the_place_of_the_message_that_came_first_counts_and_the_others_do_not() -> None:
     places = Places(joined(("t.b", 4), ("t.c", 1), ("t.a", 9), ("t.b", 5)))
-    assert places.asked == [(place, "HELD t.* c", None) for place in ("a", "b", "c")]
+    assert places.asked == [(place, "HELD t.* c uncounted=0", None) for place in ("a", "b", "c")]
     places.says("a", "OK 1 t.a 9 0")
     places.says("b", "OK 1 t.b 5 0")
     assert places.withdrawn() == [], "one has not answered"

@@ -8,8 +8,9 @@ import pytest
 
 from toymq_py.errors import PlacementUnknown
 from toymq_py.placement import Place
-from toymq_py.protocol import Subscribe
+from toymq_py.protocol import Command, Subscribe
 from toymq_py.session.gathering import Gathering
+from toymq_py.session.in_hand import Heard
 from toymq_py.session.spread_subscription import PATIENCE_S, RETRY_MAX_S, RETRY_MIN_S, SpreadSubscription
 
 
@@ -65,6 +66,9 @@ class Session:
 
     def withdraw(self, place: Place, subscription: SpreadSubscription, *, uncounted: bool) -> None:
         self.withdrawn.append((place, uncounted))
+
+    def ask(self, place: Place, command: Command, heard: Heard, *, ends: str | None = None) -> None:
+        raise AssertionError("no message has come")
 
     def abort(self) -> None:
         self.aborted = True

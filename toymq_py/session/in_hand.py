@@ -1,0 +1,144 @@
+"""Which of the messages of several workers or groups the client of a subscription has before it. ADR 0256, 0262.
+
+Only that one counts an attempt when the client goes, or hangs. Each place knows its own part, says of it what most likely is
+the one (HELD), and counts that by itself when the session's leases end there by their deadlines. So while the client settles
+nothing, the places that do not have the message are told that theirs stand behind it (``HELD … uncounted=1``).
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Protocol
+
+from toymq_py.placement import Place
+from toymq_py.protocol import Command, Held, Subscribe
+from toymq_py.session.arrivals import Arrivals
+
+LOOK_MIN_S, LOOK_MAX_S = 0.5, 5.0
+"""Between two looks, while nothing is settled; doubled each time."""
+LOOKS_PER_LEASE = 4
+"""At least so many, where the SUB says how long its leases are."""
+LOOK_LEAST_S = 0.1
+"""The time between looks is no shorter for that."""
+SAME_AGE_MS = 1000
+"""First deliveries at different places that are no further apart have no order: places are asked one after the other."""
+
+Heard = Callable[[bytes], None]
+Message = tuple[bytes, bytes]
+"""Topic and id."""
+Messages = dict[Place, tuple[Message, int]]
+"""By place, the message that most likely is the one of its part, and the age of its first delivery in ms."""
+
+
+class Ask(Protocol):
+    def __call__(self, place: Place, command: Command, heard: Heard, *, ends: str | None = None) -> None:
+        """Send a command to a place; ``heard`` gets the answer, unless the connection is lost."""
+
+
+class InHand:
+    """Of one subscription. Belongs to the loop."""
+
+    __slots__ = ("_arrivals", "_ask", "_asking", "_behind", "_closed", "_command", "_delay_max_s", "_delay_s", "_known",
+                 "_loop", "_places", "_settled", "_since", "_timer")  # fmt: skip
+
+    def __init__(self, command: Subscribe, places: list[Place], ask: Ask, loop: asyncio.AbstractEventLoop) -> None:
+        """``places``: those that have the subscription; the caller changes the list."""
+        self._command = command
+        self._places = places
+        self._ask = ask
+        self._loop = loop
+        self._arrivals = Arrivals()
+        self._known: tuple[Place, Message] | None = None
+        """What it was at the last look, where nothing has been settled since."""
+        self._since = 0
+        """What came before this, as ``Arrivals`` counts, stood behind a message that a place has taken back."""
+        self._behind: set[Place] = set()
+        """They were told so."""
+        lease_s = (command.visibility_ms or 1000 * LOOK_MAX_S * LOOKS_PER_LEASE) / 1000
+        self._delay_max_s = min(max(lease_s / LOOKS_PER_LEASE, LOOK_LEAST_S), LOOK_MAX_S)
+        self._delay_s = min(LOOK_MIN_S, self._delay_max_s)
+        self._timer: asyncio.TimerHandle | None = None
+        self._asking = self._closed = False
+        self._settled = False
+        """Since the last look."""
+
+    def came(self, frame: bytes) -> None:
+        """A place has delivered a message; ``frame`` is its MSG."""
+        self._arrivals.note(frame)
+        if self._timer is None and len(self._places) > 1 and not (self._asking or self._closed):
+            self._look_later(LOOK_MIN_S)
+
+    def settled(self) -> None:
+        """The client settles something: it does not hang."""
+        self._settled = True
+        if self._known is not None or self._since:
+            self._known, self._since = None, 0
+            self._tell(set())
+
+    def close(self) -> None:
+        """Look no more. Idempotent."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def first(self, answers: Mapping[Place, bytes]) -> Place | None:
+        """Of the places that answered HELD, the one with the message. That is the one that it was at the last look, or that had
+        its first delivery before the others. None: they hold nothing, or only what stood behind a message that a place has
+        taken back: that was counted there."""
+        held = _messages(answers)
+        if self._knows(held):
+            assert self._known is not None
+            return self._known[0]
+        since = self._since if self._known is None else self._arrivals.count
+        came = {place: self._arrivals.place_of(*message) for place, (message, _) in held.items()}
+        ages = {place: age for place, (_, age) in held.items() if came[place] >= since or not since}
+        oldest = [place for place, age in ages.items() if age >= max(ages.values()) - SAME_AGE_MS]
+        return min(oldest, key=came.__getitem__, default=None)
+
+    def _knows(self, held: Messages) -> bool:
+        """Whether the client still has the message of the last look."""
+        known = self._known
+        return known is not None and known[0] in held and held[known[0]][0] == known[1]
+
+    def _look_later(self, delay_s: float) -> None:
+        self._delay_s = min(delay_s, self._delay_max_s)
+        self._timer = self._loop.call_later(self._delay_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._settled:
+            self._settled = False
+            self._look_later(LOOK_MIN_S)
+            return
+        command, places, answers = self._command, list(self._places), dict[Place, bytes]()
+        self._asking = True
+        for place in places:
+            self._ask(place, Held(command.topic, command.consumer), partial(self._heard, places, answers, place))
+
+    def _heard(self, places: list[Place], answers: dict[Place, bytes], place: Place, answer: bytes) -> None:
+        answers[place] = answer
+        if len(answers) < len(places) or self._closed:
+            return
+        self._asking = False
+        if self._settled:  # meanwhile
+            self._look()
+            return
+        held, first = _messages(answers), self.first(answers)
+        if self._known is not None and not self._knows(held):
+            self._since = self._arrivals.count
+        self._known = None if first is None else (first, held[first][0])
+        if held or self._since:
+            self._tell({other for other in places if other != first})
+        if held:
+            self._look_later(2 * self._delay_s)
+
+    def _tell(self, behind: set[Place]) -> None:
+        for place in behind ^ self._behind:
+            self._ask(place, Held(self._command.topic, self._command.consumer, place in behind), lambda answer: None)
+        self._behind = behind
+
+
+def _messages(answers: Mapping[Place, bytes]) -> Messages:
+    """What HELD says: ``OK <count> [<topic> <id> <age>]``."""
+    found = [(answer.split(), place) for place, answer in answers.items() if answer.startswith(b"OK")]
+    return {place: ((words[2], words[3]), int(words[4])) for words, place in found if len(words) == 5}
