@@ -64,12 +64,12 @@ class Lessee:
 
     ``inflight`` counts its messages over all tables, and is for them to change; ``window`` is how
     many it wants at most. A lessee without room sets ``wants_room``; the table that gives some back
-    clears it and adds the lessee to ``LeaseTable.freed``. ``uncounted``: its application
-    has none of what it holds, or hangs on a message of another process, so none of this counts an attempt (ADR 0088, 0262). ``late``: a lease of
-    it has ended by its deadline, and it has settled nothing since: others are served first. ``number``:
-    what its NACKs and TOUCHes name, so that none meets the lease of another; 0 without one (ADR 0087).
-    ``active``: of how many topics it is the active one, with mode=single (ADR 0186). ``settles``: it settles what it
-    takes at once, for good, and so takes from a consumer that has as many unacked messages as it may (ADR 0234).
+    clears it and adds the lessee to ``LeaseTable.freed``. ``uncounted``: its application has none of what it
+    holds, or hangs on a message of another process, so none of this counts an attempt (ADR 0088, 0262).
+    ``late``: a lease of it has ended by its deadline, and it has settled nothing since: others are served first.
+    ``number``: what its NACKs and TOUCHes name, so that none meets the lease of another; 0 without one (ADR 0087).
+    ``active``: of how many topics it is the active one, with mode=single (ADR 0186). ``settles``: it settles
+    what it takes at once, for good, and so takes from a consumer that has as many unacked messages as it may (ADR 0234).
     ``order``: in which order it got what it holds, where it takes from several topics; None of one topic (ADR 0256).
     ``mark``: what was delivered before the last time-out that counted has a lower turn.
     """
