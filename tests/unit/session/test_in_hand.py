@@ -72,7 +72,7 @@ def test_what_comes_while_it_hangs_counts_nothing_when_the_message_has_gone_to_a
     assert them.first() is None, "nor when the client goes now"
     assert them.told(LOOK_MAX_S) == ["b HELD t.* c uncounted=1"]
     them.come("a", "1 t.a 3 9000")
-    assert them.told(LOOK_MAX_S) == ["a HELD t.* c uncounted=0"], "but a client that never settles anything cannot go on for ever"
+    assert them.told(LOOK_MAX_S) == ["a HELD t.* c uncounted=0"], "a client that settles nothing cannot go on for ever"
     assert them.first() == "a"
 
 
