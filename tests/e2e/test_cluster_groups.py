@@ -416,8 +416,9 @@ def test_nodes_with_different_secrets_say_so_and_where_to_set_them(tmp_path: Pat
         said = "the secret that was shown is another one: give all nodes of all groups the same word in --replicate-token-file"
         refusal = f"group b refuses this node: AUTH_FAILED {said}"
         assert say(rigs[A], b"TOPICS\n", 1) == [f"ERR PLACEMENT_UNKNOWN {refusal}\n".encode()]
-        assert f": {refusal}\n" in rigs[A].logs()
-        assert f"a node of another group was refused: AUTH_FAILED {said}" in rigs[B].logs()
+        for name, line in (("a1", f": {refusal}\n"), ("b1", f"a node of another group was refused: AUTH_FAILED {said}")):
+            asked = rigs[name[0]].nodes[name]
+            asked.until(lambda node=asked, line=line: line in node.log_path.read_text(), line)
 
         def ctl(*arguments: str) -> Any:
             return CliRunner().invoke(toymqctl, ["cluster", "--cluster", CLUSTER, "--etcd", rigs[A].etcd.urls[0], *arguments])
