@@ -13,7 +13,7 @@ import random
 import socket
 from asyncio import base_events
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 SOCKET_BUFFER_BYTES = 32 * 1024
@@ -313,3 +313,22 @@ class SimTransport(asyncio.Transport):
 
 
 Connect = Callable[[asyncio.Protocol], SimTransport]
+
+
+def run_simulated(scenario: Callable[[], Awaitable[None]], seed: int = 1) -> None:
+    """Run a scenario on a loop of its own. Tasks that it leaves are cancelled."""
+
+    async def run() -> None:
+        try:
+            await scenario()
+        finally:
+            while others := asyncio.all_tasks() - {asyncio.current_task()}:  # one that ends may begin another
+                for task in others:
+                    task.cancel()
+                await asyncio.gather(*others, return_exceptions=True)
+
+    loop = SimEventLoop(random.Random(seed))
+    try:
+        loop.run_until_complete(run())
+    finally:
+        loop.close()

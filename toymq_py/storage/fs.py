@@ -15,13 +15,15 @@ import fcntl
 import os
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
 """Of new files and directories, whatever the umask: only their owner may read messages."""
 COPY_BYTES = 1 << 20
+TEMPORARY = ".tmp"
+"""How the name of a file ends that is written to take another one's place. Those of a crash are removed at the start."""
 _SEEK_HOLE: int | None = getattr(os, "SEEK_HOLE", None)
 
 Stamp = tuple[int, int, int, int]
@@ -408,6 +410,21 @@ def copy_file(
     return position - start
 
 
+@contextlib.contextmanager
+def _replacing(fs: FileSystem, path: str) -> Iterator[str]:
+    """The path of a temporary file, for the new content of ``path``; synced by its writer. It takes the place of the old one at
+    the end. When that fails, none stays."""
+    temporary = path + TEMPORARY
+    try:
+        yield temporary
+        fs.rename(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fs.unlink(temporary)
+        raise
+    fs.sync_dir(path.rpartition("/")[0])
+
+
 def move_file(fs: FileSystem, path: str, to: str) -> None:
     """Rename a file, or copy it where its new place is on another file system, as where ``topics`` is one of its own. A crash
     leaves it whole at one of the places, or at both. What is no file is not moved to another file system.
@@ -421,15 +438,8 @@ def move_file(fs: FileSystem, path: str, to: str) -> None:
             raise
     else:
         return
-    temporary = to + ".tmp"
-    try:
+    with _replacing(fs, to) as temporary:
         copy_file(fs, path, temporary)
-        fs.rename(temporary, to)
-    except OSError:
-        with contextlib.suppress(OSError):
-            fs.unlink(temporary)
-        raise
-    fs.sync_dir(to.rpartition("/")[0])
     fs.unlink(path)
 
 
@@ -445,18 +455,11 @@ def replace_file(fs: FileSystem, path: str, data: bytes, *, private: bool = Fals
     """Put ``data`` at ``path`` so that a crash leaves the old content or the new, never a mixture: temp file, sync,
     rename, sync of the directory. When it fails, no temp file stays. ``private``: also where an older version left a temp file
     that others may read."""
-    temporary = path + ".tmp"
     if private:  # to open it would not change its mode
         with contextlib.suppress(FileNotFoundError):
-            fs.unlink(temporary)
-    try:
+            fs.unlink(path + TEMPORARY)
+    with _replacing(fs, path) as temporary:
         write_synced(fs, temporary, data, exclusive=private)
-        fs.rename(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            fs.unlink(temporary)
-        raise
-    fs.sync_dir(path.rpartition("/")[0])
 
 
 def remove_tree(fs: FileSystem, path: str) -> None:

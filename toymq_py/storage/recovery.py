@@ -26,7 +26,7 @@ from typing import TypeVar
 
 from toymq_py.errors import DamagedData
 from toymq_py.records import IdRange
-from toymq_py.storage.fs import FileSystem, write_again
+from toymq_py.storage.fs import TEMPORARY, FileSystem, write_again
 from toymq_py.storage.id_ranges import above, record_range, subtract
 from toymq_py.storage.record import FRAME_BYTES_MAX, Columns, Stop, deliver_at_of, scan
 from toymq_py.storage.scanner import WINDOW_BYTES, ScanResult, adopt, damage_report, examine, keep_sidecar
@@ -196,7 +196,7 @@ def _list_segments(fs: FileSystem, path: str, first_id_known: bool | None) -> Se
             ids.add(base_id)
         elif (of := parse_segment_name(name[:-4] + ".log")) is not None and name.endswith(".idx"):
             sidecars.add(of)
-        elif name.endswith(".tmp") and not fs.is_dir(f"{path}/{name}"):
+        elif name.endswith(TEMPORARY) and not fs.is_dir(f"{path}/{name}"):
             fs.unlink(f"{path}/{name}")
     for base_id in sidecars - ids:  # the broker died between removing a segment and its sidecar
         fs.unlink(f"{path}/{base_id:020d}.idx")

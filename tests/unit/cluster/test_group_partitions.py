@@ -11,7 +11,7 @@ import pytest
 from tests.support.elections import elect
 from tests.support.shares import seeds
 from tests.support.sim_disk import SimDisk
-from tests.support.sim_event_loop import SimEventLoop
+from tests.support.sim_event_loop import run_simulated
 from tests.support.simulated_etcd import Loss, SimulatedEtcd
 from toymq_py.cluster.group_placement import GroupPlacement
 from toymq_py.config.options import TopicSettings
@@ -231,19 +231,9 @@ def simulate(scenario: Callable[[World], Awaitable[None]], seed: int = 1) -> Non
         for group in world.groups.values():
             await group.lead()
         await asyncio.sleep(1.0)  # they know each other
-        try:
-            await scenario(world)
-        finally:
-            left = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in left:
-                task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
+        await scenario(world)
 
-    loop = SimEventLoop(random.Random(seed))
-    try:
-        loop.run_until_complete(begin())
-    finally:
-        loop.close()
+    run_simulated(begin, seed)
 
 
 async def whole(world: World, topic: str) -> None:

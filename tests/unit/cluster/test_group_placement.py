@@ -10,7 +10,7 @@ import pytest
 from tests.support.elections import CLUSTER, elect
 from tests.support.fake_place_link import FakePlaceLink
 from tests.support.shares import seeds as some
-from tests.support.sim_event_loop import SimEventLoop
+from tests.support.sim_event_loop import run_simulated
 from tests.support.simulated_etcd import Loss, SimulatedEtcd
 from toymq_py.cluster.group_placement import GroupPlacement
 from toymq_py.cluster.group_views import AWAY_S
@@ -118,19 +118,9 @@ def simulate(scenario: Callable[[World], Awaitable[None]], seed: int = 1) -> Non
         for group in world.groups.values():
             await group.lead()
         await asyncio.sleep(1.0)  # they know each other
-        try:
-            await scenario(world)
-        finally:
-            left = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in left:
-                task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
+        await scenario(world)
 
-    loop = SimEventLoop(random.Random(seed))
-    try:
-        loop.run_until_complete(begin())
-    finally:
-        loop.close()
+    run_simulated(begin, seed)
 
 
 async def troubled(world: World, rng: random.Random) -> None:

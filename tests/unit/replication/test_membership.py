@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.support.sim_event_loop import SimEventLoop
+from tests.support.sim_event_loop import run_simulated
 from tests.support.simulated_etcd import Loss, SimulatedEtcd
 from toymq_py.errors import TermEnded
 from toymq_py.replication.agreement import ClusterSettings, Member
@@ -46,11 +46,7 @@ def simulate(scenario: Scenario, seed: int = 1) -> None:
         begun = await agreement.begin(N1, await agreement.grant(600))
         await scenario(Rig(etcd, agreement, begun.revision))
 
-    loop = SimEventLoop(random.Random(seed))
-    try:
-        loop.run_until_complete(begin())
-    finally:
-        loop.close()
+    run_simulated(begin, seed)
 
 
 def test_a_replica_is_added_and_dropped() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.support.sim_event_loop import SimEventLoop
+from tests.support.sim_event_loop import run_simulated
 from tests.support.simulated_etcd import LATE_S, Loss, SimulatedEtcd
 from toymq_py.errors import EtcdError, LeaseLost
 from toymq_py.replication.agreement import ClusterSettings, Member
@@ -26,11 +26,7 @@ def simulate(scenario: Callable[[SimulatedEtcd, KeptAgreement, int], Awaitable[N
         begun = await agreement.begin(N1, await agreement.grant(60))
         await scenario(etcd, agreement, begun.revision)
 
-    loop = SimEventLoop(random.Random(seed))
-    try:
-        loop.run_until_complete(begin())
-    finally:
-        loop.close()
+    run_simulated(begin, seed)
 
 
 @pytest.mark.parametrize(("loss", "happens"), [(Loss.REQUEST, False), (Loss.ANSWER, True)])

@@ -25,7 +25,7 @@ from toymq_py.records import IdRange
 from toymq_py.storage import checked_json, evicted, offsets, segment_heads, topic_settings
 from toymq_py.storage.checked_json import Unreadable
 from toymq_py.storage.dirlock import DirectoryLock
-from toymq_py.storage.fs import FileSystem, copy_file, move_file
+from toymq_py.storage.fs import TEMPORARY, FileSystem, copy_file, move_file
 from toymq_py.storage.id_ranges import subtract, union
 from toymq_py.storage.offline import given_up
 from toymq_py.storage.offline.beside import BESIDE
@@ -329,7 +329,7 @@ class _TopicRepairer:
         own = None
         for stretch in reversed(segment.stretches):
             to = f"{self._path}/{segment_name(stretch.first_id)}"
-            temporary = to + ".tmp"
+            temporary = to + TEMPORARY
             copy_file(fs, segment.path, temporary, start=stretch.start, end=stretch.end)
             if to == segment.path:
                 own = temporary

@@ -6,7 +6,7 @@ Contract: clients.md, "Command lines"; ADR 0026.
 from toymq_py.errors import DataDirectoryError
 from toymq_py.storage import offsets
 from toymq_py.storage.dirlock import DirectoryLock
-from toymq_py.storage.fs import FileSystem, copy_file, remove_tree
+from toymq_py.storage.fs import TEMPORARY, FileSystem, copy_file, remove_tree
 from toymq_py.storage.offline import given_up
 from toymq_py.storage.offline.backup_directory import is_empty, make_directory, read_mark, utc
 from toymq_py.storage.offline.beside import BESIDE
@@ -76,7 +76,7 @@ def restore(
 def _copy_tree(fs: FileSystem, path: str, to: str, progress: Progress) -> None:
     fs.mkdir(to)
     for name in fs.listdir(path):
-        if name == given_up.FILE_NAME or (name.endswith(".tmp") and name != offsets.TEMPORARY_NAME):
+        if name == given_up.FILE_NAME or (name.endswith(TEMPORARY) and name != offsets.TEMPORARY_NAME):
             continue  # nothing is lost there; of temp files that one tells which generation was finished last
         copy_file(fs, f"{path}/{name}", f"{to}/{name}", progress=progress, exclusive=True)
     fs.sync_dir(to)

@@ -6,7 +6,7 @@ from collections.abc import Container
 from itertools import zip_longest
 
 from toymq_py.disk_errors import is_lasting, unreadable_text
-from toymq_py.storage.fs import COPY_BYTES, FileSystem, copy_file, replace_file
+from toymq_py.storage.fs import COPY_BYTES, TEMPORARY, FileSystem, copy_file, replace_file
 from toymq_py.storage.offline.backup_directory import MARK_NAME
 from toymq_py.storage.offline.backup_report import BackupReport
 from toymq_py.storage.offline.earlier_copy import (
@@ -185,7 +185,7 @@ class SegmentCopies:
         whether there were some."""
         if not theirs.damages:
             return False
-        temporary = to + ".tmp"
+        temporary = to + TEMPORARY
         try:
             more = join(self._fs, file, to, theirs, size, temporary)
             if more:
@@ -224,7 +224,7 @@ class SegmentCopies:
     def _copy(self, file: str, to: str, size: int) -> None:
         """Replace ``to`` by ``size`` bytes of a file, once they are all on the disk. Raises: OtherLog when ``to`` has records
         that the file has not."""
-        fs, temporary = self._fs, to + ".tmp"
+        fs, temporary = self._fs, to + TEMPORARY
         if fs.exists(to) and not holds_all_of(fs, file, to, scan_segment(fs, to, int(to[-24:-4])).segment):
             raise OtherLog
         try:
