@@ -152,7 +152,7 @@ def test_a_subscription_that_outlives_its_worker_in_silence_is_caught(monkeypatc
 
 def test_a_pattern_of_one_worker_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Passing, "_take_pattern", lambda self, command: False)
-    assert caught(f"{LOST} everyone")
+    assert caught(f"{LOST} everyone", first=8)
 
 
 def test_a_command_that_is_refused_with_moved_and_done_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +185,7 @@ def test_a_division_that_forgets_to_sync_its_renames_is_caught(monkeypatch: pyte
 
     monkeypatch.setattr("tests.simulation.workers.redistribute", forgetful)
     try:
-        found = caught(LOST, 60)
+        found = caught(LOST, 60, first=4)
     except ExceptionGroup as error:  # the directory of a worker is gone with its name, which is refused
         found = error.subgroup(DataDirectoryError) is not None
     assert found
