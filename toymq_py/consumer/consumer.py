@@ -183,21 +183,21 @@ class Consumer(ConsumerView):
 
     def release(self, owner: Lessee) -> int:
         """End all leases of an owner that is gone; only the lowest id counts as attempted, in the topic that
-        ``Lessee.counts_in`` says, or none of one that is ``uncounted``. Returns: how many messages."""
+        ``Lessee.counts_in`` says, or none of one that is ``uncounted`` or ``late``. Returns: how many messages."""
         released = self._runs.release(owner)
-        if owner.uncounted or owner.order is not None:  # else a snapshot has the attempt, as a kill would have counted it
+        if owner.uncounted or owner.late or owner.order is not None:  # else a snapshot has the attempt, as a kill would have counted it
             self.changes += released > 0
         return released
 
     def counts_loss_of(self, owner: Lessee) -> bool:
         """Whether the loss of an owner counts an attempt of a message here: of all that it holds, over all consumers."""
-        return owner.counts_in(self._runs)
+        return not owner.late and owner.counts_in(self._runs)
 
-    def first_of(self, owner: Lessee) -> tuple[int, float | None] | None:
-        """The message that its application most likely has of all that an owner holds, if it is here, and when it was delivered
-        first; None where that was to this owner. Assumes that it holds some."""
-        first = (self._runs, None) if owner.order is None else owner.order.first()
-        return (self._runs.leased_to(owner)[0][0], first[1]) if first is not None and first[0] is self._runs else None
+    def first_of(self, owner: Lessee) -> int | None:
+        """The message that its application most likely has of all that an owner holds, if it is here. Assumes that it holds
+        some."""
+        here = owner.order is None or owner.order.first() is self._runs
+        return self._runs.leased_to(owner)[0][0] if here else None
 
     def disown(self) -> None:
         """The topic has ended: what its lessees hold here no longer decides which of their other messages counts."""

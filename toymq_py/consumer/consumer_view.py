@@ -96,6 +96,13 @@ class ConsumerView:
                 return from_id, self._scheduled.next_in(from_id, gap[1] + 1) - 1
         return None
 
+    @property
+    def is_suspect(self) -> bool:
+        """Whether what is delivered next came back without an answer again and again."""
+        first = self._runs.first_ready()
+        run = None if first is None else self._runs.run_of(first)
+        return run is not None and run.is_suspect
+
     def first_ready(self) -> int | None:
         """The lowest id that waits for redelivery."""
         return self._runs.first_ready()

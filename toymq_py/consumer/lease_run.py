@@ -14,6 +14,9 @@ from toymq_py.consumer.delivery_order import DeliveryOrder
 AttemptRange = tuple[int, int, int]
 """First id, last id, deliveries so far."""
 
+LOSSES_MIN: Final = 2
+"""What came back so often without an answer comes alone to a lessee of several topics. Once is an accident."""
+
 MERGE_SLACK_S: Final = 0.005
 """Neighbours whose deadlines lie closer than this become one run, due with the latest of them.
 
@@ -93,8 +96,7 @@ class Lessee:
         some there."""
         if self.order is None:
             return True
-        first = self.order.first(self.mark if self.late else 0)
-        return first is not None and first[0] is table
+        return self.order.first(self.mark if self.late else 0) is table
 
     def counts(self, table: object, run: "LeaseRun") -> bool:
         """As ``counts_in``, of a run there. While it is late it hangs on the message that was counted: what it had behind that
@@ -122,13 +124,13 @@ class LeaseRun:
     ``deadline`` is the latest and ``earliest`` the earliest of the deadlines that were merged into
     this run; both mean nothing while READY or HELD. ``attempt`` counts deliveries so far; 0 when all
     were given back uncounted, ``spared`` when one of those had been written (ADR 0053). ``delivered``
-    spans them in time, those of all ids that were merged; None when it is not known. ``first_s``: when
-    the first of all deliveries was, uncounted ones, too; 0 when it is not known. ``turn``: in the
+    spans them in time, those of all ids that were merged; None when it is not known. ``losses``: how often
+    one of them came back without an answer, at most ``LOSSES_MIN``. ``turn``: in the
     owner's ``DeliveryOrder``, else its ``mark``. ``reason`` is why it is HELD. ``ticket`` names the one heap
     entry that stands for this run; None when there is none (yet, or any more).
     """
 
-    __slots__ = ("attempt", "deadline", "delivered", "earliest", "first", "first_s", "last", "owner", "reason", "spared",
+    __slots__ = ("attempt", "deadline", "delivered", "earliest", "first", "last", "losses", "owner", "reason", "spared",
                  "state", "ticket", "turn")  # fmt: skip
 
     def __init__(
@@ -149,7 +151,7 @@ class LeaseRun:
         self.earliest = deadline
         self.attempt = attempt
         self.delivered: Delivered = None
-        self.first_s = 0.0
+        self.losses = 0
         self.reason = OUT_OF_ATTEMPTS
         self.spared = False
         self.ticket: int | None = None
@@ -160,10 +162,26 @@ class LeaseRun:
         run = LeaseRun(first, self.last, self.state, self.owner, self.deadline, self.attempt, self.turn)
         run.earliest = self.earliest
         run.delivered = self.delivered
-        run.first_s = self.first_s
+        run.losses = self.losses
         run.reason = self.reason
         run.spared = self.spared
         return run
+
+    @property
+    def is_suspect(self) -> bool:
+        """It came back without an answer again and again: its message may kill or hang its workers."""
+        return self.losses == LOSSES_MIN
+
+    def lost(self) -> None:
+        """It comes back without an answer."""
+        if self.losses < LOSSES_MIN:
+            self.losses += 1
+
+    def answered(self) -> None:
+        """A client settles it. Its lessee, if it has one, works."""
+        self.losses = 0
+        if self.owner is not None and self.state is INFLIGHT:
+            self.owner.late = False
 
     def spare(self) -> None:
         """Take back the count of this delivery: the message was in a buffer, the application did not have it."""
@@ -196,15 +214,15 @@ class LeaseRun:
         return latest == earliest or latest - earliest < MERGE_SLACK_S
 
     def extend(
-        self, last: int, earliest: float, deadline: float, delivered: Delivered, first_s: float = 0.0
+        self, last: int, earliest: float, deadline: float, delivered: Delivered, losses: int = 0
     ) -> None:
         """Extend the run by ids that ``accepts`` allowed.
 
         The later deadline counts: late by a little, never early.
         """
         self.last = last
-        if first_s < self.first_s:
-            self.first_s = first_s
+        if losses > self.losses:
+            self.losses = losses
         self.deadline = max(self.deadline, deadline)
         self.earliest = min(self.earliest, earliest)
         mine = self.delivered

@@ -76,10 +76,10 @@ class LeaseTable(RunList):
         if self._runs:
             newest = self._runs[-1]
             if newest.accepts(first, INFLIGHT, owner, deadline, deadline, 1, turn) and not newest.spared:
-                newest.extend(last, deadline, deadline, delivered, newest.first_s)
+                newest.extend(last, deadline, deadline, delivered)
                 return
         run = LeaseRun(first, last, INFLIGHT, owner, deadline, 1, turn)
-        run.delivered, run.first_s = delivered, now or 0.0
+        run.delivered = delivered
         self._firsts.append(first)
         self._runs.append(run)
         self._deadlines.push(run)
@@ -98,10 +98,10 @@ class LeaseTable(RunList):
                 added += runs[at:i]
                 before, at = runs[i - 1], i
             if before is not None and not before.spared and before.accepts(each, INFLIGHT, owner, deadline, deadline, 1, turn):
-                before.extend(each, deadline, deadline, delivered, before.first_s)
+                before.extend(each, deadline, deadline, delivered)
                 continue
             before = LeaseRun(each, each, INFLIGHT, owner, deadline, 1, turn)
-            before.delivered, before.first_s = delivered, now or 0.0
+            before.delivered = delivered
             added.append(before)
             self._deadlines.push(before)
         runs[low:at] = added
@@ -140,9 +140,7 @@ class LeaseTable(RunList):
             taken.append((first, last, attempt))
             max_count -= last + 1 - first
             self._totals[READY] -= last + 1 - first
-            is_first = attempt == 1 and not run.spared  # a lease before it was never written
-            first_s = (now or 0.0) if is_first else run.first_s
-            turn = self._count_lease(owner, last + 1 - first, None if is_first else first_s)
+            turn = self._count_lease(owner, last + 1 - first)
             i = bisect_left(firsts, first)
             before = runs[i - 1] if i else None
             delivered: Delivered = None
@@ -156,20 +154,18 @@ class LeaseTable(RunList):
             if before is not None and before.spared == run.spared and before.accepts(
                 first, INFLIGHT, owner, deadline, deadline, attempt, turn
             ):
-                before.extend(last, deadline, deadline, delivered, first_s)
+                before.extend(last, deadline, deadline, delivered, run.losses)
                 if whole:
                     run.retire()
                     del runs[i], firsts[i]
             elif whole:
-                run.state = INFLIGHT
-                run.owner, run.attempt = owner, attempt
+                run.state, run.owner, run.attempt = INFLIGHT, owner, attempt
                 run.deadline = run.earliest = deadline
-                run.turn, run.first_s, run.delivered = turn, first_s, delivered
+                run.turn, run.delivered = turn, delivered
                 self._deadlines.push(run)
             else:
                 lease = LeaseRun(first, last, INFLIGHT, owner, deadline, attempt, turn)
-                lease.delivered, lease.first_s = delivered, first_s
-                lease.spared = run.spared
+                lease.delivered, lease.losses, lease.spared = delivered, run.losses, run.spared
                 runs.insert(i, lease)
                 firsts.insert(i, first)
                 self._deadlines.push(lease)
@@ -204,16 +200,16 @@ class LeaseTable(RunList):
                 self._totals[READY] -= messages
                 self._parked += messages
                 run.turn = self._count_lease(owner, messages)
-                run.state = INFLIGHT
-                run.owner = owner
+                run.state, run.owner = INFLIGHT, owner
                 run.deadline = run.earliest = inf
                 run.ticket = None
         self._settle(i, j)
 
     def release(self, owner: Lessee) -> int:
-        """End all leases of ``owner``, as a lost session does: they are READY. Returns: how many ids."""
+        """End all leases of ``owner``, as a lost session does: they are READY. One that is late hung on a message that was counted
+        then. Returns: how many ids."""
         before = owner.inflight
-        self._return([r for r in self._runs if r.state is INFLIGHT and r.owner is owner] if before else [])
+        self._return([r for r in self._runs if r.state is INFLIGHT and r.owner is owner] if before else [], gone=True)
         return before - owner.inflight
 
     def postpone(self, first: int, last: int, now: float, delay_s: Callable[[int], float]) -> int:
@@ -224,6 +220,7 @@ class LeaseTable(RunList):
         for run in self._leases_of(i, j):
             postponed += run.last + 1 - run.first
             delay = delay_s(run.attempt)
+            run.answered()
             if self._to_ready(run) and delay > 0:
                 self._totals[READY] -= run.last + 1 - run.first
                 self._totals[DELAYED] += run.last + 1 - run.first
@@ -263,8 +260,9 @@ class LeaseTable(RunList):
         i, j = self._carve(first, last)
         given_up = 0
         for run in self._rejectable_of(i, j):
-            given_up += run.last + 1 - run.first
-            self._discount(run, run.last + 1 - run.first)
+            given_up += (messages := run.last + 1 - run.first)
+            run.answered()
+            self._discount(run, messages)
             self._to_held(run)
             run.reason = REJECTED
         self._settle(i, j)
@@ -334,6 +332,7 @@ class LeaseTable(RunList):
                 spans.append((span_first, span_last))
                 span_first = low
             span_last = run.last if run.last <= last else last
+            run.answered()
             self._discount(run, span_last + 1 - low)
             if run.first < low:
                 kept.append(run)
@@ -394,7 +393,7 @@ class LeaseTable(RunList):
         self._firsts.insert(i + 1, at)
         self._enqueue(rest)
 
-    def _return(self, changed: list[LeaseRun]) -> list[Lessee]:
+    def _return(self, changed: list[LeaseRun], *, gone: bool = False) -> list[Lessee]:
         """Make timed runs READY: a few by looking each up, many with one pass. Of a lessee's leases that end without an answer
         only the lowest id that it holds counts as attempted, if ``Lessee.counts`` says so. Returns: whose lowest counted."""
         counted: list[Lessee] = []
@@ -403,14 +402,18 @@ class LeaseTable(RunList):
         for run in changed:
             if run.state is INFLIGHT and (owner := run.owner) is not None:
                 kept[owner] -= run.last + 1 - run.first
+                if gone and not owner.uncounted:
+                    run.lost()
                 if lowest[owner] is not run:
                     run.spare()
         for owner, run in lowest.items():
             i = self._index(run.first)
-            if (kept[owner] and self._holds_below(owner, i)) or not owner.counts(self, run):
+            if (kept[owner] and self._holds_below(owner, i)) or (gone and owner.late) or not owner.counts(self, run):
                 run.spare()
                 continue
             counted.append(owner)
+            if not gone:
+                run.lost()
             if run.last > run.first:
                 self._split(i, run.first + 1)
                 self._runs[i + 1].spare()
@@ -455,7 +458,7 @@ class LeaseTable(RunList):
             if left.reason == run.reason and left.spared == run.spared and left.accepts(
                 run.first, run.state, run.owner, run.earliest, run.deadline, run.attempt, run.turn
             ):
-                left.extend(run.last, run.earliest, run.deadline, run.delivered, run.first_s)
+                left.extend(run.last, run.earliest, run.deadline, run.delivered, run.losses)
                 run.retire()
             else:
                 kept.append(run)
@@ -478,11 +481,11 @@ class LeaseTable(RunList):
         self._deadlines.trim(len(self._runs))
         self._held.trim(len(self._runs))
 
-    def _count_lease(self, owner: Lessee, messages: int, first_s: float | None = None) -> int:
+    def _count_lease(self, owner: Lessee, messages: int) -> int:
         """Returns: the turn of the delivery."""
         self._totals[INFLIGHT] += messages
         owner.inflight += messages
-        return owner.mark if owner.order is None else owner.order.delivered(self, messages, first_s)
+        return owner.mark if owner.order is None else owner.order.delivered(self, messages)
 
     def _discount(self, run: LeaseRun, messages: int) -> None:
         self._totals[run.state] -= messages
@@ -490,7 +493,6 @@ class LeaseTable(RunList):
             owner = run.owner
             assert owner is not None, "an inflight run has an owner"
             owner.inflight -= messages
-            owner.late = False
             if owner.order is not None:
                 owner.order.settled(run.turn, messages)
             if run.deadline == inf:

@@ -133,10 +133,9 @@ def encode_ok(value: int) -> bytes:
     return b"OK %d\n" % value
 
 
-def encode_held(count: int, first: tuple[str, int, int] | None) -> bytes:
-    """The reply to HELD, with topic and id of the message that the application most likely has, and the age of its first
-    delivery in ms, 0 if this is it."""
-    return encode_ok(count) if first is None else b"OK %d %b %d %d\n" % (count, first[0].encode(), first[1], first[2])
+def encode_held(count: int, first: tuple[str, int] | None) -> bytes:
+    """The reply to HELD, with topic and id of the message that the application most likely has."""
+    return encode_ok(count) if first is None else b"OK %d %b %d\n" % (count, first[0].encode(), first[1])
 
 
 _ENDS = [b"%03d" % end for end in range(1000)]

@@ -107,8 +107,7 @@ class Deliveries:
             found.uncounted = command.uncounted
         for part in [found] if isinstance(found, Subscription) else found.parts.values():
             if found.inflight and (first := part.channel.consumer.first_of(found)) is not None:
-                age_s = 0.0 if first[1] is None else self._clock.monotonic() - first[1]
-                return encode_held(found.inflight, (part.name, first[0], round(1000 * age_s)))
+                return encode_held(found.inflight, (part.name, first))
         return encode_held(found.inflight, None)
 
     def subscription_to(self, topic: str, consumer: str) -> Subscription | None:

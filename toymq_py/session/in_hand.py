@@ -20,14 +20,12 @@ LOOKS_PER_LEASE = 4
 """At least so many, where the SUB says how long its leases are."""
 LOOK_LEAST_S = 0.1
 """The time between looks is no shorter for that."""
-SAME_AGE_MS = 1000
-"""First deliveries at different places that are no further apart have no order: places are asked one after the other."""
 
 Heard = Callable[[bytes], None]
 Message = tuple[bytes, bytes]
 """Topic and id."""
-Messages = dict[Place, tuple[Message, int]]
-"""By place, the message that most likely is the one of its part, and the age of its first delivery in ms."""
+Messages = dict[Place, Message]
+"""By place, the message that most likely is the one of its part."""
 
 
 class Ask(Protocol):
@@ -82,23 +80,21 @@ class InHand:
             self._timer.cancel()
 
     def first(self, answers: Mapping[Place, bytes]) -> Place | None:
-        """Of the places that answered HELD, the one with the message. That is the one that it was at the last look, or that had
-        its first delivery before the others. None: they hold nothing, or only what stood behind a message that a place has
+        """Of the places that answered HELD, the one with the message. That is the one that it was at the last look, or that came
+        before the others. None: they hold nothing, or only what stood behind a message that a place has
         taken back: that was counted there."""
         held = _messages(answers)
         if self._knows(held):
             assert self._known is not None
             return self._known[0]
         since = self._since if self._known is None else self._arrivals.count
-        came = {place: self._arrivals.place_of(*message) for place, (message, _) in held.items()}
-        ages = {place: age for place, (_, age) in held.items() if came[place] >= since or not since}
-        oldest = [place for place, age in ages.items() if age >= max(ages.values()) - SAME_AGE_MS]
-        return min(oldest, key=came.__getitem__, default=None)
+        came = {place: self._arrivals.place_of(*message) for place, message in held.items()}
+        return min((place for place, at in came.items() if at >= since or not since), key=came.__getitem__, default=None)
 
     def _knows(self, held: Messages) -> bool:
         """Whether the client still has the message of the last look."""
         known = self._known
-        return known is not None and known[0] in held and held[known[0]][0] == known[1]
+        return known is not None and held.get(known[0]) == known[1]
 
     def _look_later(self, delay_s: float) -> None:
         self._delay_s = min(delay_s, self._delay_max_s)
@@ -126,7 +122,7 @@ class InHand:
         held, first = _messages(answers), self.first(answers)
         if self._known is not None and not self._knows(held):
             self._since = self._arrivals.count
-        self._known = None if first is None else (first, held[first][0])
+        self._known = None if first is None else (first, held[first])
         if held or self._since:
             self._tell({other for other in places if other != first})
         if held:
@@ -139,6 +135,6 @@ class InHand:
 
 
 def _messages(answers: Mapping[Place, bytes]) -> Messages:
-    """What HELD says: ``OK <count> [<topic> <id> <age>]``."""
+    """What HELD says: ``OK <count> [<topic> <id>]``."""
     found = [(answer.split(), place) for place, answer in answers.items() if answer.startswith(b"OK")]
-    return {place: ((words[2], words[3]), int(words[4])) for words, place in found if len(words) == 5}
+    return {place: (words[2], words[3]) for words, place in found if len(words) == 4}

@@ -182,7 +182,7 @@ class PollGroup(MultiSubscription):
                 count = min(count, max(part.channel.available() // takers, 1))
             return part.lend(poll, poll.visibility_s, count, size)
 
-        taken = taking.run(self._takeable, self._next_takeable, take, shared=len(self._polls) > 1)
+        taken = taking.run(self._takeable, self._next_takeable, take, shared=len(self._polls) > 1, several=True)
         if not taken:
             self._idle[poll] = None
         elif self._idle and self._has_more():

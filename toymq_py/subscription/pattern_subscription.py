@@ -221,7 +221,7 @@ class PatternSubscription(MultiSubscription):
         MultiSubscription.__init__(
             self, pattern.text, consumer_name, pattern=pattern, mode=mode, window=window, visibility_s=visibility_s, start=start
         )
-        self.order = DeliveryOrder()
+        self.order: DeliveryOrder = DeliveryOrder()
         self._wake = wake
         self._ended = ended
         self._paused = False
@@ -256,15 +256,22 @@ class PatternSubscription(MultiSubscription):
             self._ended(self, self.name, code)
 
     def take(self, max_bytes: int) -> Delivery | None:
-        """See ``Subscription.take``. A topic that cannot be read is logged and tried again after a moment; the others go on."""
-        hungry = self._takeable
+        """See ``Subscription.take``. A topic that cannot be read is logged and tried again after a moment; the others go on. What
+        came back without an answer again and again comes alone (ADR 0265)."""
+        hungry, order = self._takeable, self.order
         while hungry:
-            room = self.window - self.inflight
-            if room <= 0:
+            room, part = self.window - self.inflight, next(iter(hungry))
+            is_suspect = part.channel.consumer.is_suspect
+            if room <= 0 or (self.inflight and (is_suspect or order.alone)):
+                if is_suspect:
+                    part.channel.held_up[part] = None
                 self.wants_room = True
                 self.wake_others()
                 return None
-            part = self._next_takeable()
+            self._next_takeable()
+            order.alone = is_suspect
+            if is_suspect:
+                room = 1
             try:
                 delivery = part.take_some(room, max_bytes)
             except OSError:

@@ -34,12 +34,14 @@ class Taking:
         take: Callable[[Subscription, int, int], Delivery | None],
         *,
         shared: bool,
+        several: bool = False,
     ) -> list[Delivery]:
         """Take of each part in turn; those that may have more stand in ``takeable`` again.
 
         Args:
             take: takes so many messages of so many bytes of a part.
             shared: others take through the same parts: each gives one piece.
+            several: the parts are of several topics: what came back without an answer again and again comes alone (ADR 0265).
 
         Raises: OSError when a log cannot be read, and nothing was taken.
         """
@@ -48,6 +50,11 @@ class Taking:
         max_count, max_bytes = self._max_count, self._max_bytes
         while takeable and max_count > 0 and max_bytes > 0:
             part = next_takeable()
+            if several and part.channel.consumer.is_suspect:
+                if taken:
+                    again.append(part)
+                    break
+                max_count = 1
             try:
                 delivery = take(part, max_count, max_bytes)
             except OSError:

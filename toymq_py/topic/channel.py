@@ -178,8 +178,8 @@ class Channel:
     handler may hang. Does not know its topic: see ``ChannelContext``.
     """
 
-    __slots__ = ("_arm", "_deliverer", "_held", "acked_total", "closed", "consumer", "context", "idle", "instead", "mode",
-                 "polls", "redelivered_total", "sessions", "single")  # fmt: skip
+    __slots__ = ("_arm", "_deliverer", "_held", "acked_total", "closed", "consumer", "context", "held_up", "idle", "instead",
+                 "mode", "polls", "redelivered_total", "sessions", "single")  # fmt: skip
 
     def __init__(
         self, context: ChannelContext, consumer: Consumer, *, arm: Callable[["Channel", float], None],
@@ -197,6 +197,8 @@ class Channel:
         self.sessions: dict[Subscription, None] = {}
         self.polls: dict[Subscription, None] = {}
         self.idle: OrderedDict[Subscription, None] = OrderedDict()
+        self.held_up: dict[Subscription, None] = {}
+        """They have messages, and what is next comes alone. They look again when anything was taken or settled."""
         self.closed = False
         """The consumer was deleted."""
         self.acked_total = self.redelivered_total = 0  # since the start of the broker
@@ -257,6 +259,7 @@ class Channel:
     def detach(self, subscription: Subscription) -> None:
         """Remove a closed subscription. The leases of a session end, attempts kept; those of a poll stay."""
         self.idle.pop(subscription, None)
+        self.held_up.pop(subscription, None)
         self._count_takers(-1)
         if subscription.mode is None:
             del self.polls[subscription]
@@ -332,6 +335,11 @@ class Channel:
             self.idle.pop(active, None)
             active.wake(active)
 
+    def _let_go(self) -> None:
+        held_up, self.held_up = self.held_up, {}
+        for subscription in held_up:
+            subscription.wake(subscription)
+
     def wake_next(self) -> None:
         """Wake takers for what is ready."""
         if self.idle:
@@ -348,6 +356,8 @@ class Channel:
 
     def _notify_room(self) -> list[Lessee]:
         """Tell those that have room again. Returns: those that are late, to be told last."""
+        if self.held_up:
+            self._let_go()
         if self.single is not None:
             self._begin(self.single.settle(self.consumer.inflight_to))
         if self._deliverer.has_room_again():
@@ -397,6 +407,8 @@ class Channel:
                 self.idle[waiting or subscription] = None
             return None
         records, start, stop, attempt, size = rows
+        if self.held_up:
+            self._let_go()
         self.arm()
         context.changed()
         context.metrics.deliver_total += stop - start

@@ -177,18 +177,39 @@ def test_a_lessee_counts_what_it_has_of_every_table_and_is_named_when_it_gets_ro
     assert (lessee.inflight, other.inflight) == (0, 0)
 
 
-def test_a_lease_that_was_never_written_is_no_first_delivery() -> None:
-    """Its time stayed, so behind a full socket a healthy message counted in the place of what had been delivered before it."""
+def test_what_came_back_again_and_again_without_an_answer_is_suspect_until_it_is_answered() -> None:
     table = LeaseTable()
-    table.lease(A, 0, 0, 31.0, 1.0)
-    table.give_back(A, 0, 0)
-    assert table.take_ready(B, 1, 40.0, now=10.0) == [(0, 0, 1)]
-    run = table.run_of(0)
-    assert run is not None
-    assert run.first_s == 10.0
-    table.release(B)
-    table.take_ready(A, 1, 50.0, now=20.0)
-    assert run.first_s == 10.0, "that one was"
+    table.lease(A, 0, 2, 30.0)
+    for lost in range(1, 4):
+        assert not table.run_of(0).is_suspect == (lost < 3)
+        table.release(A)
+        table.take_ready(A, 3, 30.0)
+    table.postpone(1, 1, 0.0, lambda attempt: 0.0)
+    assert [table.run_of(at).is_suspect for at in range(3)] == [True, False, True]
+
+
+def test_of_what_ends_by_its_time_only_what_counts_is_suspect() -> None:
+    """A window that takes longer than its leases is no reason to doubt all of it."""
+    table = LeaseTable()
+    table.lease(A, 0, 2, 30.0)
+    for _ in range(2):
+        table.tick(30.0)
+        table.take_ready(A, 3, 30.0)
+    assert [table.run_of(at).is_suspect for at in range(3)] == [True, False, False]
+
+
+def test_a_lessee_that_hangs_and_goes_counts_once() -> None:
+    """What it got behind the time-out, it has not begun."""
+    table = LeaseTable()
+    table.lease(A, 0, 0, 30.0)
+    table.tick(30.0)
+    table.take_ready(B, 1, 60.0)
+    table.lease(A, 1, 1, 60.0)
+    table.release(A)
+    assert (table.run_of(0).attempt, table.run_of(1).attempt, A.late) == (2, 0, True)
+    table.take_ready(A, 1, 60.0)
+    table.remove(1, 1, DELIVERED)
+    assert not A.late
 
 
 def test_a_table_that_is_cleared_gives_its_lessees_room() -> None:

@@ -42,8 +42,8 @@ class Stalling:
 def hanging() -> Stalling:
     """On a message of b, and another of a was behind it."""
     them = Stalling()
-    them.come("b", "1 t.b 7 0")
-    them.come("a", "1 t.a 3 0")
+    them.come("b", "1 t.b 7")
+    them.come("a", "1 t.a 3")
     assert them.told(LOOK_MIN_S) == ["a HELD t.* c uncounted=1"]
     return them
 
@@ -59,8 +59,8 @@ def test_a_place_without_the_message_counts_nothing_until_something_is_settled()
 
 def test_it_hangs_on_the_same_message_when_another_one_is_delivered_again_before_it() -> None:
     them = hanging()
-    them.come("a", "1 t.a 3 7000")
-    them.come("b", "1 t.b 7 5000")
+    them.come("a", "1 t.a 3")
+    them.come("b", "1 t.b 7")
     assert them.told(3 * LOOK_MAX_S) == []
     assert them.first() == "b"
 
@@ -68,10 +68,10 @@ def test_it_hangs_on_the_same_message_when_another_one_is_delivered_again_before
 def test_what_comes_while_it_hangs_counts_nothing_when_the_message_has_gone_to_another_worker() -> None:
     """Each place gave the client that hung another message, and counted that; these had not been looked at."""
     them = hanging()
-    them.come("b", "1 t.b 8 0")
+    them.come("b", "1 t.b 8")
     assert them.first() is None, "nor when the client goes now"
     assert them.told(LOOK_MAX_S) == ["b HELD t.* c uncounted=1"]
-    them.come("a", "1 t.a 3 9000")
+    them.come("a", "1 t.a 3")
     assert them.told(LOOK_MAX_S) == ["a HELD t.* c uncounted=0"], "a client that settles nothing cannot go on for ever"
     assert them.first() == "a"
 
@@ -81,14 +81,14 @@ def test_what_it_is_given_after_all_was_taken_back_is_looked_at_soon() -> None:
     them.held.update(a="0", b="0")
     assert them.told(2 * LOOK_MAX_S) == ["b HELD t.* c uncounted=1"]
     assert not them.loop.waits
-    them.come("b", "1 t.b 9 0")
+    them.come("b", "1 t.b 9")
     assert them.told(LOOK_MIN_S) == ["b HELD t.* c uncounted=0"]
 
 
 def test_a_client_that_works_costs_a_look_at_the_clock() -> None:
     them = Stalling()
     for number in range(100):
-        them.come("ab"[number % 2], f"1 t.a {number} 0")
+        them.come("ab"[number % 2], f"1 t.a {number}")
         them.loop.advance(LOOK_MIN_S / 5)
         them.in_hand.settled()
     assert them.said == []
@@ -107,7 +107,7 @@ def test_while_nothing_is_settled_it_looks_less_and_less() -> None:
 def test_it_looks_before_a_short_lease_ends() -> None:
     for visibility_ms, looks in ((800, 4), (50, 0.05 / LOOK_LEAST_S)):
         them = Stalling(visibility_ms)
-        them.come("b", "1 t.b 7 0")
+        them.come("b", "1 t.b 7")
         them.loop.advance(100 * visibility_ms / 1000)
         asked = sum(line == "b HELD t.* c" for line in them.said)
         assert 90 * looks <= asked <= 100 * looks, visibility_ms
@@ -115,8 +115,8 @@ def test_it_looks_before_a_short_lease_ends() -> None:
 
 def test_something_settled_while_places_are_asked_is_not_overlooked() -> None:
     them = Stalling()
-    them.come("b", "1 t.b 7 0")
-    them.come("a", "1 t.a 3 0")
+    them.come("b", "1 t.b 7")
+    them.come("a", "1 t.a 3")
     them.loop.call_later(LOOK_MIN_S, them.in_hand.settled)
     assert them.told(LOOK_MIN_S) == []
     assert them.told(3 * LOOK_MIN_S) == ["a HELD t.* c uncounted=1"]
@@ -124,8 +124,8 @@ def test_something_settled_while_places_are_asked_is_not_overlooked() -> None:
 
 def test_once_it_is_closed_it_asks_nothing_and_still_knows_what_came_first() -> None:
     them = Stalling()
-    them.come("b", "1 t.b 7 0")
+    them.come("b", "1 t.b 7")
     them.in_hand.close()
-    them.come("a", "1 t.a 8 0")
+    them.come("a", "1 t.a 8")
     assert them.told(LOOK_MAX_S) == []
     assert (them.said, them.loop.waits, them.first()) == ([], False, "b")
