@@ -200,16 +200,16 @@ def test_of_what_ends_by_its_time_only_what_counts_is_suspect() -> None:
 
 def test_a_lessee_that_hangs_and_goes_counts_once() -> None:
     """What it got behind the time-out, it has not begun."""
-    table = LeaseTable()
-    table.lease(A, 0, 0, 30.0)
+    table, hung, other = LeaseTable(), Lessee(9), Lessee(9)
+    table.lease(hung, 0, 0, 30.0)
     table.tick(30.0)
-    table.take_ready(B, 1, 60.0)
-    table.lease(A, 1, 1, 60.0)
-    table.release(A)
-    assert (table.run_of(0).attempt, table.run_of(1).attempt, A.late) == (2, 0, True)
-    table.take_ready(A, 1, 60.0)
+    table.take_ready(other, 1, 60.0)
+    table.lease(hung, 1, 1, 60.0)
+    table.release(hung)
+    assert (table.run_of(0).attempt, table.run_of(1).attempt, hung.late) == (2, 0, True)
+    table.take_ready(hung, 1, 60.0)
     table.remove(1, 1, DELIVERED)
-    assert not A.late
+    assert not hung.late
 
 
 def test_a_table_that_is_cleared_gives_its_lessees_room() -> None:

@@ -133,3 +133,53 @@ def test_shutting_down_ends_a_pattern_by_its_own_name() -> None:
     rig.subscribe("b")
     rig.broker.stop_deliveries()
     assert sorted(rig.ended) == ["SHUTTING_DOWN", "a.* SHUTTING_DOWN"]
+
+
+def lost_twice(rig: BrokerRig, *topics: str) -> None:
+    for topic in topics:
+        rig.publish(topic, b"1")
+    for _ in range(2):
+        session = rig.follow("a.*", mode="shared")
+        while session.take(TAKE_BYTES) is not None:
+            pass
+        session.close()
+
+
+def test_what_came_back_twice_without_an_answer_comes_alone() -> None:
+    """Else its application has others before it at the same time, and which of them kills it is not known."""
+    rig = BrokerRig()
+    lost_twice(rig, "a.x", "a.y")
+    rig.publish("a.z", b"1")
+    session = rig.follow("a.*", mode="shared")
+    assert rig.shown(session.take(TAKE_BYTES), session.take(TAKE_BYTES)) == ["a.x 0-0 x3"]
+    assert session.wants_room
+    rig.ack("a.x", 0, 0)
+    assert rig.shown(session.take(TAKE_BYTES), session.take(TAKE_BYTES)) == ["a.y 0-0 x1"]
+    rig.ack("a.y", 0, 0)
+    rig.publish("a.x", b"2")
+    assert sorted(rig.shown(session.take(TAKE_BYTES), session.take(TAKE_BYTES))) == ["a.x 1-1 x1", "a.z 0-0 x1"]
+
+
+def test_a_session_waits_for_it_with_what_it_has_and_looks_again_when_another_one_takes_it() -> None:
+    rig = BrokerRig()
+    woken: list[PatternSubscription] = []
+    rig.publish("a.w", b"1")
+    busy = rig.follow("a.*", mode="shared", wake=lambda one: woken.append(one) or True)  # type: ignore[func-returns-value]
+    assert rig.shown(busy.take(TAKE_BYTES)) == ["a.w 0-0 x1"]
+    lost_twice(rig, "a.x")
+    rig.publish("a.x", b"2")
+    assert busy.take(TAKE_BYTES) is None
+    other = rig.subscribe("a.x", mode="shared", window=1)
+    woken.clear()
+    assert rig.shown(other.take(TAKE_BYTES)) == ["a.x 0-0 x3"]
+    assert woken == [busy]
+    assert rig.shown(busy.take(TAKE_BYTES)) == ["a.x 1-1 x1"]
+
+
+def test_a_poll_has_nothing_beside_it() -> None:
+    rig = BrokerRig()
+    lost_twice(rig, "a.x", "a.y")
+    rig.publish("a.z", b"1", b"2")
+    poll, more = rig.poll("a.*"), rig.poll("a.*")
+    assert rig.shown(*poll.take(9, TAKE_BYTES)) == ["a.x 0-0 x3"]
+    assert rig.shown(*more.take(9, TAKE_BYTES)) == ["a.y 0-0 x1"]
