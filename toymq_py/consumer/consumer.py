@@ -185,7 +185,7 @@ class Consumer(ConsumerView):
         """End all leases of an owner that is gone; only the lowest id counts as attempted, in the topic that
         ``Lessee.counts_in`` says, or none of one that is ``uncounted`` or ``late``. Returns: how many messages."""
         released = self._runs.release(owner)
-        if owner.uncounted or owner.late or owner.order is not None:  # else a snapshot has the attempt, as a kill would have counted it
+        if owner.uncounted or owner.late or owner.order is not None:  # else a snapshot has what a kill would have counted
             self.changes += released > 0
         return released
 

@@ -206,8 +206,8 @@ class LeaseTable(RunList):
         self._settle(i, j)
 
     def release(self, owner: Lessee) -> int:
-        """End all leases of ``owner``, as a lost session does: they are READY. One that is late hung on a message that was counted
-        then. Returns: how many ids."""
+        """End all leases of ``owner``, as a lost session does: they are READY. One that is late hung on a message that has
+        counted. Returns: how many ids."""
         before = owner.inflight
         self._return([r for r in self._runs if r.state is INFLIGHT and r.owner is owner] if before else [], gone=True)
         return before - owner.inflight

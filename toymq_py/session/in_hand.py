@@ -80,8 +80,8 @@ class InHand:
             self._timer.cancel()
 
     def first(self, answers: Mapping[Place, bytes]) -> Place | None:
-        """Of the places that answered HELD, the one with the message. That is the one that it was at the last look, or that came
-        before the others. None: they hold nothing, or only what stood behind a message that a place has
+        """Of the places that answered HELD, the one with the message. That is the one of the last look, or that came before the
+        others. None: they hold nothing, or only what stood behind a message that a place has
         taken back: that was counted there."""
         held = _messages(answers)
         if self._knows(held):

@@ -256,8 +256,8 @@ class PatternSubscription(MultiSubscription):
             self._ended(self, self.name, code)
 
     def take(self, max_bytes: int) -> Delivery | None:
-        """See ``Subscription.take``. A topic that cannot be read is logged and tried again after a moment; the others go on. What
-        came back without an answer again and again comes alone (ADR 0265)."""
+        """See ``Subscription.take``. A topic that cannot be read is logged and tried again after a moment; the others go on.
+        What came back without an answer again and again comes alone (ADR 0265)."""
         hungry, order = self._takeable, self.order
         while hungry:
             room, part = self.window - self.inflight, next(iter(hungry))

@@ -181,7 +181,7 @@ def test_what_came_back_again_and_again_without_an_answer_is_suspect_until_it_is
     table = LeaseTable()
     table.lease(A, 0, 2, 30.0)
     for lost in range(1, 4):
-        assert not table.run_of(0).is_suspect == (lost < 3)
+        assert table.run_of(0).is_suspect is (lost == 3)
         table.release(A)
         table.take_ready(A, 3, 30.0)
     table.postpone(1, 1, 0.0, lambda attempt: 0.0)
