@@ -2,7 +2,8 @@
 
 from toymq_py.storage.commit.batch import Appended, Commit, CommitState
 from toymq_py.topic.careful_start import begin_carefully
-from toymq_py.topic.channel import Channel, DeliveredIds, Delivery, Subscription
+from toymq_py.topic.channel import Channel, Delivery, Subscription
+from toymq_py.topic.delivered_ids import DeliveredIds
 from toymq_py.topic.delivery_permit import DeliveryPermit
 from toymq_py.topic.description import is_attached, oldest_due_ns, unopened_topic
 from toymq_py.topic.publisher import Duplicate, Published, Refused

@@ -16,6 +16,7 @@ from toymq_py.names import DEAD_LETTERS, TopicPattern
 from toymq_py.partitions import number_of
 from toymq_py.records import IdRange, Records
 from toymq_py.topic import settlement
+from toymq_py.topic.delivered_ids import DeliveredIds
 from toymq_py.topic.deliverer import ChannelContext, NoDelivery, ranges_of
 from toymq_py.topic.deliverers import deliverer_for
 from toymq_py.topic.single_active import SingleActive
@@ -41,7 +42,7 @@ class Delivery:
         """Return all but the first ``written`` messages uncounted: they never left the process."""
         self.without_records().unsend(written)
 
-    def without_records(self) -> "DeliveredIds":
+    def without_records(self) -> DeliveredIds:
         return DeliveredIds(self.subscription, self.records.ids, self.start, self.stop)
 
     @property
@@ -58,22 +59,6 @@ class Delivery:
 
     def __len__(self) -> int:
         return self.stop - self.start
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveredIds:
-    """What is kept of a delivery that was written, in case the socket does not take all of it: its ids without the payloads,
-    which an idle connection would hold until its next write. Ids ``start`` to ``stop`` of a run."""
-
-    subscription: "Subscription"
-    ids: Sequence[int]
-    start: int
-    stop: int
-
-    def unsend(self, written: int = 0) -> None:
-        """See ``Delivery.unsend``."""
-        for first, last in ranges_of(self.ids[self.start + written : self.stop]):
-            self.subscription.unsend(first, last)
 
 
 class Subscription(Lessee):
