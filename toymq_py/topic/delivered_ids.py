@@ -16,7 +16,7 @@ class Taker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeliveredIds:
-    """The ids without the payloads, which an idle connection would hold until its next write: ``start`` to ``stop`` of a run."""
+    """The ids without the payloads, which an idle connection would hold until its next write: ``start`` to ``stop``."""
 
     subscription: Taker
     ids: Sequence[int]
