@@ -18,6 +18,11 @@ def test_any_way_back_counts() -> None:
     assert rig.take(first) == [(1, 1)]
     first.close()
     rig.loop.drain()
+    assert len(rig.records("t.dlq")) == 1, "that one hung on what has counted"
+    next_one = rig.subscribe("t", window=1)
+    assert rig.take(next_one) == [(1, 1)]
+    next_one.close()
+    rig.loop.drain()
     assert [h["toymq-origin-id"] for *_, h in rig.records("t.dlq")] == ["0", "1"], "the session that is gone"
     second = rig.subscribe("t", window=1)
     assert rig.take(second) == [(2, 1)]
