@@ -89,7 +89,7 @@ class SingleSessions(SingleActive[S]):
 
     def _pass_on(self, active: S, *, in_turn: bool) -> None:
         if self.hand_over(self._attached, in_turn=in_turn):
-            self._until_s = self._looks_s(active)
+            self._until_s = self._context.clock.monotonic() + self._visibility_s(active)
             self.look()
 
     def next_look(self) -> float | None:
@@ -97,8 +97,8 @@ class SingleSessions(SingleActive[S]):
         read what it gets, and take nothing of this one."""
         if self.active is None or len(self._attached) < 2 or not self._available():
             return None
-        return self._looks_s(self.active)
+        now = self._context.clock.monotonic()
+        return self._until_s if self._until_s > now else now + self._visibility_s(self.active)
 
-    def _looks_s(self, active: S) -> float:
-        own_s = active.visibility_s
-        return self._context.clock.monotonic() + (self._context.policy.visibility_s if own_s is None else own_s)
+    def _visibility_s(self, session: S) -> float:
+        return self._context.policy.visibility_s if session.visibility_s is None else session.visibility_s

@@ -2,6 +2,7 @@
 
 from tests.support.broker_rig import BrokerRig
 from toymq_py.subscription import PatternSubscription
+from toymq_py.topic import Subscription
 
 
 def rig_with(partitions: int, messages: int = 1) -> BrokerRig:
@@ -98,20 +99,40 @@ def test_one_that_takes_nothing_any_more_loses_what_it_does_not_hold() -> None:
     assert active_in(hung, works) == [0, 6]
 
 
-def test_where_all_hang_and_take_nothing_each_has_a_visibility_timeout() -> None:
-    rig = rig_with(1)
-    sessions = [rig.subscribe("t.0", mode="single") for _ in range(3)]
-    for session in sessions:
-        assert len(rig.take(session)) == 1
+def all_hang() -> tuple[BrokerRig, list[Subscription]]:
+    """Three sessions after 90 s: each had message 0 for its time, and it is the first one's turn again. Message 1 is ready in
+    10 s."""
+    rig = rig_with(1, messages=2)
+    sessions = [rig.subscribe("t.0", mode="single", window=window) for window in (2, 1, 1)]
+    assert len(rig.take(sessions[0])) == 2
+    rig.nack("t.0", 1, 1, delay_s=100)
+    for at, session in enumerate(sessions):
+        assert at == 0 or rig.take(session) == [(0, at + 1)]
         rig.advance(30)
-    single = rig.broker.topic("t.0").channel("c").single
-    assert single is not None
-    actives = []
-    for _ in range(9):
+    return rig, sessions
+
+
+def actives(rig: BrokerRig, sessions: list[Subscription], count: int) -> list[int]:
+    """Which session has its turn after 10 s, 20 s and so on; an heir that waits has it not."""
+    found = []
+    for _ in range(count):
         rig.advance(10)
-        assert single.active is not None
-        actives.append(sessions.index(single.active))
-    assert actives == [0, 0, 1, 1, 1, 2, 2, 2, 0]
+        single = rig.broker.topic("t.0").channel("c").single
+        assert single is not None
+        found += [at for at, session in enumerate(sessions) if session is single.taker]
+    return found
+
+
+def test_where_all_hang_and_take_nothing_each_has_a_visibility_timeout() -> None:
+    rig, sessions = all_hang()
+    assert actives(rig, sessions, 9) == [0, 0, 1, 1, 1, 2, 2, 2, 0]
+
+
+def test_where_all_hang_one_that_takes_something_has_the_time_of_its_lease() -> None:
+    rig, sessions = all_hang()
+    assert actives(rig, sessions, 2) == [0, 0]
+    assert rig.shown(sessions[0].take_some(1, 1 << 20)) == ["t.0 0-0 x4"]
+    assert actives(rig, sessions, 3) == [0, 0, 1]
 
 
 def test_a_paused_one_loses_what_times_out_and_gets_nothing_of_one_that_hangs() -> None:
