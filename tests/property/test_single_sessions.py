@@ -43,7 +43,7 @@ class SingleSessions(RuleBasedStateMachine):
     @rule(at=st.integers(0, SESSIONS_MAX))
     def take(self, at: int) -> None:
         session = self.sessions[at % len(self.sessions)]
-        while (delivery := session.take(1 << 20)) is not None:
+        while not session.paused and (delivery := session.take(1 << 20)) is not None:
             self.held[session] += [(delivery.topic, msg_id) for msg_id in delivery.records.ids[delivery.start : delivery.stop]]
 
     @precondition(lambda self: self.sessions)
@@ -58,10 +58,26 @@ class SingleSessions(RuleBasedStateMachine):
 
     @rule()
     def hang(self) -> None:
-        """All leases end: what a handler still has, another one may get."""
+        """All leases end: what a handler still has, another one may get. One that hangs gets nothing where one does not, which
+        may have all that was leased."""
+        lost = {name for held in self.held.values() for name, _ in held}
         self.rig.advance(31)
+        if any(not (session.late or session.paused) for session in self.sessions):
+            for session in self.sessions:
+                assert not session.late or session.take(1 << 20) is None
+            for name in lost:
+                single = self.rig.broker.topic(name).channel("c").single
+                assert single is not None
+                assert single.taker is not None
+                assert not single.taker.lessee.late
         for held in self.held.values():
             held.clear()
+
+    @precondition(lambda self: self.sessions)
+    @rule(at=st.integers(0, SESSIONS_MAX))
+    def pause_or_resume(self, at: int) -> None:
+        session = self.sessions[at % len(self.sessions)]
+        session.paused = not session.paused
 
     @invariant()
     def one_session_holds_a_topic(self) -> None:
@@ -98,6 +114,7 @@ class SingleSessions(RuleBasedStateMachine):
             self.leave(0)
         self.rig.advance(31)
         self.held[self.sessions[0]] = []
+        self.sessions[0].paused = False
         for _ in range(200):
             self.take(0)
             self.ack(0, 100)

@@ -238,7 +238,7 @@ def test_commands_that_are_piped_in_are_all_carried_out(tmp_path: Path) -> None:
             assert wire.line().startswith(b"JSON")
             wire.line()
             assert wire.line() == b"OK 1"
-            assert pulled(wire, b"", 1) == {there}, "the second worker is asked after the end of the input"
+            assert pulled(wire) == [there], "the second worker is asked after the end of the input"
             assert wire.line() == b"OK 0"
             assert wire.at_end()
 

@@ -251,6 +251,8 @@ class Conversation:
         self._may("subscribe")
         held, op, members = self._held(), frames[0].op, frames[0].members
         channel = held.channel
+        if op != "extend" and channel.single is not None:
+            held.lessee.late = False  # see ``Deliveries.settles``
         ids = [frame.members["ids"][0] for frame in frames] if len(frames) > 1 else None
         if op == "ack":
             counts = [channel.ack(parse_ids(members.get("ids")))] if ids is None else channel.ack_each(ids)

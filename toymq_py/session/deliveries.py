@@ -18,7 +18,7 @@ from toymq_py.net.fair_queue import Runnable
 from toymq_py.protocol import Frames, Held, encode_closed, encode_held, encode_messages
 from toymq_py.session.replies import Replies
 from toymq_py.subscription import AnyPoll, PatternSubscription
-from toymq_py.topic import DeliveredIds, Delivery, Subscription
+from toymq_py.topic import Channel, DeliveredIds, Delivery, Subscription
 
 logger = logging.getLogger("toymq_py.session")
 
@@ -117,6 +117,13 @@ class Deliveries:
             parts = [s.parts[topic] for s in self.by_name.values() if isinstance(s, PatternSubscription) and topic in s.parts]
             found = parts[0] if parts else None
         return found if found is not None and found.consumer_name == consumer else None
+
+    def settles(self, channel: Channel) -> None:
+        """The session settles something of a consumer, maybe too late: with mode=single it may have its share again."""
+        if channel.single is not None:
+            own = self.subscription_to(channel.context.topic, channel.consumer.name)
+            if own is not None:
+                own.lessee.late = False
 
     def inflight(self) -> list[Callable[[], bool]]:
         """For each id range that this session holds leases on: a call that returns whether all of it is acked."""

@@ -350,6 +350,7 @@ class Handler:
 
     def _ack(self, command: Ack) -> None:
         topic = self._broker.topic(command.topic)
+        self._deliveries.settles(topic.channel(command.consumer))
         count = topic.ack(command.consumer, command.ids)
         if command.sync:
             self._stored(topic.flush_offsets, count=count)
@@ -361,6 +362,7 @@ class Handler:
         command, topic = run.command, self._broker.topic(run.topic)
         channel = topic.channel(command.consumer)
         if isinstance(command, Ack):
+            self._deliveries.settles(channel)
             counts = channel.ack_each(run.ids)
         else:
             dead = isinstance(command, Nack) and command.dead
@@ -384,6 +386,7 @@ class Handler:
             return partial(channel.touch, visibility_s=visibility_s)
         if command.uncounted:
             return channel.return_uncounted
+        self._deliveries.settles(channel)
         return partial(channel.nack, delay_s=seconds(command.delay_ms), dead=command.dead, failure=command.failure)
 
     # -- queries

@@ -276,7 +276,8 @@ class Passing:
 
     def _pull(self, command: Pull) -> None:
         """A PULL of a pattern. The worker that is asked first changes, so that none is always the last. It begins when the one
-        before has ended, as its reply comes behind that one's: a session has one connection to each worker that waits.
+        before has ended, as its reply comes behind that one's: a session has one connection to each worker that waits. Its time
+        runs meanwhile.
         """
         held = self._replies.hold(PendingReply(WAIT_COST_BYTES))
         places = self._placement.places()
@@ -299,7 +300,8 @@ class Passing:
 
         order = [places[(self._turn + at) % len(places)] for at in range(len(places))]
         lost = partial(self.links.lost_reply, held)
-        pull = PatternPull(command, order, ask, self.links.connected, done, lost, self._loop.call_later)
+        loop = self._loop
+        pull = PatternPull(command, order, ask, self.links.connected, done, lost, loop.call_later, loop.time)
         self._pulls.append(pull)
         if len(self._pulls) == 1:
             pull.begin()

@@ -6,6 +6,9 @@
 2. Where none has a message, all are asked at once, each over a connection of its own, to wait. The first that has messages ends
    the others' wait. What one of them leased meanwhile is given back at once, and counts no attempt.
 
+The wait counts from when the command came, as where one process has all topics: of many PULLs of a session, which begin one
+after the other, each waits for what is left of its time.
+
 A group that is away is left out; only where all are, that is the reply.
 """
 
@@ -35,11 +38,12 @@ class PatternPull:
 
     def __init__(
         self, command: Pull, workers: Sequence[Place], ask: Ask, connect: Connect, done: Callable[[bytes], None],
-        lost: Callable[[], None], later: Later,
+        lost: Callable[[], None], later: Later, now: Callable[[], float],
     ) -> None:  # fmt: skip
         """
         Args:
             workers: in the order in which they are asked.
+            now: as ``time`` of an event loop.
             later: as ``call_later`` of an event loop.
             lost: called when a worker dies that was waited for.
         """
@@ -56,6 +60,8 @@ class PatternPull:
         self._lost = lost
         self._waits: dict[Place, tuple[PlaceLink, list[bytes]]] = {}
         self._over = False
+        self._now = now
+        self._until_s = now() + command.wait_ms / 1000
         self._waits_none = not command.wait_ms
 
     def begin(self) -> None:
@@ -109,6 +115,10 @@ class PatternPull:
             self._wait()
 
     def _wait(self) -> None:
+        left_ms = round(1000 * (self._until_s - self._now()))
+        if left_ms <= 0:
+            self._finish(encode_ok(0))
+            return
         try:
             for worker in self._there:
                 self._waits[worker] = self._connect(worker, partial(self._heard, worker), partial(self._ended, worker)), []
@@ -116,7 +126,7 @@ class PatternPull:
             self._fail()
             return
         for link, _ in list(self._waits.values()):
-            link.send([encode_command(self._command)])
+            link.send([encode_command(replace(self._command, wait_ms=left_ms))])
 
     def _heard(self, worker: Place, more: list[bytes]) -> None:
         link, frames = self._waits[worker]

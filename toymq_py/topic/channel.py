@@ -19,7 +19,7 @@ from toymq_py.topic import settlement
 from toymq_py.topic.delivered_ids import DeliveredIds
 from toymq_py.topic.deliverer import ChannelContext, NoDelivery, ranges_of
 from toymq_py.topic.deliverers import deliverer_for
-from toymq_py.topic.single_active import SingleActive
+from toymq_py.topic.single_sessions import SingleSessions
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class Channel:
         self.closed = False
         """The consumer was deleted."""
         self.acked_total = self.redelivered_total = 0  # since the start of the broker
-        self.single: SingleActive[Subscription] | None = None
+        self.single: SingleSessions[Subscription] | None = None
         """Which session is active, with mode=single."""
         self.instead: Callable[[Subscription, int, int, Subscription | None], Delivery | None] | None = None  # of take
         self._arm = arm
@@ -224,8 +224,8 @@ class Channel:
         (self.polls if mode is None else self.sessions)[subscription] = None
         self._count_takers(1)
         if self.single is not None and mode is not None:
-            self.single.joined(subscription, self.sessions)
-            self._begin(self.single.settle(self.consumer.inflight_to))
+            self.single.came(subscription)
+            self.arm()
         return subscription
 
     def set_mode(self, mode: Mode) -> None:
@@ -233,7 +233,10 @@ class Channel:
             self.end_sessions("TAKEN_OVER")
         if mode != self.mode:
             self.mode = mode
-            self.single = SingleActive(number_of(self.context.topic) or 0) if mode == "single" else None
+            self.single = None
+            if mode == "single":
+                turn = number_of(self.context.topic) or 0
+                self.single = SingleSessions(turn, self.context, self.consumer, self.sessions, self.idle, self.available)
             self._deliverer = deliverer_for(mode, self.context, self.consumer, self.notify_ready)
 
     def prioritize(self, priority_of: Callable[[bytes], int]) -> None:
@@ -254,7 +257,7 @@ class Channel:
             if self.consumer.release(subscription.lessee) and self.consumer.changes > before:
                 self.context.changed()
             if self.single is not None:
-                self._begin(self.single.left(subscription, self.sessions))
+                self.single.gone(subscription)
         self.notify_ready()
 
     def _count_takers(self, change: int) -> None:
@@ -304,8 +307,9 @@ class Channel:
         """Wake takers for messages that became ready. One that cannot take now is passed over and looks later by itself."""
         idle = self.idle
         if self.single is not None and self.sessions:
-            if messages > 0 and self.single.taker in idle:
-                self._begin(self.single.taker)
+            if messages > 0:
+                self.single.wake()
+                self.arm()
             return
         while messages > 0 and idle:
             subscription = next(iter(idle))
@@ -313,12 +317,6 @@ class Channel:
                 subscription = next((each for each in idle if not each.lessee.late), subscription)
             del idle[subscription]
             messages -= subscription.wake(subscription)
-
-    def _begin(self, active: Subscription | None) -> None:
-        """Wake the session that is active from now on, if there is one."""
-        if active is not None:
-            self.idle.pop(active, None)
-            active.wake(active)
 
     def _let_go(self) -> None:
         held_up, self.held_up = self.held_up, {}
@@ -344,7 +342,7 @@ class Channel:
         if self.held_up:
             self._let_go()
         if self.single is not None:
-            self._begin(self.single.settle(self.consumer.inflight_to))
+            self.single.look()
         if self._deliverer.has_room_again():
             self.wake_next()
         freed = self.consumer.take_freed()
@@ -371,7 +369,7 @@ class Channel:
         if self.instead is not None:
             return self.instead(subscription, room, max_bytes, waiting)
         context, single = self.context, self.single
-        if single is not None and self.sessions and (waiting or subscription) is not single.taker:
+        if single is not None and self.sessions and not single.may_take(waiting or subscription):
             if subscription.mode is None:
                 self.idle[waiting or subscription] = None
             return None
@@ -484,14 +482,16 @@ class Channel:
     # -- time
 
     def arm(self) -> None:
-        """Have ``due`` called when the next lease or backoff ends."""
-        if (deadline := self.consumer.next_deadline()) is not None:
+        """Have ``due`` called when the next lease or backoff ends, or see ``SingleSessions.next_look``."""
+        if (deadline := self.consumer.next_deadline()) is None and self.single is not None:
+            deadline = self.single.next_look()
+        if deadline is not None:
             self._arm(self, deadline)
 
     def due(self, now: float) -> None:
         """End leases and backoffs that are due."""
         if not self.closed:
-            if self.consumer.tick(now):
+            if self.consumer.tick(now) if self.single is None else self.single.tick(now):
                 self.context.changed()
                 self.notify_ready()
             self.arm()

@@ -1,6 +1,6 @@
 """Which session of a consumer with mode=single is active: many are attached, one gets the messages, and another one takes over.
 
-Contract: groups.md, stage 4; ADR 0186, 0215. Belongs to the event loop. It is told which session comes or goes.
+Contract: groups.md, stage 4; ADR 0186, 0215, 0264. Belongs to the event loop. It is told which session comes, goes or hangs.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -10,9 +10,11 @@ from toymq_py.consumer import Lessee
 
 
 class Session(Protocol):
-    """A subscription of a session to one topic. ``lessee``: of the session's whole subscription, whose active topics count."""
+    """A subscription of a session to one topic. ``lessee``: of the session's whole subscription, whose active topics count, and
+    which is ``late`` while it hangs. ``paused``: it gets no deliveries."""
 
     lessee: Lessee
+    paused: bool
 
 
 S = TypeVar("S", bound=Session)
@@ -26,13 +28,14 @@ class SingleActive(Generic[S]):
     active. So no two sessions have messages of the topic at once, and the order of the topic stays.
     """
 
-    __slots__ = ("_turn", "active", "heir")
+    __slots__ = ("_hung", "_turn", "active", "heir")
 
     def __init__(self, turn: int = 0) -> None:
         """``turn``: the number of a partition: one that is left over goes to another session for each. Their shares
         elsewhere, at other workers and groups, are not known here, and each would favour the oldest one (ADR 0201)."""
         self.active: S | None = None
         self.heir: S | None = None
+        self._hung: dict[S, None] = {}  # each has lost the topic, and settled nothing since
         self._turn = turn
 
     @property
@@ -42,14 +45,35 @@ class SingleActive(Generic[S]):
 
     def joined(self, session: S, attached: Collection[S]) -> None:
         """A session is attached: it is active where no other one is, and takes over from one that has more than its share of
-        what all that are ``attached`` have, this one among them."""
+        what all that are ``attached`` have, this one among them, or hangs."""
         if self.active is None:
             self.active = session
             session.lessee.active += 1
-        elif self.heir is None and self._is_owed(session.lessee.active, self.active.lessee.active, attached):
-            self.heir = session
-            self.active.lessee.active -= 1
-            session.lessee.active += 1
+        elif self.heir is None and not session.lessee.late and (
+            self.active.lessee.late or self._is_owed(session.lessee.active, self.active.lessee.active, attached)
+        ):
+            self._inherit(self.active, session)
+
+    def _inherit(self, active: S, heir: S) -> None:
+        if active.lessee.late:
+            self._hung[active] = None
+        self.heir = heir
+        active.lessee.active -= 1
+        heir.lessee.active += 1
+
+    def hand_over(self, attached: Iterable[S], *, in_turn: bool) -> bool:
+        """The active session hangs: one that does not takes over, as where it had gone; where all do, the next one ``in_turn``.
+        None that is paused does. Returns: whether there is a new heir."""
+        if self.active is None or self.heir is not None:
+            return False
+        sessions = list(attached)
+        heir = self._fewest(self._able(each for each in sessions if each is not self.active))
+        if heir is None and in_turn:
+            at = sessions.index(self.active)
+            heir = next((each for each in sessions[at + 1 :] + sessions[:at] if not each.paused), None)
+        if heir is not None:
+            self._inherit(self.active, heir)
+        return heir is not None
 
     def _is_owed(self, its: int, actives: int, attached: Collection[S]) -> bool:
         """Whether a session that comes, with ``its`` active topics, gets one of the active session's. Of ``share * n + more``
@@ -64,6 +88,13 @@ class SingleActive(Generic[S]):
             return sum(one > share for one in shares) > more
         return self._turn % len(shares) == len(shares) - 1
 
+    def readmit(self, attached: Collection[S]) -> None:
+        """Give one that lost the topic as it hung, and has settled something since, its share, as to one that comes."""
+        session = None if self.heir is not None else next((each for each in self._hung if not each.lessee.late), None)
+        if session is not None:
+            del self._hung[session]
+            self.joined(session, attached)
+
     def settle(self, holds: Callable[[Lessee], object]) -> S | None:
         """Let the heir take over where the active session holds no lease any more. Returns: the heir, which may take now."""
         if self.heir is None or self.active is None or holds(self.active.lessee):
@@ -73,7 +104,8 @@ class SingleActive(Generic[S]):
 
     def left(self, session: S, others: Iterable[S]) -> S | None:
         """A session is gone. Returns: the one that may take now and could not before; one of the ``others`` with the fewest
-        active topics, in turn from the oldest on."""
+        active topics, in turn from the oldest on; one that hangs or is paused only where all do."""
+        self._hung.pop(session, None)
         if session is self.heir:
             self.heir = None
             session.lessee.active -= 1
@@ -87,9 +119,16 @@ class SingleActive(Generic[S]):
             return self.active
         session.lessee.active -= 1
         others = list(others)
-        fewest = min((other.lessee.active for other in others), default=0)
-        equals = [other for other in others if other.lessee.active == fewest]
-        self.active = equals[self._turn % len(equals)] if equals else None
+        self.active = self._fewest(self._able(others)) or self._fewest(others)
         if self.active is not None:
             self.active.lessee.active += 1
         return self.active
+
+    @staticmethod
+    def _able(sessions: Iterable[S]) -> list[S]:
+        return [each for each in sessions if not (each.lessee.late or each.paused)]
+
+    def _fewest(self, sessions: list[S]) -> S | None:
+        fewest = min((each.lessee.active for each in sessions), default=0)
+        equals = [each for each in sessions if each.lessee.active == fewest]
+        return equals[self._turn % len(equals)] if equals else None

@@ -46,6 +46,15 @@ async def test_publish_subscribe_ack(rig: HttpRig) -> None:
     assert [m["id"] for m in await rig.lease("t")] == [1], "what was inflight is ready at once"
 
 
+async def test_one_that_settles_something_too_late_does_not_hang(rig: HttpRig) -> None:
+    async with frames(rig) as ws:
+        await ws.ask(op="subscribe", consumer="c", mode="single")
+        (session,) = rig.broker.topic("t").channel("c").sessions
+        for op, hangs in (("extend", True), ("ack", False), ("nack", False)):
+            session.late = True
+            assert ((await ws.ask(op=op, ids=[7]))["count"], session.late) == (0, hangs)
+
+
 async def test_a_nack_says_why_in_the_dead_letter(rig: HttpRig) -> None:
     async with frames(rig) as ws:
         await rig.publish("t", "bad")

@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.session_rig import SessionRig
 from tests.support.worker_processes import topic_of
+from toymq_py.consumer_options import Mode
 from toymq_py.placement import Placement
 from toymq_py.protocol import Ack, Command, Nack, Publish, SettlementRun, Touch, commands
 from toymq_py.session import refused_sequences
@@ -62,6 +63,25 @@ def test_each_of_a_run_of_synced_acks_is_told_of_a_disk_that_fails(session: Sess
     assert [line.split()[:2] for line in session.write().splitlines()] == [[b"ERR", b"STORAGE_FAILED"]] * 3
     assert session.rig.broker.metrics.errors == {"STORAGE_FAILED": 3}
     assert session.replies.held_bytes == 0
+
+
+@pytest.mark.parametrize("mode", ["single", "shared"])
+@pytest.mark.parametrize(("command", "settles"), [
+    (Ack("t", "c", ((0, 0),)), True), (SettlementRun(Ack("t", "c", ((0, 0),)), [0, 1]), True),
+    (Nack("t", "c", ((0, 0),)), True), (Nack("t", "c", ((0, 0),), uncounted=True), False), (Touch("t", "c", ((0, 0),)), False),
+    (SettlementRun(Touch("t", "c", ((0, 0),)), [0, 1]), False), (Ack("t", "d", ((0, 0),)), False),
+])  # fmt: skip
+def test_one_that_settles_something_too_late_does_not_hang(
+    session: SessionRig, mode: Mode, command: Command, settles: bool
+) -> None:
+    """With mode=single it may have its share again; what it settles has gone to another session, and counts 0."""
+    session.rig.publish("t", b"x")
+    session.rig.subscribe("t", "d")
+    session.apply(commands.Subscribe("t", "c", mode=mode))
+    (own,) = session.deliveries.by_name.values()
+    own.lessee.late = True
+    session.apply(command)
+    assert own.lessee.late == (not settles or mode != "single")
 
 
 def test_hello_comes_first_and_names_the_version_it_speaks(session: SessionRig) -> None:

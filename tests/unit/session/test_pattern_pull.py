@@ -32,18 +32,23 @@ class Link:
 class Workers:
     """``asked``: what each was asked, and how it answers."""
 
-    def __init__(self, max_count: int = 3, wait_ms: int = 0, count: int = 3) -> None:
+    def __init__(self, max_count: int = 3, wait_ms: int = 0, count: int = 3, *, begins: bool = True) -> None:
         self.asked: list[tuple[int, Command, Callable[[bytes], None]]] = []
         self.links: list[Link] = []
         self.replies: list[bytes] = []
         self.lost = 0
         self.away = False
         self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.now_s = 100.0
         self.pull = PatternPull(
             Pull("t.*", "c", max_count, wait_ms, lease=7), range(count), self._ask, self._connect, self.replies.append,
-            self._lose, self._later,
+            self._lose, self._later, self._time,
         )
-        self.pull.begin()
+        if begins:
+            self.pull.begin()
+
+    def _time(self) -> float:
+        return self.now_s
 
     def _ask(self, worker: int, command: Command, answered: Callable[[bytes], None]) -> None:
         if self.away:
@@ -128,6 +133,21 @@ def test_the_time_of_all_is_over() -> None:
     for link in workers.links:
         link.heard([b"OK 0\n"])
     assert workers.replies == [b"OK 0\n"]
+
+
+@pytest.mark.parametrize(("passed_s", "left_ms"), [(0.2, 300), (0.4999, 0), (0.5, 0), (9, 0)])
+def test_its_time_runs_from_when_it_came(passed_s: float, left_ms: int) -> None:
+    """Twenty PULLs of a second each were answered after twenty seconds: one begins when the one before has ended."""
+    workers = Workers(wait_ms=500, begins=False)
+    workers.now_s += passed_s
+    workers.pull.begin()
+    for _ in range(3):
+        workers.answer(b"OK 0\n")
+    if left_ms:
+        assert [link.sent for link in workers.links] == [[b"PULL t.* c 3 wait=%d lease=7\n" % left_ms]] * 3
+        assert workers.replies == []
+    else:
+        assert (workers.links, workers.replies) == ([], [b"OK 0\n"]), "each worker was asked once"
 
 
 @pytest.mark.parametrize("how", ["refused", "dead", "away"])

@@ -1,0 +1,104 @@
+"""The sessions of a channel with mode=single: which one may take, and that it takes or another one does.
+
+Contract: delivery.md, "Visibility timeout"; ADR 0186, 0264. Belongs to the event loop.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from typing import Protocol, Self, TypeVar
+
+from toymq_py.consumer import Consumer
+from toymq_py.topic.deliverer import ChannelContext
+from toymq_py.topic.single_active import Session, SingleActive
+
+
+class WokenSession(Session, Protocol):
+    """See ``Subscription``."""
+
+    visibility_s: float | None
+
+    @property
+    def wake(self) -> Callable[[Self], bool]: ...
+
+
+S = TypeVar("S", bound=WokenSession)
+
+
+class SingleSessions(SingleActive[S]):
+    """Of one channel, whose ``attached`` and ``idle`` sessions it reads. It is told what happens, wakes the one that may take
+    from then on, and takes the topic from one that hangs."""
+
+    __slots__ = ("_attached", "_available", "_consumer", "_context", "_idle", "_until_s")
+
+    def __init__(
+        self, turn: int, context: ChannelContext, consumer: Consumer, attached: Collection[S], idle: OrderedDict[S, None],
+        available: Callable[[], int],
+    ) -> None:  # fmt: skip
+        """``available``: about how many messages could be taken now; ``turn``: see ``SingleActive``."""
+        super().__init__(turn)
+        self._context = context
+        self._consumer = consumer
+        self._attached = attached
+        self._idle = idle
+        self._available = available
+        self._until_s = 0.0  # how long one that hangs, and takes nothing, has its turn where all hang
+
+    def came(self, session: S) -> None:
+        """See ``joined``."""
+        self.joined(session, self._attached)
+        self.look()
+
+    def gone(self, session: S) -> None:
+        """See ``left``."""
+        self._begin(self.left(session, self._attached))
+
+    def look(self) -> None:
+        """Leases have ended: the heir may take over."""
+        if self._hung:
+            self.readmit(self._attached)
+        self._begin(self.settle(self._consumer.inflight_to))
+
+    def wake(self) -> None:
+        """There are messages."""
+        if self.taker in self._idle:
+            self._begin(self.taker)
+
+    def _begin(self, active: S | None) -> None:
+        """Wake the session that is active from now on, if there is one."""
+        if active is not None:
+            self._idle.pop(active, None)
+            active.wake(active)
+
+    def may_take(self, session: object) -> bool:
+        """Whether it may take now. One that hangs does not where another one could."""
+        if session is self.taker and self.active is not None and self.active.lessee.late:
+            self._pass_on(self.active, in_turn=False)
+        return session is self.taker
+
+    def tick(self, now: float) -> bool:
+        """End leases and backoffs that are due, and take the topic from one that hangs: at once where a lease of this topic
+        has ended; else where it takes nothing. Returns: see ``Consumer.tick``."""
+        active = self.active
+        held = 0 if active is None else active.lessee.inflight
+        ended = self._consumer.tick(now)
+        if active is not None and active.lessee.late:
+            lost = active.lessee.inflight < held
+            if lost or (self._available() and not self._consumer.inflight_to(active.lessee)):
+                self._pass_on(active, in_turn=lost or now >= self._until_s)
+        return ended
+
+    def _pass_on(self, active: S, *, in_turn: bool) -> None:
+        if self.hand_over(self._attached, in_turn=in_turn):
+            self._until_s = self._context.clock.monotonic() + self._visibility_s(active)
+            self.look()
+
+    def next_look(self) -> float | None:
+        """When ``tick`` is to be called although no lease ends: the active session may hang on messages of other topics, or not
+        read what it gets, and take nothing of this one."""
+        if self.active is None or len(self._attached) < 2 or not self._available():
+            return None
+        now = self._context.clock.monotonic()
+        return self._until_s if self._until_s > now else now + self._visibility_s(self.active)
+
+    def _visibility_s(self, session: S) -> float:
+        return self._context.policy.visibility_s if session.visibility_s is None else session.visibility_s
