@@ -55,7 +55,7 @@ from toymq_py.gateway.access import (
     refused,
     topics_made_by,
 )
-from toymq_py.gateway.bodies import WHEN_WHOLE
+from toymq_py.gateway.bodies import WHEN_WHOLE, seat_of
 from toymq_py.gateway.forwarding import Forwarding
 from toymq_py.gateway.http_request import HttpRequest
 from toymq_py.gateway.operations import Operation
@@ -161,7 +161,10 @@ class Endpoint:
         try:
             operation = self._find(request)
             refuse = operation.refuse
+            owner = _owner_of(request)
             self._check(operation, request)
+            if _owner_of(request) is not owner:  # what it asks for is in the token's share, and no longer in its address's
+                await gateway.waiting.turn()
             if operation.safe:
                 response = await _handle(operation, gateway, request)
                 answer_room.check(request, response)
@@ -188,6 +191,12 @@ class Endpoint:
         if operation is not None and not has_line and (operation.changes or refusal.code in audit.REFUSED):
             audit_request(request, operation.name, refusal)
         return refuse(refusal)
+
+
+def _owner_of(request: Request) -> object:
+    """Whose share of the turns the request is in."""
+    seat = seat_of(request)
+    return None if seat is None else seat.holder
 
 
 def _topic_of(operation: Operation, request: Request) -> str:

@@ -37,6 +37,7 @@ from toymq_py.gateway.last_answer import LastAnswer
 from toymq_py.gateway.problems import TooSlow
 from toymq_py.gateway.read_ahead import HEAD_FREE_BYTES, ReadAhead
 from toymq_py.gateway.serving import Serving
+from toymq_py.gateway.turns import Turns
 from toymq_py.gateway.websocket_protocol import BODY_PIECE_BYTES, HEAD_TIMEOUT_S, GatewayWebSocket
 from toymq_py.net.bounded_reads import BoundedProtocol
 from toymq_py.net.fair_queue import Runnable
@@ -93,6 +94,7 @@ class GatewayProtocol(BoundedProtocol):
         self._upgrades = False
         self._declined = False
         self._turn = Runnable(serving.fair_queue, self._parse)
+        self.turns = Turns(serving.fair_queue, serving.loop)
         self._body_bytes = 0
         self._chunk_steps = 0
         self._trailer_bytes = self._trailer_field_bytes = 0
@@ -122,6 +124,7 @@ class GatewayProtocol(BoundedProtocol):
             self._refuse(error)
             return
         self._ahead.seat = self._turn.seat = self.seat
+        self.turns.sit(self.seat)
         self._state = {SEAT: self.seat, INTERNAL: is_unix(transport)}
         self._await_more()
 

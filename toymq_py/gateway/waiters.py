@@ -73,6 +73,12 @@ class Waiting:
             self._loop.call_soon(self._end_pause)
         await turn
 
+    async def turn(self) -> None:
+        """Let a request go on in its next turn: its connection has another owner now."""
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._loop.call_soon(fulfil, turn)
+        await turn
+
     def _end_pause(self) -> None:
         fulfil(self._pauses.popleft())
         if self._pauses:

@@ -8,10 +8,13 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from toymq_py.clock import SystemClock
 from toymq_py.gateway.answers import COMMON
 from toymq_py.gateway.http_cycle import Cycle
 from toymq_py.gateway.http_request import HttpRequest
 from toymq_py.gateway.poll_operations import LeasedResponse
+from toymq_py.gateway.turns import Turns
+from toymq_py.net.fair_queue import FairQueue
 
 START: Message = {"type": "http.response.start", "status": 200, "headers": []}
 SIZED: Message = {**START, "headers": [(b"content-length", b"4")]}
@@ -57,6 +60,7 @@ class Link:
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
+        self.turns = Turns(FairQueue(SystemClock(), self.loop), self.loop)
         self.transport = Transport()
         self.application = Application()
         self.writable = asyncio.Event()
@@ -89,6 +93,7 @@ async def answered(link: Link, *parts: Message, **of: Any) -> tuple[list[bytes],
     cycle = cycle_of(link, **of)
     cycle.whole()
     cycle.begin()
+    await asyncio.sleep(0)  # its turn
     await asyncio.gather(*link.tasks)
     head, _, body = link.transport.written.partition(b"\r\n\r\n")
     return head.split(b"\r\n"), body, cycle
@@ -193,6 +198,7 @@ async def test_a_brief_operation_is_answered_at_once_in_one_write(link: Link) ->
     cycle = cycle_of(link)
     cycle.whole()
     cycle.begin()
+    await asyncio.sleep(0)
     assert link.transport.written == b"HTTP/1.1 201 Created\r\n" + COMMON + b"content-length: 5\r\n\r\nhello"
     assert link.tasks == []
 
@@ -214,6 +220,7 @@ async def test_an_answer_ahead_of_a_long_rest_of_the_body_says_that_the_connecti
     cycle = cycle_of(link, "POST")
     cycle.scope["headers"] = headers
     cycle.begin()
+    await asyncio.sleep(0)
     assert (b"connection: close\r\n" in link.transport.written) is not kept
     assert cycle.keep_alive is kept
 
@@ -222,6 +229,7 @@ async def test_an_answer_ahead_of_a_long_rest_of_the_body_says_that_the_connecti
 async def test_a_bug_in_a_brief_operation_is_answered(link: Link, caplog: pytest.LogCaptureFixture) -> None:
     link.application.brief = brief(None, ValueError("a bug"))
     cycle_of(link).begin()
+    await asyncio.sleep(0)
     assert link.transport.written.startswith(b"HTTP/1.1 500 ")
     assert "bug in an HTTP request" in caplog.text
 
@@ -234,8 +242,12 @@ async def test_leases_of_a_client_that_is_gone_are_given_back(link: Link, gone: 
         def give_back(self) -> None:
             given.append("back")
 
-    link.application.brief = brief(Leased(b"x", [], {}, "text/plain"))
+    async def leave() -> Response:
+        cycle.gone, link.transport.closed = gone, not gone
+        return Leased(b"x", [], {}, "text/plain")
+
+    link.application.brief = leave()
     cycle = cycle_of(link)
-    cycle.gone, link.transport.closed = gone, not gone
     cycle.begin()
+    await asyncio.sleep(0)
     assert (given, link.transport.written) == (["back"], b"")
