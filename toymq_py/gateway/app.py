@@ -165,6 +165,8 @@ class Endpoint:
             self._check(operation, request)
             if _owner_of(request) is not owner:  # what it asks for is in the token's share, and no longer in its address's
                 await gateway.waiting.turn()
+                if operation.safe and _has_left(request):
+                    return None
             if operation.safe:
                 response = await _handle(operation, gateway, request)
                 answer_room.check(request, response)
@@ -197,6 +199,11 @@ def _owner_of(request: Request) -> object:
     """Whose share of the turns the request is in."""
     seat = seat_of(request)
     return None if seat is None else seat.holder
+
+
+def _has_left(request: Request) -> bool:
+    seat = seat_of(request)
+    return seat is not None and seat.left
 
 
 def _topic_of(operation: Operation, request: Request) -> str:

@@ -20,6 +20,11 @@ TURNS = "toymq.turns"
 Step = Callable[[], object]
 
 
+class Prompt(asyncio.Future[None]):
+    """What is awaited without a turn behind it: who is woken to take messages, and waits for a turn, takes none where others of
+    the same consumer take them at once."""
+
+
 class Turns:
     """The turns of one connection's requests, one step in each."""
 
@@ -91,7 +96,8 @@ def in_turns(begin: Callable[[], Coroutine[Any, Any, T]], turns: Turns) -> Gener
             try:
                 if awaited is not None:
                     yield awaited
-                yield Turn(turns)
+                if type(awaited) is not Prompt:
+                    yield Turn(turns)
             except (Exception, asyncio.CancelledError) as raised:  # noqa: BLE001 (passed on)
                 error = raised
     finally:
