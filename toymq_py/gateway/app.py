@@ -52,6 +52,7 @@ from toymq_py.gateway.access import (
     check_again,
     check_rights,
     check_site,
+    identify,
     refused,
     topics_made_by,
 )
@@ -255,6 +256,10 @@ class Application:
             for depth in {route.path.count("/") for route in routes}
         }
         """The routes that a path with so many slashes may match, in their order: most are not looked at."""
+
+    def identify(self, request: HttpRequest) -> bool:
+        """See ``access.identify``."""
+        return identify(self._gateway, request)
 
     def answer_of(self, request: HttpRequest) -> Coroutine[Any, Any, Response | None] | None:
         """The answer to a request of a brief operation, to be carried out without a task and without ASGI. None for all other

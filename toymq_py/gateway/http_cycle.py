@@ -6,6 +6,7 @@ else, streams and pages among it, is an ASGI application's call in a task. Contr
 
 import asyncio
 import logging
+from functools import partial
 from typing import Protocol
 
 from starlette.responses import Response
@@ -90,10 +91,17 @@ class Cycle:
         self._link.turns.take(self._begin)
 
     def _begin(self) -> None:
+        request = HttpRequest(self.scope, self.receive)
+        if self._link.application.identify(request):
+            self._link.turns.take(partial(self._carry_out, request))
+        else:
+            self._carry_out(request)
+
+    def _carry_out(self, request: HttpRequest) -> None:
         link = self._link
         if self._cancelled or (self.gone and self.scope["method"] in READING):
             return  # many may have come and gone while others had their turns
-        coroutine = link.application.answer_of(HttpRequest(self.scope, self.receive))
+        coroutine = link.application.answer_of(request)
         if coroutine is None:
             self.scope[TURNS] = link.turns
             link.own(link.loop.create_task(in_turns(self._call, link.turns)))

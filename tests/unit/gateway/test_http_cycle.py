@@ -8,6 +8,7 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from tests.support.fake_clock import FakeClock
 from toymq_py.clock import SystemClock
 from toymq_py.gateway.answers import COMMON
 from toymq_py.gateway.http_cycle import Cycle
@@ -46,6 +47,9 @@ class Application:
 
     brief: Coroutine[Any, Any, Response | None] | None = None
     parts: tuple[Message, ...] = ()
+
+    def identify(self, request: HttpRequest) -> bool:
+        return False
 
     def answer_of(self, request: HttpRequest) -> Coroutine[Any, Any, Response | None] | None:
         return self.brief
@@ -251,3 +255,82 @@ async def test_leases_of_a_client_that_is_gone_are_given_back(link: Link, gone: 
     cycle.begin()
     await asyncio.sleep(0)
     assert (given, link.transport.written) == (["back"], b"")
+
+
+class Seat:
+    def __init__(self, holder: str) -> None:
+        self.holder = holder
+
+
+async def test_a_request_has_its_turn_whatever_another_owner_asked_for_before(link: Link) -> None:
+    """Found by an attacker: each request was carried out as it came, and a hundred large answers in front of all others."""
+    clock = FakeClock(monotonic_s=0.0)
+    queue = FairQueue(clock, link.loop)
+    done: list[str] = []
+
+    async def answer(owner: str) -> Response:
+        clock.advance(0.015)
+        done.append(owner)
+        return Response(b"x")
+
+    def ask(owner: str) -> None:
+        other = Link()
+        other.turns = Turns(queue, link.loop)
+        other.turns.sit(Seat(owner))
+        other.application.brief = answer(owner)
+        cycle_of(other).begin()
+
+    for _ in range(100):
+        ask("greedy")
+    ask("other")
+    assert done == [], "in its turn"
+    await asyncio.sleep(0)
+    assert "other" in done
+    assert len(done) < 5
+    while len(done) < 101:  # noqa: ASYNC110 (a pass each)
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("ends", ["lost", "cancelled"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_what_nobody_waits_for_is_not_begun(link: Link, method: str, ends: str) -> None:
+    """What four thousand had asked for went on after they had left."""
+    done: list[str] = []
+
+    class Asked(Application):
+        def answer_of(self, request: HttpRequest) -> Coroutine[Any, Any, Response | None] | None:
+            done.append(request.method)
+            return brief(None)
+
+    link.application = Asked()
+    cycle = cycle_of(link, method)
+    cycle.begin()
+    if ends == "lost":
+        cycle.lost()
+    else:
+        cycle.cancel()
+    await asyncio.sleep(0)
+    assert done == (["POST"] if (method, ends) == ("POST", "lost") else []), "what came whole and changes something is done"
+
+
+async def test_a_connection_of_a_new_token_takes_a_turn_of_it(link: Link) -> None:
+    """All that newcomers asked for was in the share of their address, in front of what an admin there asked for."""
+    seat = Seat("the address")
+    owners: list[str] = []
+
+    class Asked(Application):
+        def identify(self, request: HttpRequest) -> bool:
+            seat.holder = "the token"
+            return True
+
+        def answer_of(self, request: HttpRequest) -> Coroutine[Any, Any, Response | None] | None:
+            owners.append(seat.holder)
+            return brief(Response())
+
+    link.turns.sit(seat)
+    link.application = Asked()
+    cycle_of(link).begin()
+    await asyncio.sleep(0)
+    assert owners == []
+    await asyncio.sleep(0)
+    assert owners == ["the token"]
