@@ -141,6 +141,7 @@ class GatewayProtocol(BoundedProtocol):
         self._idle.cancel()
         self._ahead.data = b""
         self._turn.close()
+        self.turns.close()
         if self.seat is not None:
             self.seat.leave()
         self.pipeline.clear()
@@ -285,6 +286,7 @@ class GatewayProtocol(BoundedProtocol):
     def _upgrade(self) -> None:
         """Go on as a WebSocket."""
         self._serving.leave(self)
+        self.turns.close()
         scope = self._scope(b"GET", "1.1")
         socket = self._serving.pipe(scope, self.seat) or GatewayWebSocket(self._serving, websocket_scope(scope))
         socket.connection_made(self.transport)

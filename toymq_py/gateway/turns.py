@@ -28,27 +28,38 @@ class Prompt(asyncio.Future[None]):
 class Turns:
     """The turns of one connection's requests, one step in each."""
 
-    __slots__ = ("_runnable", "_steps", "loop")
+    __slots__ = ("__weakref__", "_closed", "_runnable", "_steps", "loop")
 
     def __init__(self, queue: FairQueue, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._runnable = Runnable(queue, self._work)
         self._steps: deque[Step] = deque()
+        self._closed = False
 
     def sit(self, seat: Seated) -> None:
         """Whose turns they are."""
         self._runnable.seat = seat
 
     def take(self, step: Step) -> None:
-        """Have a step done in the next turn. They are done also when the connection is lost: what began ends."""
+        """Have a step done in the next turn, also when the connection is lost: what began ends."""
         self._steps.append(step)
+        if self._closed:
+            self._runnable.work = self._work
         self._runnable.wake()
+
+    def close(self) -> None:
+        """The connection is lost: hold nothing in a circle when no step is left."""
+        self._closed = True
+        if not self._steps:
+            self._runnable.close()
 
     def _work(self, _slice_end: float) -> bool:
         try:
             self._steps.popleft()()
         except Exception as error:  # noqa: BLE001 (as the loop does; what is raised here would end the turns of all)
             self.loop.call_exception_handler({"message": "bug in a step of a request", "exception": error})
+        if self._closed and not self._steps:
+            self._runnable.close()
         return bool(self._steps)
 
 

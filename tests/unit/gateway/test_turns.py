@@ -1,7 +1,9 @@
 """Requests in turns: whose step is next, and that tasks do not notice."""
 
 import asyncio
+import weakref
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -133,7 +135,6 @@ async def test_who_is_woken_to_take_messages_takes_no_turn(hall: Hall) -> None:
         order.append("poll")
 
     async def other() -> None:
-        await asyncio.sleep(0)
         order.append("other")
 
     task = hall.begin("one", poll)
@@ -159,3 +160,20 @@ async def test_a_bug_in_a_step_ends_no_turns(hall: Hall) -> None:
         await asyncio.sleep(0)
     assert sorted(done) == ["other", "same"]
     assert [type(context["exception"]) for context in told] == [ValueError]
+
+
+@pytest.mark.parametrize("left", [0, 2])
+async def test_of_a_lost_connection_nothing_stays_and_what_began_ends(hall: Hall, left: int) -> None:
+    """The collector looks rarely: ten thousand that leave would stay for minutes."""
+    turns, done = hall.turns_of("one"), list[int]()
+    for number in range(left):
+        turns.take(partial(done.append, number))
+    turns.close()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    turns.take(partial(done.append, left))
+    await asyncio.sleep(0)
+    assert done == list(range(left + 1))
+    alive = weakref.ref(turns)
+    del turns
+    assert alive() is None
