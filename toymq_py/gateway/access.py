@@ -15,7 +15,7 @@ from toymq_py.auth.quotas import Seat, acting_token
 from toymq_py.auth.tokens import EVERYTHING, Grant
 from toymq_py.broker import Done
 from toymq_py.disk_errors import storage_error
-from toymq_py.errors import AuthFailed, AuthRequired, BadArgument, Forbidden, RequestError
+from toymq_py.errors import AuthFailed, AuthRequired, BadArgument, Forbidden, RequestError, TooManyConnections
 from toymq_py.gateway.bodies import SEAT
 from toymq_py.gateway.http_heads import EVERY_TOKEN, INTERNAL, LOGIN_OF
 from toymq_py.gateway.http_request import query_of
@@ -41,6 +41,7 @@ _asked: ContextVar[Sequence[tuple[HTTPConnection, list[str]]]] = ContextVar("ask
 """The request in progress and the topics that it made; emptied when it ends."""
 _GRANT = "toymq.grant"
 _LOGIN = "toymq.login"
+_TURNED_AWAY = "toymq.turned_away"
 ABOUT = frozenset(("topic", "queue", "q", "consumer", "group", "name", "connection"))
 """Parameters of path and query that the audit trail records."""
 
@@ -71,6 +72,22 @@ def _is_browser(headers: Headers) -> bool:
     return headers.get("user-agent", "").startswith(BROWSERS) or not BROWSER_HEADERS.isdisjoint(headers.keys())
 
 
+def identify(gateway: Gateway, connection: HTTPConnection) -> bool:
+    """Count a new connection for the token of its first request, ahead of what the request costs: that is in the token's share
+    of the turns. ``check_rights`` says what is wrong with it. Returns: whether the token is known now."""
+    seat: Seat | None = connection.scope.get("state", {}).get(SEAT)
+    if gateway.authority is None or seat is None or seat.token is not None or "authorization" not in connection.headers:
+        return False
+    try:
+        grant = _find_grant(gateway, connection)
+        seat.identify(grant.name, admin=grant.admin)
+    except TooManyConnections as error:
+        connection.scope[_TURNED_AWAY] = error.with_traceback(None)
+    except RequestError:
+        return False
+    return seat.token is not None
+
+
 def check_rights(
     gateway: Gateway, connection: HTTPConnection, needs: Need | None, topic: Callable[[], str] = lambda: ""
 ) -> str:
@@ -87,6 +104,8 @@ def check_rights(
     grant = _find_grant(gateway, connection)
     seat: Seat | None = connection.scope.get("state", {}).get(SEAT)
     if seat is not None:
+        if (turned_away := connection.scope.get(_TURNED_AWAY)) is not None:
+            raise turned_away
         seat.identify(grant.name, admin=grant.admin)
         acting_token.set(seat.token)  # for the task of this request
     connection.scope[_GRANT] = grant

@@ -80,7 +80,7 @@ async def _list(kind: str, rows: Rows, gateway: Gateway, request: Request) -> Re
                 if skip < matching <= skip + most:
                     found.append(json.dumps(row))
                     answer_room.grow(request, len(found[-1]))
-        await gateway.waiting.pause()
+        await gateway.waiting.turn()
     return json_rows({"served": True, "total": total, "more": matching > skip + most}, kind, found)
 
 

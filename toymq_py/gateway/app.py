@@ -52,10 +52,11 @@ from toymq_py.gateway.access import (
     check_again,
     check_rights,
     check_site,
+    identify,
     refused,
     topics_made_by,
 )
-from toymq_py.gateway.bodies import WHEN_WHOLE
+from toymq_py.gateway.bodies import WHEN_WHOLE, seat_of
 from toymq_py.gateway.forwarding import Forwarding
 from toymq_py.gateway.http_request import HttpRequest
 from toymq_py.gateway.operations import Operation
@@ -161,7 +162,12 @@ class Endpoint:
         try:
             operation = self._find(request)
             refuse = operation.refuse
+            owner = _owner_of(request)
             self._check(operation, request)
+            if _owner_of(request) is not owner:  # what it asks for is in the token's share, and no longer in its address's
+                await gateway.waiting.turn()
+                if operation.safe and _has_left(request):
+                    return None
             if operation.safe:
                 response = await _handle(operation, gateway, request)
                 answer_room.check(request, response)
@@ -188,6 +194,17 @@ class Endpoint:
         if operation is not None and not has_line and (operation.changes or refusal.code in audit.REFUSED):
             audit_request(request, operation.name, refusal)
         return refuse(refusal)
+
+
+def _owner_of(request: Request) -> object:
+    """Whose share of the turns the request is in."""
+    seat = seat_of(request)
+    return None if seat is None else seat.holder
+
+
+def _has_left(request: Request) -> bool:
+    seat = seat_of(request)
+    return seat is not None and seat.left
 
 
 def _topic_of(operation: Operation, request: Request) -> str:
@@ -239,6 +256,10 @@ class Application:
             for depth in {route.path.count("/") for route in routes}
         }
         """The routes that a path with so many slashes may match, in their order: most are not looked at."""
+
+    def identify(self, request: HttpRequest) -> bool:
+        """See ``access.identify``."""
+        return identify(self._gateway, request)
 
     def answer_of(self, request: HttpRequest) -> Coroutine[Any, Any, Response | None] | None:
         """The answer to a request of a brief operation, to be carried out without a task and without ASGI. None for all other

@@ -78,7 +78,7 @@ async def _log_bytes(gateway: Gateway) -> int:
         if (topic := gateway.broker.topics.get(name)) is not None:
             total += topic.describe(consumers=False)["bytes"]
         if number % TOPICS_PER_TURN == 0:
-            await gateway.waiting.pause()
+            await gateway.waiting.turn()
     return total
 
 

@@ -89,7 +89,7 @@ async def list_connections(gateway: Gateway, request: Request) -> Response:
             if search is None or search in _text_of(described):
                 found.append(json.dumps(described))
                 answer_room.grow(request, len(found[-1]))
-        await gateway.waiting.pause()
+        await gateway.waiting.turn()
     whose = gateway.broker.placement.part
     return json_rows({"open": len(present), "more": len(found) > most, "part": whose}, "connections", found[:most])
 

@@ -5,21 +5,31 @@ from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Send
+from starlette.types import Receive, Scope, Send
 
 from toymq_py.gateway import answer_room
 from toymq_py.gateway.access import may_go_on, present_grant
 from toymq_py.gateway.operations import Answer, Operation
 from toymq_py.gateway.request_context import Gateway
+from toymq_py.gateway.turns import TURNS, Turns, in_turns
 
 EVENT_STREAM = "text/event-stream"
 
 
 class EventResponse(StreamingResponse):
-    """Starlette's, except that a stream without a next event does not hold its last one."""
+    """Starlette's, except that it streams in turns, and that a stream without a next event does not hold its last one."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._turns: Turns | None = scope.get(TURNS)
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await super().__call__(scope, receive, send)
 
     async def stream_response(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        """In a task of its own, beside one that waits for the end of the connection."""
+        stream = partial(self._stream, send)
+        await (stream() if self._turns is None else in_turns(stream, self._turns))
+
+    async def _stream(self, send: Send) -> None:
         async for piece in self.body_iterator:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
             del piece

@@ -67,7 +67,7 @@ async def _with_topics(
         if (grant is None or grant.sees(name)) and numbers is not None:
             yield f"{comma}{json.dumps(name)}: {json.dumps(numbers)}".encode()
             comma = ", "
-            await gateway.waiting.pause()
+            await gateway.waiting.turn()
     yield b"}}"
 
 

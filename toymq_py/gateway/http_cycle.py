@@ -6,6 +6,7 @@ else, streams and pages among it, is an ASGI application's call in a task. Contr
 
 import asyncio
 import logging
+from functools import partial
 from typing import Protocol
 
 from starlette.responses import Response
@@ -20,11 +21,14 @@ from toymq_py.gateway.poll_operations import LeasedResponse
 from toymq_py.gateway.problems import problem
 from toymq_py.gateway.read_ahead import CROWDED
 from toymq_py.gateway.steps import Steps
+from toymq_py.gateway.turns import TURNS, Turns, in_turns
 
 logger = logging.getLogger("toymq_py.gateway")
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 NO_BODY = (204, 304)
+READING = ("GET", "HEAD")
+"""Methods that nobody misses when the client is gone."""
 
 
 class Link(Protocol):
@@ -33,6 +37,7 @@ class Link(Protocol):
     loop: asyncio.AbstractEventLoop
     application: Application
     transport: asyncio.Transport
+    turns: Turns
     writable: asyncio.Event
     """Unset while the client does not read."""
 
@@ -61,8 +66,8 @@ class Link(Protocol):
 class Cycle:
     """One request, from its head to the end of its answer. Also the ASGI side of it: ``receive`` and ``send``."""
 
-    __slots__ = ("_awaited", "_chunked", "_crowded", "_expects", "_left_bytes", "_link", "_news", "_steps", "answered", "body",
-                 "gone", "keep_alive", "more_body", "scope", "started")  # fmt: skip
+    __slots__ = ("_awaited", "_cancelled", "_chunked", "_crowded", "_expects", "_left_bytes", "_link", "_news", "_steps",
+                 "answered", "body", "gone", "keep_alive", "more_body", "scope", "started")  # fmt: skip
 
     def __init__(self, link: Link, scope: Scope, *, keep_alive: bool, expects: bool) -> None:
         """``expects``: the client waits for 100 before it sends the body."""
@@ -75,24 +80,38 @@ class Cycle:
         self.more_body = True
         self.started = self.answered = self.gone = False
         """The answer's head is written; its end is written; the client is gone."""
-        self._news = self._crowded = False
+        self._news = self._crowded = self._cancelled = False
         self._awaited: asyncio.Future[None] | None = None
         self._steps: Steps[Response | None] | None = None
         self._chunked = False
         self._left_bytes = 0  # of the Content-Length
 
     def begin(self) -> None:
-        """Carry out the request. What it still lacks of its body is received meanwhile."""
-        link = self._link
-        coroutine = link.application.answer_of(HttpRequest(self.scope, self.receive))
-        if coroutine is None:
-            link.own(link.loop.create_task(self._call()))
+        """Carry out the request, in turns. What it still lacks of its body is received meanwhile."""
+        self._link.turns.take(self._begin)
+
+    def _begin(self) -> None:
+        request = HttpRequest(self.scope, self.receive)
+        if self._link.application.identify(request):
+            self._link.turns.take(partial(self._carry_out, request))
         else:
-            self._steps = Steps(link.loop, coroutine, self._end)
+            self._carry_out(request)
+
+    def _carry_out(self, request: HttpRequest) -> None:
+        link = self._link
+        if self._cancelled or (self.gone and self.scope["method"] in READING):
+            return  # many may have come and gone while others had their turns
+        coroutine = link.application.answer_of(request)
+        if coroutine is None:
+            self.scope[TURNS] = link.turns
+            link.own(link.loop.create_task(in_turns(self._call, link.turns)))
+        else:
+            self._steps = Steps(link.turns, coroutine, self._end)
             self._steps.start()
 
     def cancel(self) -> None:
-        """End what is carried out without a task."""
+        """End what is carried out without a task, or did not begin."""
+        self._cancelled = True
         if self._steps is not None:
             self._steps.cancel()
 

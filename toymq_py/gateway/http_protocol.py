@@ -37,6 +37,7 @@ from toymq_py.gateway.last_answer import LastAnswer
 from toymq_py.gateway.problems import TooSlow
 from toymq_py.gateway.read_ahead import HEAD_FREE_BYTES, ReadAhead
 from toymq_py.gateway.serving import Serving
+from toymq_py.gateway.turns import Turns
 from toymq_py.gateway.websocket_protocol import BODY_PIECE_BYTES, HEAD_TIMEOUT_S, GatewayWebSocket
 from toymq_py.net.bounded_reads import BoundedProtocol
 from toymq_py.net.fair_queue import Runnable
@@ -93,6 +94,7 @@ class GatewayProtocol(BoundedProtocol):
         self._upgrades = False
         self._declined = False
         self._turn = Runnable(serving.fair_queue, self._parse)
+        self.turns = Turns(serving.fair_queue, serving.loop)
         self._body_bytes = 0
         self._chunk_steps = 0
         self._trailer_bytes = self._trailer_field_bytes = 0
@@ -122,6 +124,7 @@ class GatewayProtocol(BoundedProtocol):
             self._refuse(error)
             return
         self._ahead.seat = self._turn.seat = self.seat
+        self.turns.sit(self.seat)
         self._state = {SEAT: self.seat, INTERNAL: is_unix(transport)}
         self._await_more()
 
@@ -138,6 +141,7 @@ class GatewayProtocol(BoundedProtocol):
         self._idle.cancel()
         self._ahead.data = b""
         self._turn.close()
+        self.turns.close()
         if self.seat is not None:
             self.seat.leave()
         self.pipeline.clear()
@@ -282,6 +286,7 @@ class GatewayProtocol(BoundedProtocol):
     def _upgrade(self) -> None:
         """Go on as a WebSocket."""
         self._serving.leave(self)
+        self.turns.close()
         scope = self._scope(b"GET", "1.1")
         socket = self._serving.pipe(scope, self.seat) or GatewayWebSocket(self._serving, websocket_scope(scope))
         socket.connection_made(self.transport)

@@ -120,7 +120,7 @@ class LongPoll:
                     left_s = max(left_s, EXAMINED_S)  # "nothing" would be wrong
                 if deliveries or poll.closed or left_s <= 0:
                     return deliveries
-                await self._waiting.wait_for(self._wait, left_s)
+                await self._waiting.wait_for(self._wait, left_s, prompt=True)
             return []
         finally:
             poll.close()

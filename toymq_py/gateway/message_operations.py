@@ -131,7 +131,7 @@ async def browse(gateway: Gateway, request: Request) -> Response:
         messages += texts
         at = behind
         size += read
-        await gateway.waiting.pause()
+        await gateway.waiting.turn()
     content = (
         f'{{"first_id": {topic.first_id}, "next_id": {topic.next_id}, "next": {at}, "messages": [{", ".join(messages)}]}}'
     )
@@ -178,7 +178,7 @@ async def follow(gateway: Gateway, request: Request, topic: Topic, at: int) -> A
                 continue
             at = behind
             yield _encode_events(messages)
-            await waiting.pause()
+            await waiting.turn()
         elif not await waiting.wait_for(topic.when_committed, HEARTBEAT_S) and not waiting.stopped:
             yield b":\n\n"
 

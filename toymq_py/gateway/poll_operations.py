@@ -38,6 +38,8 @@ from toymq_py.topic import Delivery
 T = TypeVar("T")
 
 LEASE_MAX = 1000
+PROMPT_BYTES = 16 * 1024
+"""More messages than that are not encoded as soon as they are taken, behind a wait, but in a turn."""
 LEASE_BYTES_MAX = 4 * 1024 * 1024
 """Payload bytes of one poll, about; a single larger message is returned, too."""
 WAIT_S_MAX = 60.0
@@ -124,7 +126,10 @@ async def encode_leased(
     texts: list[str] = []
     unpaused = 0
     try:
-        answer_room.hold(request, sum(delivery.size for delivery in deliveries))
+        size = sum(delivery.size for delivery in deliveries)
+        answer_room.hold(request, size)
+        if size > PROMPT_BYTES:
+            await gateway.waiting.turn()
         for delivery in deliveries:
             for row in range(delivery.start, delivery.stop):
                 texts.append(text := json.dumps(describe(delivery, row)))
@@ -132,7 +137,7 @@ async def encode_leased(
                 unpaused += len(text)
                 if unpaused >= READ_BYTES:
                     unpaused = 0
-                    await gateway.waiting.pause()
+                    await gateway.waiting.turn()
     except BaseException:
         give_back(deliveries)
         raise

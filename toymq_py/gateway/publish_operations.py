@@ -164,7 +164,7 @@ async def publish_batch(gateway: Gateway, request: Request) -> Response:
             raise BadArgument(f"the batch has more than {BATCH_MESSAGES_MAX} messages: send it as several batches")
         found = map(_of_line, lines_of(pieces))
     else:
-        parts = await parse_multipart(request.headers["content-type"], pieces, BATCH_MESSAGES_MAX, gateway.waiting.pause)
+        parts = await parse_multipart(request.headers["content-type"], pieces, BATCH_MESSAGES_MAX, gateway.waiting.turn)
         found = map(_of_part, parts)
     gateway.refuse_late()
     whole = await made(partial(gateway.broker.partitioned.find, name))
@@ -256,7 +256,7 @@ async def _publish_all(gateway: Gateway, topic: Topic, found: Iterator[Parsed]) 
                 outcomes += [message if isinstance(message, RequestError) else too_large(bytes_max) for message in run]
             else:
                 outcomes += append(topic, [message for message in run if isinstance(message, Message)])
-        await gateway.waiting.pause()
+        await gateway.waiting.turn()
     return await _answer(gateway, outcomes)
 
 
@@ -290,7 +290,7 @@ async def _answer(gateway: Gateway, outcomes: list[Published | RequestError]) ->
     first_error: RequestError | None = None
     for number, outcome in enumerate(outcomes):
         if number % 16 == 15:
-            await gateway.waiting.pause()
+            await gateway.waiting.turn()
         error: RequestError | None
         if isinstance(outcome, RequestError):
             error, size = outcome, 1

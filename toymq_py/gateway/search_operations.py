@@ -171,7 +171,7 @@ class _Search:
                 self._read_bytes += read_bytes
                 self._chunk //= 2
                 return
-            await gateway.waiting.pause()
+            await gateway.waiting.turn()
         texts: list[str] = []
         bottom, texts_bytes, slice_bytes = first, 0, 0
         for run, row in reversed(kept):
@@ -183,7 +183,7 @@ class _Search:
             texts_bytes += len(text)
             if texts_bytes - slice_bytes >= SLICE_BYTES:
                 slice_bytes = texts_bytes
-                await gateway.waiting.pause()
+                await gateway.waiting.turn()
         answer_room.hold(request, texts_bytes)
         self.found += texts
         self._found_bytes += texts_bytes
@@ -248,7 +248,7 @@ async def inspect(gateway: Gateway, request: Request) -> Response:
     consumers = []
     for number, (name, channel) in enumerate(list(topic.channels.items()), 1):
         if number % SLICE_ROWS == 0:
-            await gateway.waiting.pause()
+            await gateway.waiting.turn()
         state, attempts = channel.consumer.state_of(msg_id)
         described: dict[str, Any] = {"consumer": name, "state": state, "attempts": attempts}
         failures = channel.consumer.failures

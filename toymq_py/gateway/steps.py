@@ -5,33 +5,35 @@ from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from typing import Any, Generic, TypeVar
 
+from toymq_py.gateway.turns import Turns, in_turns
+
 T = TypeVar("T")
 
 
 class Steps(Generic[T]):
-    """One coroutine. It begins at once and goes on when a future that it awaits is done.
+    """One coroutine. It begins at once and goes on, in a turn, when a future that it awaits is done.
 
     A coroutine that needs a task, for a timeout or a ``TaskGroup``, awaits ``asyncio.sleep(0)`` before: a task does the rest.
     """
 
-    __slots__ = ("_context", "_coroutine", "_done", "_loop", "_task")
+    __slots__ = ("_context", "_coroutine", "_done", "_task", "_turns")
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        turns: Turns,
         coroutine: Coroutine[Any, Any, T],
         done: Callable[[T | BaseException], None],
     ) -> None:
         """``done`` gets what the coroutine returns or raises, unless it is cancelled."""
-        self._loop = loop
+        self._turns = turns
         self._coroutine: Coroutine[Any, Any, T] | None = coroutine
         self._done = done
         self._context = copy_context()
         self._task: asyncio.Task[T] | None = None
 
     def start(self) -> None:
-        """Run until it waits."""
-        self._context.run(self._step, None)
+        """Run until it waits, within a turn."""
+        self._context.run(self._step)
 
     def cancel(self) -> None:
         """End it where it waits. ``done`` is not called."""
@@ -41,7 +43,10 @@ class Steps(Generic[T]):
         elif coroutine is not None:
             self._context.run(coroutine.close)
 
-    def _step(self, _awaited: "asyncio.Future[object] | None") -> None:
+    def _awaited(self, _future: "asyncio.Future[object]") -> None:
+        self._turns.take(self.start)
+
+    def _step(self) -> None:
         coroutine = self._coroutine
         if coroutine is None:
             return
@@ -53,10 +58,11 @@ class Steps(Generic[T]):
             self._end(error)
         else:
             if future is None:
-                self._task = self._loop.create_task(coroutine, context=self._context)
+                turns = self._turns
+                self._task = turns.loop.create_task(in_turns(lambda: coroutine, turns), context=self._context)
                 self._task.add_done_callback(self._task_done)
             else:
-                future.add_done_callback(self._step, context=self._context)
+                future.add_done_callback(self._awaited)
 
     def _task_done(self, task: asyncio.Task[T]) -> None:
         if not task.cancelled():

@@ -1,7 +1,9 @@
 """Create, configure, describe, list, purge and delete topics; statistics. Contract: gateway.md; protocol.md, "JSON shapes"."""
 
+import asyncio
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -14,6 +16,7 @@ from toymq_py.errors import (
     BadArgument,
     BadFraming,
     BadName,
+    NoSuchConsumer,
     NoSuchTopic,
     RequestError,
     StorageFailed,
@@ -28,8 +31,11 @@ from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.snapshots import TOPICS_PER_TURN
 from toymq_py.merging import merged_stats, merged_topics
 from toymq_py.partitions import PARTITIONS
+from toymq_py.topic import Topic
 from toymq_py.units import setting_doubt
 
+CONSUMERS_PER_TURN = 32
+"""Consumers that one slice describes, in a millisecond or two."""
 SETTINGS = {"type": "object", "description": "The topic's settings: integers in milliseconds, bytes and counts, and words. "
             "null or \"default\" unsets one. At creation also `partitions`.",
             "additionalProperties": {"type": ["integer", "string", "null"]}}  # fmt: skip
@@ -114,7 +120,34 @@ async def _described(gateway: Gateway, request: Request, name: str, changes: Map
 
 async def get_topic(gateway: Gateway, request: Request) -> Response:
     """``GET /v1/topics/{t}``."""
-    return json_response(await _describe(gateway, request, TOPIC.need(request)))
+    name = TOPIC.need(request)
+    if whole_topics.is_whole(gateway, name):
+        await asyncio.sleep(0)  # from here on in a task (``steps.py``)
+        return json_response(await whole_topics.describe(gateway, request, name))
+    topic = gateway.broker.topic(name)
+    rows, backlog, scheduled = await _consumers(gateway, request, topic)
+    described = {**topic.describe(consumers=False), "backlog": backlog, "scheduled": scheduled}
+    del described["consumers"]
+    return json_rows(described, "consumers", rows)
+
+
+async def _consumers(gateway: Gateway, request: Request, topic: Topic) -> tuple[list[str], int, int]:
+    """A topic's consumers as JSON, made in slices, and the largest of their backlogs and of what is scheduled for them. Raises:
+    NoSuchTopic, QueueFull."""
+    rows: list[str] = []
+    backlog = scheduled = size = 0
+    for number, name in enumerate(topic.consumers):
+        if number and not number % CONSUMERS_PER_TURN:
+            answer_room.grow(request, size)
+            size = 0
+            await gateway.waiting.turn()
+            gateway.broker.topic(topic.name)
+        with suppress(NoSuchConsumer):
+            described = topic.describe_consumer(name)
+            backlog, scheduled = max(backlog, described["backlog"]), max(scheduled, described["scheduled"])
+            rows.append(json.dumps(described))
+            size += len(rows[-1])
+    return (rows, backlog, scheduled) if rows else (rows, *topic.unconsumed())
 
 
 async def _describe(gateway: Gateway, request: Request, name: str) -> dict[str, Any]:
@@ -196,7 +229,7 @@ async def listed(gateway: Gateway, request: Request, described: Iterator[dict[st
     while items := [json.dumps(item) for item in islice(described, TOPICS_PER_TURN)]:
         pieces.append(", ".join(items).encode())
         answer_room.grow(request, len(pieces[-1]))
-        await gateway.waiting.pause()
+        await gateway.waiting.turn()
     return b", ".join(pieces)
 
 
@@ -227,7 +260,7 @@ OPERATIONS: tuple[Operation, ...] = (
               (BadArgument, BadFraming, BadName, NoSuchTopic, StorageFailed)),
     Operation("GET", "/v1/topics/{topic}", "describeTopic", "Describe a topic: settings, sizes, consumers.", get_topic,
               "describe", (TOPIC,),
-              answers={200: Answer("As DESCRIBE.", DESCRIPTION)}, errors=(BadName, NoSuchTopic), safe=True),
+              answers={200: Answer("As DESCRIBE.", DESCRIPTION)}, errors=(BadName, NoSuchTopic), safe=True, brief=True),
     Operation("DELETE", "/v1/topics/{topic}", "deleteTopic", "Delete a topic with its messages and consumers.", delete_topic,
               "admin", (TOPIC,),
               answers={204: Answer("It is deleted, durably.")}, errors=(BadName, NoSuchTopic, StorageFailed)),

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from toymq_py.broker_waits import fulfil
+from toymq_py.gateway.turns import Prompt
 
 
 class Waiting:
@@ -24,17 +25,20 @@ class Waiting:
         """Number of waits."""
         return len(self._waits)
 
-    async def wait_for(self, begin: Callable[[Callable[[], None]], Callable[[], object]], seconds: float) -> bool:
+    async def wait_for(
+        self, begin: Callable[[Callable[[], None]], Callable[[], object]], seconds: float, *, prompt: bool = False
+    ) -> bool:
         """Wait for a call back, at most ``seconds`` and until the broker shuts down.
 
         Args:
             begin: registers a callback and returns a function that withdraws it.
+            prompt: a request goes on without a turn (``Prompt``).
 
         Returns: whether it was called. ``wake`` ends the wait with False.
         """
         if self.stopped:
             return False
-        over: asyncio.Future[None] = self._loop.create_future()
+        over = Prompt(loop=self._loop) if prompt else self._loop.create_future()
         called = False
 
         def call() -> None:
@@ -71,6 +75,12 @@ class Waiting:
         self._pauses.append(turn)
         if len(self._pauses) == 1:
             self._loop.call_soon(self._end_pause)
+        await turn
+
+    async def turn(self) -> None:
+        """Let a request go on in its next turn: its connection has another owner now."""
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._loop.call_soon(fulfil, turn)
         await turn
 
     def _end_pause(self) -> None:

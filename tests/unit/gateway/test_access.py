@@ -14,11 +14,14 @@ import pytest
 from tests.support.http_rig import HttpRig, gateway, refused
 from tests.support.http_tokens import bearer, grants, three_tokens
 from tests.support.sim_disk import SimDisk
+from toymq_py.auth.quotas import Holder, Seat
 from toymq_py.auth.tokens import Authority, parse_grants
-from toymq_py.errors import StorageFailed
+from toymq_py.errors import StorageFailed, TooManyConnections
 from toymq_py.gateway import http_request
-from toymq_py.gateway.access import check_grant
+from toymq_py.gateway.access import check_grant, check_rights, identify
 from toymq_py.gateway.app import DIALECTS, OPERATIONS
+from toymq_py.gateway.bodies import SEAT
+from toymq_py.gateway.http_request import HttpRequest
 from toymq_py.gateway.operations import Operation
 
 GUARDED = [operation for operation in OPERATIONS if operation.needs is not None]
@@ -328,3 +331,37 @@ async def test_no_old_path_leads_past_the_tokens(authority: Authority, dialect: 
         assert set(rig.broker.topics) == {"secretplan"}
         topic = rig.broker.topics["secretplan"]
         assert (topic.log.committed_id, topic.consumers) == (0, {}), "nothing was done"
+
+
+async def test_a_connection_is_its_tokens_before_its_first_request_costs_anything(rig: HttpRig) -> None:
+    """What newcomers asked for was in the share of their address, in front of all others there."""
+    assert rig.gateway is not None
+    quotas = rig.broker.quotas
+
+    def first_request(headers: dict[str, str]) -> tuple[Seat, HttpRequest]:
+        seat = quotas.enter("192.0.2.1")
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        return seat, HttpRequest({"type": "http", "headers": raw, "scheme": "http", "state": {SEAT: seat}})
+
+    for headers in ({}, {"authorization": "Bearer guess"}, {"authorization": "Basic YQ=="}):
+        seat, request = first_request(headers)
+        assert (identify(rig.gateway, request), seat.holder.name) == (False, seat.address.name)
+    seat, request = first_request(bearer("billing"))
+    assert (identify(rig.gateway, request), seat.holder.name) == (True, "billing")
+    assert identify(rig.gateway, request) is False, "it is known"
+
+
+async def test_a_token_with_too_many_connections_is_refused_and_counted_once(
+    rig: HttpRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rig.gateway is not None
+    quotas, reached = rig.broker.quotas, rig.broker.metrics.limits_reached
+    monkeypatch.setattr(Holder, "share", lambda self, limit: 1 if self.name == "billing" else limit)
+    quotas.enter("192.0.2.1").identify("billing", admin=False)
+    headers = [(name.encode(), value.encode()) for name, value in bearer("billing").items()]
+    scope = {"type": "http", "headers": headers, "scheme": "http", "state": {SEAT: quotas.enter("192.0.2.1")}}
+    request = HttpRequest(scope)
+    assert identify(rig.gateway, request) is False
+    with pytest.raises(TooManyConnections, match="token billing"):
+        check_rights(rig.gateway, request, "see")
+    assert reached["token_connections"] == 1

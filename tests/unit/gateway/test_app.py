@@ -103,7 +103,7 @@ BRIEF = {
     ("POST", "/v1/topics/t/messages"), ("POST", "/v1/topics/a:b/messages"), ("GET", "/v1/topics/t/messages"),
     ("GET", "/v1/topics/a:b/messages"),
     ("DELETE", "/v1/topics/t/messages/7"), ("POST", "/v1/topics/t/messages:ack"), ("POST", "/v1/topics/t/messages/7:nack"),
-    ("POST", "/v1/topics/t/messages/7:extend"),
+    ("POST", "/v1/topics/t/messages/7:extend"), ("GET", "/v1/topics/t"),
 }  # fmt: skip
 OTHERS = {
     "/", "/v1/topics", "/v1/topics/t", "/v1/topics/t/messages/", "/v1/topics/t/u/messages", "/v1/topics/t/messages:batch", "/q",

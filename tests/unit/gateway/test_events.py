@@ -3,9 +3,16 @@
 import asyncio
 import json
 import random
+from collections.abc import AsyncIterator
+
+from starlette.types import Message
 
 from tests.support.http_rig import listening
 from tests.support.sim_disk import SimDisk
+from toymq_py.clock import SystemClock
+from toymq_py.gateway.events import stream_response
+from toymq_py.gateway.turns import TURNS, Step, Turns
+from toymq_py.net.fair_queue import FairQueue
 
 DIR = "/data/d"
 
@@ -66,3 +73,31 @@ async def test_a_shutdown_ends_streams_and_answers_what_was_asked() -> None:
             rig.stop()
             assert (await reader.read()).endswith(b"0\r\n\r\n"), "the stream was ended, not cut"
         writer.close()
+
+
+async def test_a_stream_goes_on_in_turns() -> None:
+    """Two thousand that were opened at once each read and encoded their log outside of any share."""
+    loop, steps, told = asyncio.get_running_loop(), list[str](), list[Message]()
+
+    class Counted(Turns):
+        def take(self, step: Step) -> None:
+            steps.append("turn")
+            super().take(step)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            steps.append("piece")
+            yield b"x"
+            await asyncio.sleep(0)
+
+    async def receive() -> Message:
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        told.append(message)
+
+    scope = {"type": "http", "asgi": {"spec_version": "2.3"}, TURNS: Counted(FairQueue(SystemClock(), loop), loop)}
+    await stream_response(pieces())(scope, receive, send)
+    assert steps == ["turn", "piece"] * 3 + ["turn"]
+    assert [message["type"].rpartition(".")[2] for message in told] == ["start", *["body"] * 4]

@@ -8,10 +8,14 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from tests.support.fake_clock import FakeClock
+from toymq_py.clock import SystemClock
 from toymq_py.gateway.answers import COMMON
 from toymq_py.gateway.http_cycle import Cycle
 from toymq_py.gateway.http_request import HttpRequest
 from toymq_py.gateway.poll_operations import LeasedResponse
+from toymq_py.gateway.turns import Turns
+from toymq_py.net.fair_queue import FairQueue
 
 START: Message = {"type": "http.response.start", "status": 200, "headers": []}
 SIZED: Message = {**START, "headers": [(b"content-length", b"4")]}
@@ -44,6 +48,9 @@ class Application:
     brief: Coroutine[Any, Any, Response | None] | None = None
     parts: tuple[Message, ...] = ()
 
+    def identify(self, request: HttpRequest) -> bool:
+        return False
+
     def answer_of(self, request: HttpRequest) -> Coroutine[Any, Any, Response | None] | None:
         return self.brief
 
@@ -57,6 +64,7 @@ class Link:
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
+        self.turns = Turns(FairQueue(SystemClock(), self.loop), self.loop)
         self.transport = Transport()
         self.application = Application()
         self.writable = asyncio.Event()
@@ -89,6 +97,7 @@ async def answered(link: Link, *parts: Message, **of: Any) -> tuple[list[bytes],
     cycle = cycle_of(link, **of)
     cycle.whole()
     cycle.begin()
+    await asyncio.sleep(0)  # its turn
     await asyncio.gather(*link.tasks)
     head, _, body = link.transport.written.partition(b"\r\n\r\n")
     return head.split(b"\r\n"), body, cycle
@@ -193,6 +202,7 @@ async def test_a_brief_operation_is_answered_at_once_in_one_write(link: Link) ->
     cycle = cycle_of(link)
     cycle.whole()
     cycle.begin()
+    await asyncio.sleep(0)
     assert link.transport.written == b"HTTP/1.1 201 Created\r\n" + COMMON + b"content-length: 5\r\n\r\nhello"
     assert link.tasks == []
 
@@ -214,6 +224,7 @@ async def test_an_answer_ahead_of_a_long_rest_of_the_body_says_that_the_connecti
     cycle = cycle_of(link, "POST")
     cycle.scope["headers"] = headers
     cycle.begin()
+    await asyncio.sleep(0)
     assert (b"connection: close\r\n" in link.transport.written) is not kept
     assert cycle.keep_alive is kept
 
@@ -222,6 +233,7 @@ async def test_an_answer_ahead_of_a_long_rest_of_the_body_says_that_the_connecti
 async def test_a_bug_in_a_brief_operation_is_answered(link: Link, caplog: pytest.LogCaptureFixture) -> None:
     link.application.brief = brief(None, ValueError("a bug"))
     cycle_of(link).begin()
+    await asyncio.sleep(0)
     assert link.transport.written.startswith(b"HTTP/1.1 500 ")
     assert "bug in an HTTP request" in caplog.text
 
@@ -234,8 +246,91 @@ async def test_leases_of_a_client_that_is_gone_are_given_back(link: Link, gone: 
         def give_back(self) -> None:
             given.append("back")
 
-    link.application.brief = brief(Leased(b"x", [], {}, "text/plain"))
+    async def leave() -> Response:
+        cycle.gone, link.transport.closed = gone, not gone
+        return Leased(b"x", [], {}, "text/plain")
+
+    link.application.brief = leave()
     cycle = cycle_of(link)
-    cycle.gone, link.transport.closed = gone, not gone
     cycle.begin()
+    await asyncio.sleep(0)
     assert (given, link.transport.written) == (["back"], b"")
+
+
+class Seat:
+    def __init__(self, holder: str) -> None:
+        self.holder = holder
+
+
+async def test_a_request_has_its_turn_whatever_another_owner_asked_for_before(link: Link) -> None:
+    """Found by an attacker: each request was carried out as it came, and a hundred large answers in front of all others."""
+    clock = FakeClock(monotonic_s=0.0)
+    queue = FairQueue(clock, link.loop)
+    done: list[str] = []
+
+    async def answer(owner: str) -> Response:
+        clock.advance(0.015)
+        done.append(owner)
+        return Response(b"x")
+
+    def ask(owner: str) -> None:
+        other = Link()
+        other.turns = Turns(queue, link.loop)
+        other.turns.sit(Seat(owner))
+        other.application.brief = answer(owner)
+        cycle_of(other).begin()
+
+    for _ in range(100):
+        ask("greedy")
+    ask("other")
+    assert done == [], "in its turn"
+    await asyncio.sleep(0)
+    assert "other" in done
+    assert len(done) < 5
+    while len(done) < 101:  # noqa: ASYNC110 (a pass each)
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("ends", ["lost", "cancelled"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_what_nobody_waits_for_is_not_begun(link: Link, method: str, ends: str) -> None:
+    """What four thousand had asked for went on after they had left."""
+    done: list[str] = []
+
+    class Asked(Application):
+        def answer_of(self, request: HttpRequest) -> Coroutine[Any, Any, Response | None] | None:
+            done.append(request.method)
+            return brief(None)
+
+    link.application = Asked()
+    cycle = cycle_of(link, method)
+    cycle.begin()
+    if ends == "lost":
+        cycle.lost()
+    else:
+        cycle.cancel()
+    await asyncio.sleep(0)
+    assert done == (["POST"] if (method, ends) == ("POST", "lost") else []), "what came whole and changes something is done"
+
+
+async def test_a_connection_of_a_new_token_takes_a_turn_of_it(link: Link) -> None:
+    """All that newcomers asked for was in the share of their address, in front of what an admin there asked for."""
+    seat = Seat("the address")
+    owners: list[str] = []
+
+    class Asked(Application):
+        def identify(self, request: HttpRequest) -> bool:
+            seat.holder = "the token"
+            return True
+
+        def answer_of(self, request: HttpRequest) -> Coroutine[Any, Any, Response | None] | None:
+            owners.append(seat.holder)
+            return brief(Response())
+
+    link.turns.sit(seat)
+    link.application = Asked()
+    cycle_of(link).begin()
+    await asyncio.sleep(0)
+    assert owners == []
+    await asyncio.sleep(0)
+    assert owners == ["the token"]

@@ -151,7 +151,7 @@ async def test_other_tasks_get_a_turn_after_a_few_messages(monkeypatch: pytest.M
         await filled(rig, *[{"payload": "x" * 3000}] * 40, *[{"payload": "x"}] * 400)
         tested: list[int] = [0]
         bytes_tested: list[int] = [0]
-        pause, has_text = rig.gateway.waiting.pause, module._has_text
+        pause, has_text = rig.gateway.waiting.turn, module._has_text
 
         async def counted_pause() -> None:
             tested.append(0)
@@ -163,7 +163,7 @@ async def test_other_tasks_get_a_turn_after_a_few_messages(monkeypatch: pytest.M
             bytes_tested[-1] += len(run.payloads[row])
             return has_text(text, run, row)
 
-        monkeypatch.setattr(rig.gateway.waiting, "pause", counted_pause)
+        monkeypatch.setattr(rig.gateway.waiting, "turn", counted_pause)
         monkeypatch.setattr(module, "_has_text", counted_test)
         assert await found(rig, text="y") == ([], None)
         assert sum(tested) == 440

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from toymq_py.clock import SystemClock
 from toymq_py.gateway.steps import Steps
+from toymq_py.gateway.turns import Turns
+from toymq_py.net.fair_queue import FairQueue
 
 Started = Callable[[Coroutine[Any, Any, object]], "tuple[Steps[object], list[object]]"]
 told: ContextVar[str] = ContextVar("told", default="nothing")
@@ -17,7 +20,8 @@ told: ContextVar[str] = ContextVar("told", default="nothing")
 async def start() -> Started:
     def begin(coroutine: Coroutine[Any, Any, object]) -> tuple[Steps[object], list[object]]:
         results: list[object] = []
-        steps = Steps(asyncio.get_running_loop(), coroutine, results.append)
+        loop = asyncio.get_running_loop()
+        steps = Steps(Turns(FairQueue(SystemClock(), loop), loop), coroutine, results.append)
         steps.start()
         return steps, results
 
@@ -52,6 +56,7 @@ async def test_it_goes_on_with_the_future_in_its_own_context_and_without_a_task(
     assert (results, told.get(), asyncio.all_tasks()) == ([], "nothing", tasks)
     stored.set_result(7)
     await asyncio.sleep(0)
+    await asyncio.sleep(0)
     assert (results, seen) == ([7], ["mine", None])
 
 
@@ -67,6 +72,7 @@ async def test_a_future_that_fails_fails_where_it_is_awaited(start: Started) -> 
 
     _, results = start(wait())
     stored.set_exception(OSError("full"))
+    await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert results == ["caught"]
 

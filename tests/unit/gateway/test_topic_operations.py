@@ -9,6 +9,7 @@ import pytest
 from tests.support.http_rig import HttpRig, gateway, refused
 from tests.support.sim_disk import SimDisk
 from toymq_py.data_directory import DataDirectory
+from toymq_py.gateway.topic_operations import CONSUMERS_PER_TURN
 
 DIR = "/data/d"
 TOPIC = "/v1/topics/t"
@@ -125,3 +126,35 @@ async def test_what_makes_a_topic_waits_for_the_one_that_is_being_deleted(
     answer = await making
     assert (answer.status_code, (await deleting).status_code) == (status, 204)
     assert rig.broker.topic("t").next_id == (b"y" in body), "it begins anew"
+
+
+async def test_a_topic_is_described_in_slices(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """450 consumers at once held the loop for 15 ms, and each request for them another one."""
+    assert rig.gateway is not None
+    await rig.publish("t", "x")
+    topic, turns = rig.broker.topic("t"), list[int]()
+    for number in range(2 * CONSUMERS_PER_TURN + 1):
+        await rig.lease("t", f"c{number}")
+    describe, turn = topic.describe_consumer, rig.gateway.waiting.turn
+    described: list[str] = []
+    monkeypatch.setattr(topic, "describe_consumer", lambda name: described.append(name) or describe(name))
+
+    async def counted_turn() -> None:
+        turns.append(len(described))
+        await turn()
+
+    monkeypatch.setattr(rig.gateway.waiting, "turn", counted_turn)
+    answer = (await rig.ask("GET", TOPIC)).json()
+    assert turns == [CONSUMERS_PER_TURN, 2 * CONSUMERS_PER_TURN]
+    whole = topic.describe()
+    for each in (*answer["consumers"], *whole["consumers"]):
+        del each["oldest_unacked_age_s"]
+    assert answer == whole
+
+    async def removed_meanwhile() -> None:
+        await turn()
+        rig.broker.topics.pop("t", None)
+
+    monkeypatch.setattr(rig.gateway.waiting, "turn", removed_meanwhile)
+    refused(await rig.ask("GET", TOPIC), 404, "NO_SUCH_TOPIC")
+    rig.broker.topics["t"] = topic

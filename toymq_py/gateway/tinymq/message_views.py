@@ -138,7 +138,7 @@ async def look(
                 for msg_id, due_ns in topic.due_times(min(delayed), max(delayed)).items():
                     if msg_id in delayed:
                         delayed[msg_id]["deliver_at"] = rfc3339(due_ns)
-            await gateway.waiting.pause()
+            await gateway.waiting.turn()
             at = _next_unacked(topic, place.consumer, next_id)
     return found
 

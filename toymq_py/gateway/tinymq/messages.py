@@ -349,4 +349,4 @@ async def _follow(gateway: Gateway, request: Request, asked: str, tail: LiveTail
                 return
             await answer_room.wait_for_room(gateway.waiting, request)
             yield "".join(f"data: {text}\n\n" for text in tail.take()).encode() if grown else b":\n\n"
-            await gateway.waiting.pause()
+            await gateway.waiting.turn()

@@ -78,7 +78,7 @@ async def _queues(gateway: Gateway, request: Request) -> list[dict[str, Any]]:
             if topic is not None and not topic.deleted and (grant is None or grant.sees(name)):
                 found.append(_queue(gateway, topic))
                 answer_room.grow(request, QUEUE_BYTES)
-        await gateway.waiting.pause()
+        await gateway.waiting.turn()
     return found
 
 
