@@ -206,8 +206,7 @@ class LeaseTable(RunList):
         self._settle(i, j)
 
     def release(self, owner: Lessee) -> int:
-        """End all leases of ``owner``, as a lost session does: they are READY. One that is late hung on a message that has
-        counted. Returns: how many ids."""
+        """End all leases of a session that is lost: READY. One that is late hung on what has counted. Returns: how many ids."""
         before = owner.inflight
         self._return([r for r in self._runs if r.state is INFLIGHT and r.owner is owner] if before else [], gone=True)
         return before - owner.inflight
@@ -257,8 +256,7 @@ class LeaseTable(RunList):
 
     def give_up(self, first: int, last: int) -> int:
         """Make the leases in the range HELD, and what waits there for another delivery. Returns: how many ids."""
-        i, j = self._carve(first, last)
-        given_up = 0
+        (i, j), given_up = self._carve(first, last), 0
         for run in self._rejectable_of(i, j):
             given_up += (messages := run.last + 1 - run.first)
             run.answered()
