@@ -221,7 +221,7 @@ class PatternSubscription(MultiSubscription):
         MultiSubscription.__init__(
             self, pattern.text, consumer_name, pattern=pattern, mode=mode, window=window, visibility_s=visibility_s, start=start
         )
-        self.order: DeliveryOrder = DeliveryOrder()
+        self.order = DeliveryOrder()
         self._wake = wake
         self._ended = ended
         self._paused = False
@@ -259,6 +259,7 @@ class PatternSubscription(MultiSubscription):
         """See ``Subscription.take``. A topic that cannot be read is logged and tried again after a moment; the others go on.
         What came back without an answer again and again comes alone (ADR 0265)."""
         hungry, order = self._takeable, self.order
+        assert order is not None
         while hungry:
             room, part = self.window - self.inflight, next(iter(hungry))
             is_suspect = part.channel.consumer.is_suspect
