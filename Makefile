@@ -177,8 +177,9 @@ check: lint types imports test ## run what must pass before a change lands: lint
 lint: $(READY) ## check style and common mistakes (ruff)
 	$(BIN)/ruff check
 
-types: $(TESTABLE) ## check types (mypy, strict)
+types: $(TESTABLE) ## check types (mypy, strict), and what mypyc would refuse to compile
 	$(BIN)/mypy
+	@said=$$($(BIN)/python hatch_build.py --check 2>&1) || { echo "$$said" >&2; exit 1; }
 
 imports: $(READY) ## check the layers (import-linter)
 	$(BIN)/lint-imports --no-cache --no-logo

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -86,9 +87,27 @@ def _compiler() -> str | None:
     return next((command for command in asked if shutil.which(shlex.split(command)[0])), None)
 
 
+def translate(directory: Path, modules: list[str]) -> list[Any]:
+    """Make C of modules, in ``directory``/c. Returns: extensions of setuptools. What mypyc refuses, and mypy does not, it says
+    and exits."""
+    from mypyc.build import mypycify  # this is in the build's environment only where _hindrance() is None
+
+    options = ["--config-file=", "--cache-dir=/dev/null", "--ignore-missing-imports"]
+    return mypycify(
+        [*options, *modules], target_dir=str(directory / "c"), group_name="toymq", multi_file=True, opt_level=OPTIMIZATION,
+        debug_level="0",
+    )  # fmt: skip
+
+
+def check_modules(project: Path) -> None:
+    """Translate the modules of pyproject.toml, and keep nothing: for ``make types``."""
+    wheel = tomllib.loads(project.read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    with tempfile.TemporaryDirectory(prefix="toymq-check-") as directory:
+        translate(Path(directory), wheel["hooks"]["custom"]["modules"])
+
+
 def compile_modules(directory: Path, modules: list[str]) -> None:
     """Compile modules into ``directory``/lib, on all cores: a C file for each, one library, so that they call each other."""
-    from mypyc.build import mypycify  # these are in the build's environment only where _hindrance() is None
     from setuptools import Distribution
     from setuptools.command.build_ext import build_ext
 
@@ -105,11 +124,7 @@ def compile_modules(directory: Path, modules: list[str]) -> None:
                 self.compiler.compile = compile_all
                 super().build_extensions()
 
-    options = ["--config-file=", "--cache-dir=/dev/null", "--ignore-missing-imports"]
-    extensions = mypycify(
-        [*options, *modules], target_dir=str(directory / "c"), group_name="toymq", multi_file=True, opt_level=OPTIMIZATION,
-        debug_level="0",
-    )  # fmt: skip
+    extensions = translate(directory, modules)
     for extension in extensions:
         extension.extra_compile_args += FLAGS
     build = Build(Distribution({"name": "toymq", "ext_modules": extensions}))
@@ -119,4 +134,7 @@ def compile_modules(directory: Path, modules: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    compile_modules(Path(sys.argv[1]), sys.argv[2:])
+    if sys.argv[1] == "--check":
+        check_modules(Path(__file__).with_name("pyproject.toml"))
+    else:
+        compile_modules(Path(sys.argv[1]), sys.argv[2:])
