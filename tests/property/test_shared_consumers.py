@@ -38,7 +38,7 @@ class Row:
     turn: int = 0
     """Of all deliveries, which it was."""
     losses: int = 0
-    """How often it was lost with a session, or hung its worker, since it was settled or the broker killed."""
+    """How often it was lost with a session of a pattern since it was settled or the broker killed."""
     behind: bool = False
     """Its holder had it when a time-out counted an attempt of what stood before it."""
 
@@ -155,12 +155,10 @@ class SharedMachine(RuleBasedStateMachine):
             self.take(hungry[at % len(hungry)])
 
     def take(self, worker: Worker) -> None:
-        holds = any(row.holder is worker for row in self.rows.values())
         deliveries = worker.take()
         taken = [self.rows[each.topic, msg_id] for each in deliveries for msg_id in each.records.ids[each.start : each.stop]]
         if "*" in worker.name and any(row.losses > 1 for row in taken):
             assert len(taken) == 1, "what came back again and again without an answer comes alone"
-            assert not holds
             self.seen["alone"] += 1
         for delivery in deliveries:
             for msg_id in delivery.records.ids[delivery.start : delivery.stop]:
@@ -220,13 +218,13 @@ class SharedMachine(RuleBasedStateMachine):
         worker.hold.close()
         held = [key for key, row in self.rows.items() if row.holder is worker]
         for key in held:
-            self.rows[key].losses += 1
+            self.rows[key].losses += "*" in worker.name
         if worker.late:  # what it hangs on has counted
-            self.seen["given back by the hanging"] += len(held)
             for key in held:
                 self.rows[key].lose(counts=False)
         else:
-            self.seen["given back by the dead"] += len(self.lose(held))
+            self.lose(held)
+        self.seen["given back by the dead"] += len(held)
 
     def lose(self, keys: list[tuple[str, int]]) -> list[tuple[str, int]]:
         """Returns: what counts. Of each worker that is one at most (ADR 0053, 0256)."""
@@ -244,6 +242,17 @@ class SharedMachine(RuleBasedStateMachine):
         turns = {row.turn: topic for (topic, _), row in shown.items()}
         lowest = min((key for key in held if key[0] == turns[min(turns)]), default=None) if turns else None
         return None if lowest is None or (late and self.rows[lowest].behind) else lowest
+
+    @rule(topic=st.sampled_from(TOPICS))
+    def lose_again(self, topic: str) -> None:
+        """Two sessions of the pattern, one after the other, take what is there and go."""
+        self.publish(topic, 2)
+        for _ in range(2):
+            if len(self.workers) < 5:
+                self.workers.append(worker := Worker(self.rig, "a.*", 4, self.mode))
+                for _ in range(4):
+                    self.take(worker)
+                self.leave(self.workers.index(worker))
 
     @rule(at=at)
     def ack(self, at: int) -> None:
@@ -272,8 +281,7 @@ class SharedMachine(RuleBasedStateMachine):
         counted = {self.rows[key].holder for key in due if self.counts(self.rows[key].holder) == key}
         late = {self.rows[key].holder for key in due}
         self.seen["expired"] += len(due)
-        for key in self.lose(due):  # all in one tick
-            self.rows[key].losses += 1
+        self.lose(due)  # all in one tick
         for worker in late:
             assert worker is not None
             worker.late = True
@@ -348,5 +356,5 @@ def test_workers_of_a_shared_consumer() -> None:
     bounded = settings(max_examples=examples(100), stateful_step_count=40, derandomize=True, deadline=None, database=None)
     run_state_machine_as_test(SharedMachine, settings=bounded)
     rare = {what: n for what, n in SharedMachine.seen.items() if n < examples(3)}
-    assert len(SharedMachine.seen) == 8, f"expected all eight, saw {SharedMachine.seen}"
+    assert len(SharedMachine.seen) == 7, f"expected all seven, saw {SharedMachine.seen}"
     assert not rare, f"expected each {examples(3)} times or more, saw {rare}"

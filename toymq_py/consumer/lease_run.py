@@ -16,6 +16,8 @@ AttemptRange = tuple[int, int, int]
 
 LOSSES_MIN: Final = 2
 """What came back so often without an answer comes alone to a lessee of several topics. Once is an accident."""
+SUSPECTS_MAX: Final = 4
+"""So many messages of a topic a lost session is taken to have had in hand. What it had behind them had not begun."""
 
 MERGE_SLACK_S: Final = 0.005
 """Neighbours whose deadlines lie closer than this become one run, due with the latest of them.
@@ -125,7 +127,7 @@ class LeaseRun:
     this run; both mean nothing while READY or HELD. ``attempt`` counts deliveries so far; 0 when all
     were given back uncounted, ``spared`` when one of those had been written (ADR 0053). ``delivered``
     spans them in time, those of all ids that were merged; None when it is not known. ``losses``: how often
-    one of them came back without an answer, at most ``LOSSES_MIN``. ``turn``: in the
+    they came back without an answer, at most ``LOSSES_MIN``. ``turn``: in the
     owner's ``DeliveryOrder``, else its ``mark``. ``reason`` is why it is HELD. ``ticket`` names the one heap
     entry that stands for this run; None when there is none (yet, or any more).
     """
@@ -172,10 +174,11 @@ class LeaseRun:
         """It came back without an answer again and again: its message may kill or hang its workers."""
         return self.losses == LOSSES_MIN
 
-    def lost(self) -> None:
-        """It comes back without an answer."""
+    def lost(self) -> int:
+        """It comes back without an answer. Returns: how many messages."""
         if self.losses < LOSSES_MIN:
             self.losses += 1
+        return self.last + 1 - self.first
 
     def answered(self) -> None:
         """A client settles it. Its lessee, if it has one, works."""
@@ -198,7 +201,7 @@ class LeaseRun:
         attempt: int,
         turn: int,
     ) -> bool:
-        """Whether ids from ``first`` on, in this condition, may become part of this run. Assumes that ``spared`` is equal.
+        """Whether ids from ``first`` on, in this condition, may become part of this run. ``spared`` and ``losses`` are equal.
 
         The whole spread of merged deadlines counts, not the distance to the last one: otherwise a
         steady stream would push the deadline of its first message before it for ever.
@@ -214,15 +217,13 @@ class LeaseRun:
         return latest == earliest or latest - earliest < MERGE_SLACK_S
 
     def extend(
-        self, last: int, earliest: float, deadline: float, delivered: Delivered, losses: int = 0
+        self, last: int, earliest: float, deadline: float, delivered: Delivered
     ) -> None:
         """Extend the run by ids that ``accepts`` allowed.
 
         The later deadline counts: late by a little, never early.
         """
         self.last = last
-        if losses > self.losses:
-            self.losses = losses
         self.deadline = max(self.deadline, deadline)
         self.earliest = min(self.earliest, earliest)
         mine = self.delivered

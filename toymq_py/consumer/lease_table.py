@@ -29,6 +29,7 @@ from toymq_py.consumer.lease_run import (
     OUT_OF_ATTEMPTS,
     READY,
     REJECTED,
+    SUSPECTS_MAX,
     AttemptRange,
     Delivered,
     HeldRange,
@@ -151,10 +152,10 @@ class LeaseTable(RunList):
                 self._ready.pop()
             else:  # what is left keeps its heap entry, which top() puts right
                 run.first = firsts[i] = last + 1
-            if before is not None and before.spared == run.spared and before.accepts(
+            if before is not None and before.spared == run.spared and before.losses == run.losses and before.accepts(
                 first, INFLIGHT, owner, deadline, deadline, attempt, turn
             ):
-                before.extend(last, deadline, deadline, delivered, run.losses)
+                before.extend(last, deadline, deadline, delivered)
                 if whole:
                     run.retire()
                     del runs[i], firsts[i]
@@ -207,7 +208,10 @@ class LeaseTable(RunList):
 
     def release(self, owner: Lessee) -> int:
         """End all leases of a session that is lost: READY. One that is late hung on what has counted. Returns: how many ids."""
-        before = owner.inflight
+        before, left = owner.inflight, SUSPECTS_MAX
+        for first, last in self.leased_to(owner) if owner.order is not None and not owner.uncounted else ():
+            i, j = self._carve(first, min(last, first + left - 1))
+            left -= sum(run.lost() for run in self._runs[i:j])
         self._return([r for r in self._runs if r.state is INFLIGHT and r.owner is owner] if before else [], gone=True)
         return before - owner.inflight
 
@@ -400,8 +404,6 @@ class LeaseTable(RunList):
         for run in changed:
             if run.state is INFLIGHT and (owner := run.owner) is not None:
                 kept[owner] -= run.last + 1 - run.first
-                if gone and not owner.uncounted:
-                    run.lost()
                 if lowest[owner] is not run:
                     run.spare()
         for owner, run in lowest.items():
@@ -410,8 +412,6 @@ class LeaseTable(RunList):
                 run.spare()
                 continue
             counted.append(owner)
-            if not gone:
-                run.lost()
             if run.last > run.first:
                 self._split(i, run.first + 1)
                 self._runs[i + 1].spare()
@@ -453,10 +453,10 @@ class LeaseTable(RunList):
         kept = span[:1]
         for run in span[1:]:
             left = kept[-1]
-            if left.reason == run.reason and left.spared == run.spared and left.accepts(
+            if left.reason == run.reason and left.spared == run.spared and left.losses == run.losses and left.accepts(
                 run.first, run.state, run.owner, run.earliest, run.deadline, run.attempt, run.turn
             ):
-                left.extend(run.last, run.earliest, run.deadline, run.delivered, run.losses)
+                left.extend(run.last, run.earliest, run.deadline, run.delivered)
                 run.retire()
             else:
                 kept.append(run)

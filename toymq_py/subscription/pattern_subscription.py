@@ -21,6 +21,9 @@ from toymq_py.topic import Delivery, Registration, Subscription, Topic
 
 logger = logging.getLogger("toymq_py.subscription")
 
+ALONE_S = 0.25
+"""What came back again and again without an answer is alone for so long at most, and so long what is in hand is waited for. A
+client may settle messages by the hundred only."""
 RETRY_S = 0.5
 """How soon a read that failed (no descriptor left, say) is tried again."""
 
@@ -263,14 +266,14 @@ class PatternSubscription(MultiSubscription):
         while hungry:
             room, part = self.window - self.inflight, next(iter(hungry))
             is_suspect = part.channel.consumer.is_suspect
-            if room <= 0 or (self.inflight and (is_suspect or order.alone)):
+            if room <= 0 or (self.inflight and (is_suspect or order.alone) and self._waits(order, part)):
                 if is_suspect:
                     part.channel.held_up[part] = None
                 self.wants_room = True
                 self.wake_others()
                 return None
             self._next_takeable()
-            order.alone = is_suspect
+            order.alone, order.until_s = is_suspect, 0.0
             if is_suspect:
                 room = 1
             try:
@@ -284,6 +287,19 @@ class PatternSubscription(MultiSubscription):
                 hungry[part] = None
                 return delivery
         return None
+
+    def _waits(self, order: DeliveryOrder, part: Subscription) -> bool:
+        """Whether nothing is delivered beside what it has yet. It is woken when that is over."""
+        now = part.channel.context.clock.monotonic()
+        if not order.until_s:
+            order.until_s = now + ALONE_S
+            if self.registry is not None:
+                self.registry.later(ALONE_S, self._look)
+        return now < order.until_s
+
+    def _look(self) -> None:
+        if not self.closed:
+            self.on_messages()
 
     def _retry(self, part: Subscription) -> None:
         if not part.closed:

@@ -238,11 +238,13 @@ class Channel:
                 turn = number_of(self.context.topic) or 0
                 self.single = SingleSessions(turn, self.context, self.consumer, self.sessions, self.idle, self.available)
             self._deliverer = deliverer_for(mode, self.context, self.consumer, self.notify_ready)
+            self.wake_next()  # whether there is room is not known to a new one before it has looked
 
     def prioritize(self, priority_of: Callable[[bytes], int]) -> None:
         """Deliver by priority, read from header blocks, where the mode does not order keys."""
         self.consumer.priority_of = priority_of
         self._deliverer = deliverer_for(self.mode, self.context, self.consumer, self.notify_ready)
+        self.wake_next()
 
     def detach(self, subscription: Subscription) -> None:
         """Remove a closed subscription. The leases of a session end, attempts kept; those of a poll stay."""
