@@ -7,7 +7,7 @@ import pytest
 from tests.support.broker_rig import BrokerRig
 from toymq_py.consumer_options import EARLIEST, Mode, Start
 from toymq_py.subscription import PatternSubscription
-from toymq_py.subscription.pattern_subscription import RETRY_S
+from toymq_py.subscription.pattern_subscription import ALONE_S, RETRY_S
 
 TAKE_BYTES = 1 << 20
 
@@ -174,6 +174,21 @@ def test_a_session_waits_for_it_with_what_it_has_and_looks_again_when_another_on
     assert rig.shown(other.take(TAKE_BYTES)) == ["a.x 0-0 x3"]
     assert woken == [busy]
     assert rig.shown(busy.take(TAKE_BYTES)) == ["a.x 1-1 x1"]
+
+
+def test_it_is_alone_and_waited_for_a_moment_only() -> None:
+    """Found by an attack: a job of an hour that was lost twice held up all others of its worker for an hour, and a client that
+    acks by the fifty got nothing more."""
+    rig = BrokerRig()
+    woken: list[PatternSubscription] = []
+    lost_twice(rig, "a.x", "a.y")
+    rig.publish("a.z", b"1")
+    session = rig.follow("a.*", mode="shared", wake=lambda one: woken.append(one) or True)  # type: ignore[func-returns-value]
+    for came in (["a.x 0-0 x3"], ["a.y 0-0 x1"], ["a.z 0-0 x1"]):
+        assert rig.shown(session.take(TAKE_BYTES), session.take(TAKE_BYTES)) == came
+        woken.clear()
+        rig.advance(ALONE_S)
+        assert (woken == [session]) is (came != ["a.z 0-0 x1"])
 
 
 def test_a_poll_has_nothing_beside_it() -> None:
