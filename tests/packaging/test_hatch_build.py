@@ -119,6 +119,15 @@ def test_no_compiled_module_refers_weakly(name: str) -> None:
     assert "weakref" not in (ROOT / name).read_text()
 
 
+def test_make_types_translates_all_of_them(hook: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What mypy takes and mypyc refuses was found by the first user: pip went on with the source."""
+    asked: list[list[str]] = []
+    monkeypatch.setattr(hook, "translate", lambda directory, modules: asked.append(modules))
+    hook.check_modules(ROOT / "pyproject.toml")
+    assert asked == [MODULES]
+    assert "hatch_build.py --check" in (ROOT / "Makefile").read_text()
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_no_compiled_module_has_what_mypyc_changes(name: str) -> None:
     """Seen when the modules of an HTTP request were compiled: an exception's class attributes were those of its base, so that a

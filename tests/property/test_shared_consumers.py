@@ -329,9 +329,10 @@ class SharedMachine(RuleBasedStateMachine):
 
     def comes_alone(self, worker: Worker) -> bool:
         """Whether a worker gets nothing beside what it has."""
-        order = worker.hold.lessee.order if isinstance(worker.hold, Subscription) else worker.hold.order
         consumers = [topic.consumers["c"] for topic in self.rig.broker.topics.values() if "c" in topic.consumers]
-        return order is not None and (order.alone or any(consumer.is_suspect for consumer in consumers))
+        if isinstance(worker.hold, Subscription):
+            return False
+        return worker.hold._alone or any(consumer.is_suspect for consumer in consumers)
 
     # -- what always holds
 

@@ -6,17 +6,11 @@ that is the lowest id (ADR 0053). Of several topics it is in the one of the mess
 
 
 class DeliveryOrder:
-    """Of one lessee. A turn is a stretch of deliveries from one table, with none of another between them; turns ascend.
+    """Of one lessee. A turn is a stretch of deliveries from one table, with none of another between them; turns ascend."""
 
-    ``alone``: what it got last came back twice without an answer, to whomever; ``until_s``: so long at most, on the monotonic
-    clock, it gets nothing else beside that, or waits for it with what it has; 0: it does not wait.
-    """
-
-    __slots__ = ("_newest", "_turn", "_turns", "alone", "until_s")
+    __slots__ = ("_newest", "_turn", "_turns")
 
     def __init__(self) -> None:
-        self.alone = False
-        self.until_s = 0.0
         self._turn = 0
         self._newest: object = None
         self._turns: dict[int, tuple[object, int]] = {}  # those with messages, oldest first: whose they are, and how many

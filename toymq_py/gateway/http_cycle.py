@@ -28,7 +28,7 @@ logger = logging.getLogger("toymq_py.gateway")
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 NO_BODY = (204, 304)
 READING = ("GET", "HEAD")
-"""Methods that nobody misses when the client is gone."""
+"""Methods that change nothing: of no use when the client is gone."""
 
 
 class Link(Protocol):

@@ -1,7 +1,7 @@
 """Requests in turns: every step of a request is a turn of the fair queue, in the share of its connection's owner.
 
-Contract: gateway.md; ADR 0250, 0263. A step that the loop runs by itself is in nobody's share: a thousand requests that came
-together had theirs one behind the other, and everybody else waited. Belongs to the loop. Knows no HTTP.
+Contract: gateway.md; ADR 0250, 0263. A step that the loop runs by itself is in no share: a thousand requests that came together
+had theirs one behind the other, and all other clients waited. Belongs to the loop. Knows no HTTP.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ Step = Callable[[], object]
 
 
 class Prompt(asyncio.Future[None]):
-    """What is awaited without a turn behind it: who is woken to take messages, and waits for a turn, takes none where others of
-    the same consumer take them at once."""
+    """Awaited without a turn behind it, by a request that is woken to take messages: a turn later it would get none where other
+    takers of the consumer take them at once."""
 
 
 class Turns:

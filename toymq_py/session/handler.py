@@ -350,8 +350,9 @@ class Handler:
 
     def _ack(self, command: Ack) -> None:
         topic = self._broker.topic(command.topic)
-        self._deliveries.settles(topic.channel(command.consumer))
-        count = topic.ack(command.consumer, command.ids)
+        channel = topic.channel(command.consumer)
+        self._deliveries.settles(channel)
+        count = channel.ack(command.ids)
         if command.sync:
             self._stored(topic.flush_offsets, count=count)
         else:

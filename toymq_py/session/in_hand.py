@@ -37,7 +37,7 @@ class InHand:
     """Of one subscription. Belongs to the loop."""
 
     __slots__ = ("_arrivals", "_ask", "_asking", "_behind", "_closed", "_command", "_delay_max_s", "_delay_s", "_known",
-                 "_loop", "_places", "_settled", "_since", "_timer")  # fmt: skip
+                 "_loop", "_places", "_settled", "_since", "_timer", "uncounted")  # fmt: skip
 
     def __init__(self, command: Subscribe, places: list[Place], ask: Ask, loop: asyncio.AbstractEventLoop) -> None:
         """``places``: those that have the subscription; the caller changes the list."""
@@ -52,6 +52,8 @@ class InHand:
         """What came before this, as ``Arrivals`` counts, stood behind a message that a place has taken back."""
         self._behind: set[Place] = set()
         """They were told so."""
+        self.uncounted = False
+        """The client has said that none counts (HELD)."""
         lease_s = (command.visibility_ms or 1000 * LOOK_MAX_S * LOOKS_PER_LEASE) / 1000
         self._delay_max_s = min(max(lease_s / LOOKS_PER_LEASE, LOOK_LEAST_S), LOOK_MAX_S)
         self._delay_s = min(LOOK_MIN_S, self._delay_max_s)
@@ -128,7 +130,13 @@ class InHand:
         if held:
             self._look_later(2 * self._delay_s)
 
+    def says(self, *, uncounted: bool) -> None:
+        """The client says at all places whether its messages count."""
+        self.uncounted, self._behind = uncounted, set()
+
     def _tell(self, behind: set[Place]) -> None:
+        if self.uncounted:
+            return
         for place in behind ^ self._behind:
             self._ask(place, Held(self._command.topic, self._command.consumer, place in behind), lambda answer: None)
         self._behind = behind

@@ -46,7 +46,7 @@ class LostSession:
             answers: dict[Place, bytes] = {}
             places = list(subscription.joined)
             for place in places:
-                if uncounted:
+                if uncounted or subscription.in_hand.uncounted:
                     self._withdraw(place, subscription)
                     continue
                 held = Held(subscription.command.topic, subscription.command.consumer, uncounted=False)

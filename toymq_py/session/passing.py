@@ -195,11 +195,14 @@ class Passing:
             if command.consumer == found.command.consumer:
                 del self.links.spread[command.topic]
                 found.ask_no_more()
+                found.in_hand.says(uncounted=command.uncounted)
                 if len(found.joined) > 1 and not command.uncounted:
                     self._leave_several(command, found)
                     return True
             self._leave(command, found.joined)
         elif isinstance(command, Held) and (found := self._spread(command)) is not None:
+            if command.uncounted is not None and command.consumer == found.command.consumer:
+                found.in_hand.says(uncounted=command.uncounted)
             self._ask_all(replace(command, topic=found.command.topic), found.held, places=found.joined)
         else:
             return False

@@ -171,4 +171,3 @@ class PatternPull:
             nack = Nack(topic.decode(), self._command.consumer, ((place, place),), uncounted=True, lease=self._command.lease)
             with suppress(PlacementUnknown):  # then its lease ends by its time
                 self._ask(worker, nack, lambda answer: None)
-

@@ -207,7 +207,7 @@ class PatternSubscription(MultiSubscription):
     ``wake`` and ``ended`` are as in ``Subscription``; ``ended`` gets the name that was lost, one topic's or the pattern's.
     """
 
-    __slots__ = ("_ended", "_paused", "_wake")
+    __slots__ = ("_alone", "_apart_until_s", "_ended", "_paused", "_wake")
 
     def __init__(
         self,
@@ -225,6 +225,8 @@ class PatternSubscription(MultiSubscription):
             self, pattern.text, consumer_name, pattern=pattern, mode=mode, window=window, visibility_s=visibility_s, start=start
         )
         self.order = DeliveryOrder()
+        self._alone = False  # what it got last came back again and again without an answer
+        self._apart_until_s = 0.0  # so long nothing comes beside that, or it waits for that; 0: there is no such thing
         self._wake = wake
         self._ended = ended
         self._paused = False
@@ -261,19 +263,18 @@ class PatternSubscription(MultiSubscription):
     def take(self, max_bytes: int) -> Delivery | None:
         """See ``Subscription.take``. A topic that cannot be read is logged and tried again after a moment; the others go on.
         What came back without an answer again and again comes alone (ADR 0265)."""
-        hungry, order = self._takeable, self.order
-        assert order is not None
+        hungry = self._takeable
         while hungry:
             room, part = self.window - self.inflight, next(iter(hungry))
             is_suspect = part.channel.consumer.is_suspect
-            if room <= 0 or (self.inflight and (is_suspect or order.alone) and self._waits(order, part)):
+            if room <= 0 or (self.inflight and (is_suspect or self._alone) and self._keeps_apart(part)):
                 if is_suspect:
                     part.channel.held_up[part] = None
                 self.wants_room = True
                 self.wake_others()
                 return None
             self._next_takeable()
-            order.alone, order.until_s = is_suspect, 0.0
+            self._alone, self._apart_until_s = is_suspect, 0.0
             if is_suspect:
                 room = 1
             try:
@@ -288,14 +289,14 @@ class PatternSubscription(MultiSubscription):
                 return delivery
         return None
 
-    def _waits(self, order: DeliveryOrder, part: Subscription) -> bool:
+    def _keeps_apart(self, part: Subscription) -> bool:
         """Whether nothing is delivered beside what it has yet. It is woken when that is over."""
         now = part.channel.context.clock.monotonic()
-        if not order.until_s:
-            order.until_s = now + ALONE_S
+        if not self._apart_until_s:
+            self._apart_until_s = now + ALONE_S
             if self.registry is not None:
                 self.registry.later(ALONE_S, self._look)
-        return now < order.until_s
+        return now < self._apart_until_s
 
     def _look(self) -> None:
         if not self.closed:

@@ -1,4 +1,4 @@
-"""A message that kills whoever works on it, on a partitioned topic of several worker processes. ADR 0256, 0262."""
+"""A message that kills or hangs its worker, on a partitioned topic of several worker processes. ADR 0256, 0262."""
 
 import json
 from collections import deque

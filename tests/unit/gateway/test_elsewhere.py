@@ -1,4 +1,4 @@
-"""What is shown of other workers and groups: what they said last, what is old, and what nobody heard of."""
+"""What is shown of other workers and groups: what they said last, what is old, and what was never heard of."""
 
 import asyncio
 from collections.abc import Callable

@@ -91,7 +91,7 @@ async def test_a_stream_goes_on_in_turns() -> None:
             await asyncio.sleep(0)
 
     async def receive() -> Message:
-        await asyncio.sleep(3600)
+        await asyncio.Event().wait()
         raise AssertionError
 
     async def send(message: Message) -> None:

@@ -7,25 +7,20 @@ from typing import Any
 
 import pytest
 
+from tests.support import passing_rig
 from tests.support.http_rig import HttpRig, gateway, refused
 from tests.support.sim_disk import SimDisk
 from toymq_py.errors import PlacementUnknown
 from toymq_py.gateway import snapshots
 from toymq_py.gateway.group_errands import GroupErrands
-from toymq_py.placement import Place, Placement
+from toymq_py.placement import Place
 from toymq_py.session import Errands
 
 THERE = {"topic": "there", "consumers": [{"consumer": "c", "backlog": 1, "oldest_unacked_age_s": 2.0}]}
 
 
-class Groups(Placement):
+class Groups(passing_rig.Groups):
     """Group a is here."""
-
-    is_divided, passes_on = True, False
-    here: Place = "a"
-
-    def places(self) -> list[Place]:
-        return ["a", "b"]
 
     def place_of(self, topic: str) -> Place:
         return "b" if topic == "there" else "a"

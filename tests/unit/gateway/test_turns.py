@@ -101,7 +101,7 @@ async def test_a_cancellation_says_why_wherever_it_comes(hall: Hall, passes: int
     async def wait() -> None:
         try:
             await asyncio.sleep(0)
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
         except asyncio.CancelledError as cancelled:
             ended.append(str(cancelled))
             raise
@@ -119,7 +119,7 @@ async def test_timeouts_and_task_groups_work_in_turns(hall: Hall) -> None:
     async def work() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
-                await asyncio.sleep(3600)
+                await asyncio.Event().wait()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(asyncio.sleep(0))
 

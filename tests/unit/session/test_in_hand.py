@@ -129,3 +129,12 @@ def test_once_it_is_closed_it_asks_nothing_and_still_knows_what_came_first() -> 
     them.come("a", "1 t.a 8")
     assert them.told(LOOK_MAX_S) == []
     assert (them.said, them.loop.waits, them.first()) == ([], False, "b")
+
+
+def test_what_the_client_says_itself_is_left_as_it_is() -> None:
+    them = hanging()
+    them.in_hand.says(uncounted=True)
+    them.in_hand.settled()
+    assert them.told(3 * LOOK_MAX_S) == []
+    them.in_hand.says(uncounted=False)
+    assert them.told(2 * LOOK_MAX_S) == ["a HELD t.* c uncounted=1"]

@@ -368,3 +368,20 @@ async def test_of_what_a_client_had_at_several_groups_only_the_message_that_came
     rig.says("OK 0\n")
     assert await asyncio.wait_for(rig.reader.read(), 10) == b""
     assert rig.written == (b"MSG x.b 1 1 9 - 1\nz\n" if end == "eof" else b"")
+
+
+async def test_what_a_client_has_said_to_be_uncounted_is_so_at_all_groups(of_groups: Rig) -> None:
+    """Its loss asked them which one counts, which took that back."""
+    rig = of_groups
+    rig.held_here = b"OK 1 x.a 3\n"
+    rig.take("SUB x.* c\n")
+    await rig.hears("SUB x.* c\n")
+    rig.says("OK 1\nMSG x.b 0 1 9 - 1\ny\n")
+    await rig.client_reads("OK 1\nMSG x.b 0 1 9 - 1\ny\n")
+    rig.take("HELD x.* c uncounted=1\n")
+    await rig.hears("HELD x.* c uncounted=1\n")
+    rig.says("OK 1 x.b 0\n")
+    await rig.client_reads("OK 2 x.a 3\n")
+    rig.passing.close()
+    await rig.hears("UNSUB x.* c uncounted=1\n")
+    assert rig.here_heard[-1] == "UNSUB x.* c uncounted=1\n"
