@@ -350,9 +350,8 @@ class Handler:
 
     def _ack(self, command: Ack) -> None:
         topic = self._broker.topic(command.topic)
-        channel = topic.channel(command.consumer)
-        self._deliveries.settles(channel)
-        count = channel.ack(command.ids)
+        self._deliveries.settles(topic.channel(command.consumer))
+        count = topic.ack(command.consumer, command.ids)
         if command.sync:
             self._stored(topic.flush_offsets, count=count)
         else:
