@@ -384,15 +384,16 @@ async def _defined(rigs: Groups) -> None:
         while not (found := (await client.describe("defined"))["consumers"]):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         assert [one["consumer"] for one in found] == ["billing"]
-        while not (parts := await _parts_of(client, "divided")):  # noqa: ASYNC110
+        while not _as_defined(parts := await _parts_of(client, "divided")):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-        while any(not part["consumers"] for part in parts) or parts[3]["settings"] != {"ttl": 7_200_000}:
-            await asyncio.sleep(0.05)
-            parts = await _parts_of(client, "divided")
         others = [part["settings"] for part in parts if part["topic"] != "divided#3"]
         assert others == [{"ttl": 3_600_000}] * 5
         of_a, of_b = (sorted(one for one in stored(rigs[each]) if one.startswith("divided#")) for each in (A, B))
         assert (len(of_a), len(of_b)) == (3, 3), "spread over both, whichever leader came first"
+
+
+def _as_defined(parts: list[dict[str, Any]]) -> bool:
+    return bool(parts) and all(part["consumers"] for part in parts) and parts[3]["settings"] == {"ttl": 7_200_000}
 
 
 async def _parts_of(client: Any, topic: str) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ partitioned topic is made at all groups by one of them, once all have a leader: 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Container, Mapping
 from dataclasses import replace
 from logging import ERROR, INFO
 
@@ -17,6 +17,7 @@ from toymq_py.config.definitions import Definitions
 from toymq_py.config.topic_definitions import CreateTopic
 from toymq_py.disk_errors import what_passes
 from toymq_py.errors import ConfigError, Moved, NameBusy, NoSuchTopic, PlacementUnknown, RequestError
+from toymq_py.names import DEAD_LETTERS, whole_name
 from toymq_py.partitions import PARTITIONS
 from toymq_py.runtime.definitions import apply_definitions, openable
 
@@ -35,6 +36,11 @@ def may_be_later(error: BaseException | None) -> bool:
     if isinstance(error, OSError):
         return what_passes(error) is not None
     return isinstance(error, RequestError) and (error.retryable or isinstance(error, NoSuchTopic))
+
+
+def _family(name: str) -> str:
+    """The partitioned topic of a name, be it that of a partition or of dead letters."""
+    return whole_name(name).removesuffix(DEAD_LETTERS)
 
 
 class GroupDefinitions:
@@ -60,6 +66,8 @@ class GroupDefinitions:
             try:
                 if await self._is_own(name):
                     own.append(name)
+                    if _family(name) in self._undivided:
+                        left.append(name)  # its partitions may be known, and not be made here yet
             except RequestError as error:
                 logger.info("%s: topic %s: %s", self._source, name, error)
                 left.append(name)
@@ -72,7 +80,7 @@ class GroupDefinitions:
                     await self._apply([name])
                 except ConfigError as error:
                     logger.error("%s: %s", self._source, error)  # noqa: TRY400 (one line)
-                    if may_be_later(error.__cause__):
+                    if may_be_later(error.__cause__) and name not in self._left:
                         self._left.append(name)
 
     async def run(self) -> None:
@@ -83,11 +91,16 @@ class GroupDefinitions:
             await self._divide_what_is_left()
             await self.apply()
 
-    async def _apply(self, names: Iterable[str]) -> None:
+    async def _apply(self, names: Collection[str]) -> None:
         """Raises: ConfigError."""
-        some = replace(self._wanted, topics={name: self._wanted.topics[name] for name in names})
-        for change in await apply_definitions(openable(some, self._broker), self._broker):
+        families = {_family(name) for name in names}
+        # A partition with settings of its own goes with the whole, which would give it those of all.
+        some = {name: one for name, one in self._wanted.topics.items() if name in names or self._has_part(name, families)}
+        for change in await apply_definitions(openable(replace(self._wanted, topics=some), self._broker), self._broker):
             logger.info("%s: %s", self._source, change)
+
+    def _has_part(self, name: str, families: Container[str]) -> bool:
+        return _family(name) in families and name in self._broker.topics
 
     async def _is_own(self, name: str) -> bool:
         """Whether this group has a topic; one that none has is placed. Raises: RequestError: that cannot be known now."""

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,9 @@ from toymq_py import partition_operations
 from toymq_py.cluster import group_definitions
 from toymq_py.cluster.group_definitions import GroupDefinitions
 from toymq_py.config.definitions import parse
+from toymq_py.config.topic_definitions import TopicDefinition
 from toymq_py.errors import BeingDeleted, BeingPlaced, DiskFull, Moved, NoSuchTopic, PlacementUnknown, RequestError, TopicExists
+from toymq_py.partitions import Partitioned
 from toymq_py.placement import Placement
 
 FILE = parse(
@@ -142,8 +145,8 @@ class Divider:
         await made
 
 
-def divided() -> tuple[BrokerRig, Places]:
-    rig, places = BrokerRig(), Places()
+def divided(max_topics: int = 100) -> tuple[BrokerRig, Places]:
+    rig, places = BrokerRig(max_topics=max_topics), Places()
     rig.broker.placement = places
     places.placed |= {"jobs#0", "jobs#1"}
     return rig, places
@@ -188,6 +191,34 @@ async def test_partitions_that_another_leader_makes_at_the_same_time_are_not_lef
     rig, _ = divided()
     await worked(rig, GroupDefinitions(DIVIDED, "defs.toml", rig.broker, Divider(rig, error)).run)
     assert [[one["consumer"] for one in topic.describe()["consumers"]] for topic in rig.broker.topics.values()] == [["c"]] * 2
+
+
+async def test_partitions_that_are_known_before_they_are_made_here_get_their_settings_and_consumers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another leader had them in etcd, and this group had not made its own: there was nothing to set, and that was all."""
+    monkeypatch.setattr(group_definitions, "AGAIN_S", 0.0)
+    rig, _ = divided()
+
+    async def divide(name: str, words: Mapping[str, str]) -> None:
+        if name not in rig.broker.partitioned.by_name:
+            rig.broker.partitioned.by_name[name] = Partitioned(name, 2, {"ttl": "5000"})
+            raise NoSuchTopic("jobs is being made: send it again in a moment")
+        await made(name, words)
+
+    made = Divider(rig)
+    await worked(rig, GroupDefinitions(DIVIDED, "defs.toml", rig.broker, divide).run)
+    assert [[one["consumer"] for one in topic.describe()["consumers"]] for topic in rig.broker.topics.values()] == [["c"]] * 2
+
+
+async def test_a_partition_keeps_its_own_settings_when_each_topic_is_applied_alone() -> None:
+    """As where another one is at fault. The whole, alone, gave it those of all."""
+    rig, _ = divided(max_topics=2)
+    await worked(rig, lambda: Divider(rig)("jobs", {"partitions": "2", "ttl": "5000"}))
+    own = {"jobs#1": TopicDefinition({"ttl": "9000"}, {})}
+    wanted = replace(DIVIDED, topics={**own, **DIVIDED.topics, "one-too-many": TopicDefinition({}, {})})
+    await worked(rig, GroupDefinitions(wanted, "defs.toml", rig.broker, Divider(rig)).apply)
+    assert [topic.settings.to_json() for topic in rig.broker.topics.values()] == [{"ttl": 5000}, {"ttl": 9000}]
 
 
 async def test_what_cannot_be_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
