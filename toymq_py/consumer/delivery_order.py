@@ -2,15 +2,28 @@
 
 Of what comes back without an answer one message counts an attempt: the one that the application most likely had. Within a topic
 that is the lowest id (ADR 0053). Of several topics it is in the one of the message that this lessee got before the others.
+
+An application that hangs for several leases loses what it hangs on with the first of them, and gets others in its place, which
+time out in its buffer while it still hangs. So lots of these are excused: four, then eight and so on, as one that never settles
+anything must come to an end. Belongs to the event loop.
 """
+
+from typing import Final
+
+EXCUSES_MIN: Final = 4
+EXCUSES_MAX: Final = 64
+"""Of time-outs in a row that would count, behind one that did."""
 
 
 class DeliveryOrder:
     """Of one lessee. A turn is a stretch of deliveries from one table, with none of another between them; turns ascend."""
 
-    __slots__ = ("_newest", "_turn", "_turns")
+    __slots__ = ("_excused", "_excuses", "_hangs_in", "_hangs_on", "_newest", "_turn", "_turns")
 
     def __init__(self) -> None:
+        self._excuses = self._excused = 0
+        self._hangs_in: object = None
+        self._hangs_on = 0
         self._turn = 0
         self._newest: object = None
         self._turns: dict[int, tuple[object, int]] = {}  # those with messages, oldest first: whose they are, and how many
@@ -39,7 +52,22 @@ class DeliveryOrder:
         """The table of the message that was delivered before the others, of the turns from ``since`` on."""
         return next((table for turn, (table, _) in self._turns.items() if turn >= since), None)
 
-    def timed_out(self) -> int:
-        """A time-out has counted: what is delivered from now on is not behind that message. Returns: its first turn."""
-        self._newest = None
+    @property
+    def next_turn(self) -> int:
         return self._turn + 1
+
+    def hangs(self) -> None:
+        """The first lease of a lessee that worked has ended."""
+        self._excuses = self._excused = 0
+
+    def timed_out(self, table: object, msg_id: int) -> bool:
+        """A time-out of this message would count, and what is delivered from now on is not behind it. Returns: whether it
+        counts."""
+        self._newest = None
+        if self._excused < self._excuses and not (self._hangs_in is table and self._hangs_on == msg_id):
+            self._excused += 1
+            return False
+        self._excuses = min(2 * self._excuses, EXCUSES_MAX) or EXCUSES_MIN
+        self._excused = 0
+        self._hangs_in, self._hangs_on = table, msg_id
+        return True

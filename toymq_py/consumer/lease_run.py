@@ -105,12 +105,20 @@ class Lessee:
         counts nothing."""
         return not (self.uncounted or (self.late and run.turn < self.mark)) and self.counts_in(table)
 
-    def timed_out(self) -> None:
-        """A time-out has counted."""
+    def timed_out(self, table: object, msg_id: int, counts: bool) -> bool:
+        """Leases of it have ended by their deadline, the lowest that of this message. ``counts``: it would count an attempt.
+        Returns: whether it does."""
+        if self.order is not None and not self.late:
+            self.order.hangs()
+        self.late = True
+        if not counts:
+            return False
         if self.order is None:
             self.mark += 1
-        else:
-            self.mark = self.order.timed_out()
+            return True
+        counts = self.order.timed_out(table, msg_id)
+        self.mark = self.order.next_turn
+        return counts
 
     def on_capacity(self) -> None:
         """Called by the channel when there is room after ``wants_room``."""

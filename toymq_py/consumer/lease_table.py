@@ -249,11 +249,7 @@ class LeaseTable(RunList):
         while (run := self._deadlines.top()) is not None and run.deadline <= now:
             due.append(run)
             self._deadlines.pop()
-        late = [run.owner for run in due if run.owner is not None]
-        for owner in self._return(due):
-            owner.timed_out()
-        for owner in late:
-            owner.late = True
+        self._return(due)
         return bool(due)
 
     # -- dead letters
@@ -395,10 +391,9 @@ class LeaseTable(RunList):
         self._firsts.insert(i + 1, at)
         self._enqueue(rest)
 
-    def _return(self, changed: list[LeaseRun], *, gone: bool = False) -> list[Lessee]:
+    def _return(self, changed: list[LeaseRun], *, gone: bool = False) -> None:
         """Make timed runs READY: a few by looking each up, many with one pass. Of a lessee's leases that end without an answer
-        only the lowest id that it holds counts as attempted, if ``Lessee.counts`` says so. Returns: whose lowest counted."""
-        counted: list[Lessee] = []
+        only the lowest id that it holds counts as attempted, if ``Lessee.counts`` and ``timed_out`` say so."""
         lowest = lowest_run_by_lessee(changed)
         kept = {owner: owner.inflight for owner in lowest}
         for run in changed:
@@ -408,10 +403,10 @@ class LeaseTable(RunList):
                     run.spare()
         for owner, run in lowest.items():
             i = self._index(run.first)
-            if (kept[owner] and self._holds_below(owner, i)) or (gone and owner.late) or not owner.counts(self, run):
+            counts = not (kept[owner] and self._holds_below(owner, i)) and owner.counts(self, run)
+            if not (counts and not owner.late if gone else owner.timed_out(self, run.first, counts)):
                 run.spare()
                 continue
-            counted.append(owner)
             if run.last > run.first:
                 self._split(i, run.first + 1)
                 self._runs[i + 1].spare()
@@ -424,7 +419,6 @@ class LeaseTable(RunList):
             for run in changed:
                 i = self._index(run.first)  # of what has absorbed it, when it is already gone
                 self._settle(i, i + 1)
-        return counted
 
     def _to_ready(self, run: LeaseRun) -> bool:
         """Make a timed run READY, or HELD when it is out of attempts. Assumes that ``_settle`` follows and gives it its heap

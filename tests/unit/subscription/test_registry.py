@@ -2,7 +2,7 @@
 
 import errno
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from itertools import islice
 
@@ -156,6 +156,51 @@ def test_poison_among_ten_handlers_comes_to_an_end_while_messages_keep_coming(po
     letters = {name: topic.log.committed_id for name, topic in rig.broker.topics.items() if name.endswith(".dlq")}
     assert letters == {f"{poison[0]}.dlq": 1}
     assert losses <= 4 * 4, "some count a healthy message, until what was lost twice comes alone"
+
+
+def work_and_hang(rig: BrokerRig, poisons: set[tuple[str, int]], leases: int) -> bool:
+    """A worker that takes as it has room, and hangs for some leases on poison: the first three messages that one handles.
+    Returns: whether it did."""
+    session, held = rig.follow("a.*", window=1000), deque[tuple[str, int]]()
+    while True:
+        while (one := session.take(TAKE_BYTES)) is not None:
+            held += [(one.topic, msg_id) for first, last in one.ranges() for msg_id in range(first, last + 1)]
+        if not held:
+            return False
+        if len(poisons) < 3:
+            poisons.add(held[0])
+        if held[0] in poisons:
+            break
+        topic, msg_id = held.popleft()
+        rig.ack(topic, msg_id, msg_id, flush=False)
+    for _ in range(leases):
+        rig.advance(31)
+        while session.take(TAKE_BYTES) is not None:
+            pass
+    session.close()
+    return True
+
+
+@pytest.mark.parametrize("leases", [1, 2, 4])
+@pytest.mark.parametrize("deaths", [0, 1, 2])
+def test_what_comes_to_a_worker_that_hangs_for_several_leases_does_not_die_with_its_poison(leases: int, deaths: int) -> None:
+    """Found by an attack: of what came into the window that the first lease freed, each further one counted a message."""
+    rig = BrokerRig(max_attempts=3)
+    topics = [f"a.{number}" for number in range(8)]
+    for topic in topics:
+        rig.publish(topic, *[b"x"] * 5)
+    for _ in range(deaths):
+        session = rig.follow("a.*", window=1000)
+        while session.take(TAKE_BYTES) is not None:
+            pass
+        session.close()
+    poisons, hangs = set[tuple[str, int]](), 0
+    while work_and_hang(rig, poisons, leases):
+        hangs += 1
+    letters = Counter({name: topic.log.committed_id for name, topic in rig.broker.topics.items() if name.endswith(".dlq")})
+    assert letters == Counter(f"{topic}.dlq" for topic, _ in poisons)
+    assert hangs <= 3 * 3
+    assert not any(rig.broker.topic(topic).describe()["consumers"][0]["backlog"] for topic in topics)
 
 
 def test_a_topic_of_a_pattern_that_is_deleted_leaves_the_others_counting() -> None:
