@@ -68,7 +68,8 @@ class KeyedMachine(SharedMachine):
             topic, msg_id = chosen
             assert self.rig.broker.topic(topic).nack("c", [(msg_id, msg_id)], None, dead=True) == 1
             self.rig.advance(0)
-            self.rows[chosen].acked, self.rows[chosen].holder = True, None
+            self.rows[chosen].settle()
+            self.rows[chosen].acked = True
             self.seen["rejected"] += 1
 
     @rule()

@@ -189,8 +189,7 @@ class LeaseRun:
         return self.last + 1 - self.first
 
     def answered(self) -> None:
-        """A client settles it. Its lessee, if it has one, works."""
-        self.losses = 0
+        """A client settles it, or a part of it. Its lessee, if it has one, works."""
         if self.owner is not None and self.state is INFLIGHT:
             self.owner.late = False
 

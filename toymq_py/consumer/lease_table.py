@@ -224,6 +224,7 @@ class LeaseTable(RunList):
             postponed += run.last + 1 - run.first
             delay = delay_s(run.attempt)
             run.answered()
+            run.losses = 0
             if self._to_ready(run) and delay > 0:
                 self._totals[READY] -= run.last + 1 - run.first
                 self._totals[DELAYED] += run.last + 1 - run.first
@@ -262,6 +263,7 @@ class LeaseTable(RunList):
             run.answered()
             self._discount(run, messages)
             self._to_held(run)
+            run.losses = 0
             run.reason = REJECTED
         self._settle(i, j)
         return given_up

@@ -196,6 +196,19 @@ def test_what_sessions_had_in_hand_again_and_again_is_suspect_until_it_is_answer
     assert suspects(table, 8) == [2, 3]
 
 
+def test_an_ack_of_some_that_wait_says_nothing_about_their_neighbours() -> None:
+    table, session = LeaseTable(), Lessee(9)
+    session.order = DeliveryOrder()
+    table.lease(session, 0, 3, 30.0)
+    table.release(session)
+    while table.take_ready(session, 8, 30.0):
+        pass
+    table.release(session)
+    assert [(run.first, run.last) for run in table] == [(0, 0), (1, 3)]
+    table.remove(2, 2, DELIVERED)
+    assert suspects(table, 4) == [0, 1, 3]
+
+
 def test_what_a_session_of_one_topic_had_and_what_ends_by_its_time_is_not_suspect() -> None:
     """There the lowest counts; and a window that takes longer than its leases is no reason to doubt it."""
     for order in (None, DeliveryOrder()):
