@@ -73,6 +73,17 @@ class SingleSessions(RuleBasedStateMachine):
         for held in self.held.values():
             held.clear()
 
+    @rule(seconds=st.sampled_from([5, 20]))
+    def be_slow(self, seconds: int) -> None:
+        """Some leases end. A handler asks before each message whether it has it still (TOUCH), and drops it where not."""
+        self.rig.advance(seconds)
+        for session, held in self.held.items():
+            has = {
+                (name, msg_id) for name in TOPICS if (channel := self.rig.broker.topic(name).channels.get("c")) is not None
+                for first, last in channel.consumer.inflight_to(session) for msg_id in range(first, last + 1)
+            }  # fmt: skip
+            held[:] = [each for each in held if each in has]
+
     @precondition(lambda self: self.sessions)
     @rule(at=st.integers(0, SESSIONS_MAX))
     def pause_or_resume(self, at: int) -> None:

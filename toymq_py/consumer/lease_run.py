@@ -76,13 +76,16 @@ class Lessee:
     ``active``: of how many topics it is the active one, with mode=single (ADR 0186). ``settles``: it settles
     what it takes at once, for good, and so takes from a consumer that has as many unacked messages as it may (ADR 0234).
     ``order``: in which order it got what it holds, where it takes from several topics; None of one topic (ADR 0256).
-    ``mark``: what was delivered before the last time-out that counted has a lower turn.
+    ``mark``: what was delivered before the last time-out that counted has a lower turn. ``expired``: the lowest message, of
+    its topic, whose lease was the last to end by its deadline.
     """
 
-    __slots__ = ("active", "inflight", "late", "mark", "number", "order", "settles", "uncounted", "wants_room", "window")
+    __slots__ = ("active", "expired", "inflight", "late", "mark", "number", "order", "settles", "uncounted", "wants_room",
+                 "window")  # fmt: skip
 
     def __init__(self, window: int) -> None:
         self.active = 0
+        self.expired = 0
         self.inflight = 0
         self.late = False
         self.mark = 0
@@ -110,7 +113,7 @@ class Lessee:
         Returns: whether it does."""
         if self.order is not None and not self.late:
             self.order.hangs()
-        self.late = True
+        self.late, self.expired = True, msg_id
         if not counts:
             return False
         if self.order is None:

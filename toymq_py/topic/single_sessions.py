@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import Protocol, Self, TypeVar
 
-from toymq_py.consumer import Consumer
+from toymq_py.consumer import Consumer, Lessee
 from toymq_py.topic.deliverer import ChannelContext
 from toymq_py.topic.single_active import Session, SingleActive
 
@@ -82,10 +82,17 @@ class SingleSessions(SingleActive[S]):
         held = 0 if active is None else active.lessee.inflight
         ended = self._consumer.tick(now)
         if active is not None and active.lessee.late:
-            lost = active.lessee.inflight < held
+            if lost := active.lessee.inflight < held:
+                self._take_what_is_behind(active.lessee)
             if lost or (self._available() and not self._consumer.inflight_to(active.lessee)):
                 self._pass_on(active, in_turn=lost or now >= self._until_s)
         return ended
+
+    def _take_what_is_behind(self, lessee: Lessee) -> None:
+        """A lease has ended by its deadline. What is behind that message comes again behind it."""
+        behind = lessee.expired + 1
+        ranges = [(max(first, behind), last) for first, last in self._consumer.inflight_to(lessee) if last >= behind]
+        self._consumer.return_uncounted(ranges)
 
     def _pass_on(self, active: S, *, in_turn: bool) -> None:
         if self.hand_over(self._attached, in_turn=in_turn):
