@@ -145,6 +145,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         for first, last in ranges:
             for row in self.model.pick(first, last, "inflight"):
                 rest = POLICY.backoff_s(row.attempt) if delay is None else delay
+                self.model.settle(row)
                 self.model.return_(row)
                 if row.state != "held" and rest:
                     row.become("delayed", None, self.now + rest)
@@ -158,6 +159,7 @@ class ConsumerMachine(RuleBasedStateMachine):
             for row in self.model.pick(first, last, "inflight", "ready", "delayed"):
                 if not row.attempt:
                     continue
+                self.model.settle(row)
                 row.become("held")
                 row.reason = "rejected"
                 want += 1
@@ -219,10 +221,11 @@ class ConsumerMachine(RuleBasedStateMachine):
     @rule(owner=owners)
     def release(self, owner: Lessee) -> None:
         mine = [r for r in self.model.pick(0, SPAN - 1, "inflight") if r.owner == owner]
-        if not owner.late:
+        late = owner in self.model.late
+        if not late:
             self.model.count_lowest(mine)
         for row in mine:
-            if owner.late:  # what it hung on has counted
+            if late:  # what it hung on has counted
                 row.spare()
             self.model.return_(row)
         assert self.real.release(owner) == len(mine)
@@ -271,7 +274,7 @@ class ConsumerMachine(RuleBasedStateMachine):
     def seek(self, to: int, really: bool) -> None:
         if not really:
             return
-        self.model = Model(to, SPAN, self.model.rows, max_attempts=self.model.max_attempts)
+        self.model = Model(to, SPAN, self.model.rows, max_attempts=self.model.max_attempts, late=self.model.late)
         self.real.seek(self.base + to, 2)
         assert not self.real.has_acked
 

@@ -12,9 +12,10 @@ class Row:
     attempt: int = 0
     spared: bool = False  # uncounted, but delivered
     reason: str = "max-attempts"
+    behind: bool = False  # its owner had it when a time-out of another one counted
 
     def become(self, state: str, owner: object = None, deadline: float = 0.0) -> None:
-        self.state, self.owner, self.deadline = state, owner, deadline
+        self.state, self.owner, self.deadline, self.behind = state, owner, deadline, False
 
     def spare(self) -> None:
         self.attempt -= 1
@@ -28,6 +29,8 @@ class Model:
     rows: dict[int, Row] = field(default_factory=dict)
     max_attempts: int = 0
     maybe_below: int = 0
+    late: set[object] = field(default_factory=set)
+    """Owners that let a lease end, and have settled nothing since."""
 
     def __post_init__(self) -> None:
         before = self.rows
@@ -55,8 +58,14 @@ class Model:
         if not any(self.rows[i].scheduled for i in range(first, limit)):
             got += [r for r in self.pick(first, limit - 1, "fresh", "ready", "inflight", "delayed") if r not in got]
         for row in got:
+            self.settle(row)
             row.become("acked")
         return len(got)
+
+    def settle(self, row: Row) -> None:
+        """Its owner answers."""
+        if row.state == "inflight":
+            self.late.discard(row.owner)
 
     def skip(self, first: int, last: int) -> int:
         got = self.pick(first, last, "fresh", "ready", "inflight", "delayed", "held")
@@ -67,20 +76,29 @@ class Model:
     def tick(self, now: float) -> bool:
         rows = [r for r in self.rows.values() if r.state in ("inflight", "delayed")]
         due = [row for row in rows if row.deadline <= now]
-        self.count_lowest(due)
+        counted = self.count_lowest(due)
+        self.late |= {row.owner for row in due if row.state == "inflight"}
         for row in due:
             self.return_(row)
+        for row in rows:
+            row.behind = row.behind or (row.owner in counted)
         return bool(due)
 
-    def count_lowest(self, rows: list[Row]) -> None:
-        """Of what comes back from one owner without a word, only the lowest id that it holds counts."""
+    def count_lowest(self, rows: list[Row]) -> set[object]:
+        """Of what comes back from one owner without a word, only the lowest id that it holds counts; nothing of what it had
+        behind one that has counted, until it settles something. Returns: of which owners one counts."""
         lowest: dict[int, Row] = {}
         for row in self.rows.values():
             if row.state == "inflight":
                 lowest.setdefault(id(row.owner), row)
+        counted = set[object]()
         for row in rows:
-            if row.state == "inflight" and lowest[id(row.owner)] is not row:
-                row.spare()
+            if row.state == "inflight":
+                if lowest[id(row.owner)] is row and not (row.behind and row.owner in self.late):
+                    counted.add(row.owner)
+                else:
+                    row.spare()
+        return counted
 
     def restart(self) -> None:
         self.count_lowest(list(self.rows.values()))
