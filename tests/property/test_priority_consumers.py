@@ -51,9 +51,9 @@ class PriorityMachine(SharedMachine):
             self.rig.loop.drain()
 
     def is_looking_ahead(self) -> bool:
-        """A long look goes on in the next turn; what is published meanwhile is seen by the one behind it."""
+        """A long look, or the take behind it, goes on in the next turn; what is published meanwhile is for the one after."""
         lanes = [topic.consumers["c"].lanes for topic in self.rig.broker.topics.values() if "c" in topic.consumers]
-        return any(isinstance(one, PriorityLanes) and one.goal > one.scanned for one in lanes)
+        return any(isinstance(one, PriorityLanes) and one.goal for one in lanes)
 
     def check_delivery(self, topic: str, msg_id: int) -> None:
         order = [

@@ -349,7 +349,7 @@ class SharedMachine(RuleBasedStateMachine):
         consumers = [topic.consumers["c"] for topic in self.rig.broker.topics.values() if "c" in topic.consumers]
         if isinstance(worker.hold, Subscription):
             return False
-        return worker.hold._alone or any(consumer.is_suspect for consumer in consumers)
+        return worker.hold._alone or any(consumer.is_suspect(consumer.first_ready()) for consumer in consumers)
 
     # -- what always holds
 

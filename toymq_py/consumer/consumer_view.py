@@ -96,11 +96,9 @@ class ConsumerView:
                 return from_id, self._scheduled.next_in(from_id, gap[1] + 1) - 1
         return None
 
-    @property
-    def is_suspect(self) -> bool:
-        """Whether what is delivered next came back without an answer again and again."""
-        first = self._runs.first_ready()
-        run = None if first is None else self._runs.run_of(first)
+    def is_suspect(self, msg_id: int | None) -> bool:
+        """Whether a message, or None, came back without an answer again and again."""
+        run = None if msg_id is None else self._runs.run_of(msg_id)
         return run is not None and run.is_suspect
 
     def first_ready(self) -> int | None:

@@ -266,7 +266,8 @@ class PatternSubscription(MultiSubscription):
         hungry = self._takeable
         while hungry:
             room, part = self.window - self.inflight, next(iter(hungry))
-            is_suspect = part.channel.consumer.is_suspect
+            consumer = part.channel.consumer
+            is_suspect = consumer.is_suspect(consumer.first_ready())
             if room <= 0 or (self.inflight and (is_suspect or self._alone) and self._keeps_apart(part)):
                 if is_suspect:
                     part.channel.held_up[part] = None
@@ -275,8 +276,6 @@ class PatternSubscription(MultiSubscription):
                 return None
             self._next_takeable()
             self._alone, self._apart_until_s = is_suspect, 0.0
-            if is_suspect:
-                room = 1
             try:
                 delivery = part.take_some(room, max_bytes)
             except OSError:

@@ -50,11 +50,6 @@ class Taking:
         max_count, max_bytes = self._max_count, self._max_bytes
         while takeable and max_count > 0 and max_bytes > 0:
             part = next_takeable()
-            if several and part.channel.consumer.is_suspect:
-                if taken:
-                    again.append(part)
-                    break
-                max_count = 1
             try:
                 delivery = take(part, max_count, max_bytes)
             except OSError:
@@ -65,12 +60,13 @@ class Taking:
                 break
             if delivery is None:
                 continue
-            if taken and delivery.size > max_bytes:
+            is_suspect = several and part.channel.consumer.is_suspect(delivery.first_id)
+            if taken and (is_suspect or delivery.size > max_bytes):
                 delivery.unsend()  # one message, which comes alone the next time
                 again.append(part)
                 break
             taken.append(delivery)
-            max_count -= len(delivery)
+            max_count = 0 if is_suspect else max_count - len(delivery)
             max_bytes -= delivery.size + RECORD_COST_BYTES * len(delivery)
             if shared or part.channel.takers > 1:
                 again.append(part)

@@ -199,9 +199,10 @@ class Deliverer:
     def _take_again(
         self, lessee: Lessee, room: int, max_bytes: int, deadline: float, now: float
     ) -> LeasedRows | None:
-        """Lease the lowest messages that wait for redelivery."""
+        """Lease the lowest messages that wait for redelivery; of several topics (ADR 0265) one, if it is suspect."""
         consumer = self._consumer
-        ((first, last, attempt),) = consumer.take_ready(lessee, min(room, 256), deadline, max_runs=1, now=now)
+        most = 1 if lessee.order is not None and consumer.is_suspect(consumer.first_ready()) else min(room, 256)
+        ((first, last, attempt),) = consumer.take_ready(lessee, most, deadline, max_runs=1, now=now)
         try:
             run, start, next_id = self._log.read(first, last - first + 1, min(max_bytes, READ_BYTES))
         except OSError:
