@@ -84,7 +84,7 @@ class PriorityMachine(SharedMachine):
 @pytest.mark.hypothesis
 def test_workers_of_a_consumer_with_priorities() -> None:
     PriorityMachine.seen.clear()
-    bounded = settings(max_examples=examples(100), stateful_step_count=40, derandomize=True, deadline=None, database=None)
+    bounded = settings(max_examples=examples(140), stateful_step_count=40, derandomize=True, deadline=None, database=None)
     run_state_machine_as_test(PriorityMachine, settings=bounded)
     rare = {what: n for what, n in PriorityMachine.seen.items() if n < examples(2)}
     assert len(PriorityMachine.seen) == 10, f"expected all ten, saw {PriorityMachine.seen}"
