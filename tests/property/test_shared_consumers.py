@@ -299,6 +299,8 @@ class SharedMachine(RuleBasedStateMachine):
         self.seen["expired"] += len(due)
         for key in due:  # all in one tick
             self.rows[key].lose(counts=key in would and key not in excused)
+        for row in self.rows.values():
+            row.behind = row.behind and not (row.holder in late and row.holder is not None and not row.holder.late)
         for worker in late:
             assert worker is not None
             worker.late = True

@@ -77,7 +77,10 @@ class Model:
         rows = [r for r in self.rows.values() if r.state in ("inflight", "delayed")]
         due = [row for row in rows if row.deadline <= now]
         counted = self.count_lowest(due)
-        self.late |= {row.owner for row in due if row.state == "inflight"}
+        owners = {row.owner for row in due if row.state == "inflight"}
+        for row in rows:
+            row.behind = row.behind and row.owner not in owners - self.late
+        self.late |= owners
         for row in due:
             self.return_(row)
         for row in rows:

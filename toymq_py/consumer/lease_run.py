@@ -76,12 +76,13 @@ class Lessee:
     ``active``: of how many topics it is the active one, with mode=single (ADR 0186). ``settles``: it settles
     what it takes at once, for good, and so takes from a consumer that has as many unacked messages as it may (ADR 0234).
     ``order``: in which order it got what it holds, where it takes from several topics; None of one topic (ADR 0256).
-    ``mark``: what was delivered before the last time-out that counted has a lower turn. ``expired``: the lowest message, of
+    ``mark``: what was delivered before the last time-out that counted, since it hangs, has a lower turn. ``turn``: that of what
+    it gets now, where it takes from one topic. ``expired``: the lowest message, of
     its topic, whose lease was the last to end by its deadline.
     """
 
-    __slots__ = ("active", "expired", "inflight", "late", "mark", "number", "order", "settles", "uncounted", "wants_room",
-                 "window")  # fmt: skip
+    __slots__ = ("active", "expired", "inflight", "late", "mark", "number", "order", "settles", "turn", "uncounted",
+                 "wants_room", "window")  # fmt: skip
 
     def __init__(self, window: int) -> None:
         self.active = 0
@@ -92,6 +93,7 @@ class Lessee:
         self.number = 0
         self.order: DeliveryOrder | None = None
         self.settles = False
+        self.turn = 0
         self.uncounted = False
         self.wants_room = False
         self.window = window
@@ -111,13 +113,16 @@ class Lessee:
     def timed_out(self, table: object, msg_id: int, counts: bool) -> bool:
         """Leases of it have ended by their deadline, the lowest that of this message. ``counts``: it would count an attempt.
         Returns: whether it does."""
-        if self.order is not None and not self.late:
-            self.order.hangs()
+        if not self.late:
+            self.mark = 0
+            if self.order is not None:
+                self.order.hangs()
         self.late, self.expired = True, msg_id
         if not counts:
             return False
         if self.order is None:
-            self.mark += 1
+            self.turn += 1
+            self.mark = self.turn
             return True
         counts = self.order.timed_out(table, msg_id)
         self.mark = self.order.next_turn
@@ -139,7 +144,7 @@ class LeaseRun:
     were given back uncounted, ``spared`` when one of those had been written (ADR 0053). ``delivered``
     spans them in time, those of all ids that were merged; None when it is not known. ``losses``: how often
     they came back without an answer, at most ``LOSSES_MIN``. ``turn``: in the
-    owner's ``DeliveryOrder``, else its ``mark``. ``reason`` is why it is HELD. ``ticket`` names the one heap
+    owner's ``DeliveryOrder``, else its ``turn``. ``reason`` is why it is HELD. ``ticket`` names the one heap
     entry that stands for this run; None when there is none (yet, or any more).
     """
 

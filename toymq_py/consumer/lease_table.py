@@ -479,7 +479,7 @@ class LeaseTable(RunList):
         """Returns: the turn of the delivery."""
         self._totals[INFLIGHT] += messages
         owner.inflight += messages
-        return owner.mark if owner.order is None else owner.order.delivered(self, messages)
+        return owner.turn if owner.order is None else owner.order.delivered(self, messages)
 
     def _discount(self, run: LeaseRun, messages: int) -> None:
         self._totals[run.state] -= messages
