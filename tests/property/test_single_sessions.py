@@ -88,7 +88,7 @@ class SingleSessions(RuleBasedStateMachine):
     @rule(at=st.integers(0, SESSIONS_MAX))
     def pause_or_resume(self, at: int) -> None:
         session = self.sessions[at % len(self.sessions)]
-        session.paused = not session.paused
+        session.pause(not session.paused)
 
     @invariant()
     def one_session_holds_a_topic(self) -> None:
@@ -125,7 +125,7 @@ class SingleSessions(RuleBasedStateMachine):
             self.leave(0)
         self.rig.advance(31)
         self.held[self.sessions[0]] = []
-        self.sessions[0].paused = False
+        self.sessions[0].pause(False)
         for _ in range(200):
             self.take(0)
             self.ack(0, 100)

@@ -88,7 +88,8 @@ class Deliveries:
     def add(self, subscription: AnySubscription) -> None:
         """Add a subscription, which delivers nothing before ``released``."""
         self.by_name[subscription.name] = subscription
-        subscription.paused = self.paused
+        if self.paused:
+            subscription.pause(True)
         self._unconfirmed[subscription] = None
 
     def subscribed(self, name: str, other: str, consumer: str) -> AnySubscription:
@@ -137,7 +138,7 @@ class Deliveries:
         """PAUSE and RESUME."""
         self.paused = paused
         for subscription in self.by_name.values():
-            subscription.paused = paused
+            subscription.pause(paused)
         if paused:
             self._wake_others()
 

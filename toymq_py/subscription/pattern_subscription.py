@@ -207,7 +207,7 @@ class PatternSubscription(MultiSubscription):
     ``wake`` and ``ended`` are as in ``Subscription``; ``ended`` gets the name that was lost, one topic's or the pattern's.
     """
 
-    __slots__ = ("_alone", "_apart_until_s", "_ended", "_paused", "_wake")
+    __slots__ = ("_alone", "_apart_until_s", "_ended", "_wake", "paused")
 
     def __init__(
         self,
@@ -229,22 +229,17 @@ class PatternSubscription(MultiSubscription):
         self._apart_until_s = 0.0  # so long nothing comes beside that, or it waits for that; 0: there is no such thing
         self._wake = wake
         self._ended = ended
-        self._paused = False
+        self.paused = False
 
-    @property
-    def paused(self) -> bool:
-        """Its session holds its deliveries (PAUSE)."""
-        return self._paused
-
-    @paused.setter
-    def paused(self, paused: bool) -> None:
-        """Whether its session holds deliveries back (PAUSE)."""
-        self._paused = paused
+    def pause(self, paused: bool) -> None:
+        """Its session holds its deliveries (PAUSE), or goes on."""
+        self.paused = paused
         for part in self.parts.values():
-            part.paused = paused
+            part.pause(paused)
 
     def _on_part_added(self, part: Subscription) -> None:
-        part.paused = self._paused
+        if self.paused:
+            part.pause(True)
 
     def on_messages(self) -> bool:
         if self.inflight >= self.window:

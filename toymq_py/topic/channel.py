@@ -74,11 +74,8 @@ class Subscription(Lessee):
         self, channel: "Channel", *, mode: Mode | None, window: int, visibility_s: float | None,
         wake: Callable[["Subscription"], bool], ended: Callable[["Subscription", str], None], lessee: Lessee | None = None,
     ) -> None:  # fmt: skip
-        """
-        Args:
-            mode: None for a poll, whose leases end by their deadline alone.
-            lessee: the owner of the leases, with the window that counts; by default the subscription.
-        """
+        """``mode``: None for a poll, whose leases end by their deadline alone. ``lessee``: the owner of the leases, with the
+        window that counts; by default the subscription."""
         Lessee.__init__(self, window)
         self.channel = channel
         self.mode = mode
@@ -87,9 +84,15 @@ class Subscription(Lessee):
         self.ended = ended
         self.lessee: Lessee = lessee or self
         self.closed = False
-        self.paused = False  # its session holds its deliveries (PAUSE)
+        self.paused = False  # see ``pause``
 
     pattern: ClassVar[TopicPattern | None] = None
+
+    def pause(self, paused: bool) -> None:
+        """Its session holds its deliveries (PAUSE), or goes on."""
+        self.paused = paused
+        if self.channel.single is not None:
+            self.channel.single.paused(self)
 
     @property
     def name(self) -> str:
@@ -110,10 +113,7 @@ class Subscription(Lessee):
 
     def take(self, max_bytes: int, max_count: int | None = None) -> Delivery | None:
         """Lease the next messages, redeliveries first; None when there are none or the window is full. With other takers it
-        leases its share of what is ready, and one message at least.
-
-        Raises: OSError when the log cannot be read.
-        """
+        leases its share of what is ready, and one message at least. Raises: OSError when the log cannot be read."""
         lessee = self.lessee
         room = lessee.window - lessee.inflight
         if room <= 0 and not self.closed:

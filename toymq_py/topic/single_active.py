@@ -35,7 +35,7 @@ class SingleActive(Generic[S]):
         elsewhere, at other workers and groups, are not known here, and each would favour the oldest one (ADR 0201)."""
         self.active: S | None = None
         self.heir: S | None = None
-        self._hung: dict[S, None] = {}  # each has lost the topic, and settled nothing since
+        self._hung: dict[S, None] = {}  # each has lost the topic as it hung, or was paused
         self._turn = turn
 
     @property
@@ -45,25 +45,25 @@ class SingleActive(Generic[S]):
 
     def joined(self, session: S, attached: Collection[S]) -> None:
         """A session is attached: it is active where no other one is, and takes over from one that has more than its share of
-        what all that are ``attached`` have, this one among them, or hangs."""
+        what all that are ``attached`` have, this one among them, or that hangs or is paused."""
         if self.active is None:
             self.active = session
             session.lessee.active += 1
-        elif self.heir is None and not session.lessee.late and (
-            self.active.lessee.late or self._is_owed(session.lessee.active, self.active.lessee.active, attached)
+        elif self.heir is None and session is not self.active and self._is_able(session) and (
+            not self._is_able(self.active) or self._is_owed(session.lessee.active, self.active.lessee.active, attached)
         ):
             self._inherit(self.active, session)
 
     def _inherit(self, active: S, heir: S) -> None:
-        if active.lessee.late:
+        if not self._is_able(active):
             self._hung[active] = None
         self.heir = heir
         active.lessee.active -= 1
         heir.lessee.active += 1
 
     def hand_over(self, attached: Iterable[S], *, in_turn: bool) -> bool:
-        """The active session hangs: one that does not takes over, as where it had gone; where all do, the next one ``in_turn``.
-        None that is paused does. Returns: whether there is a new heir."""
+        """The active session hangs or is paused: another one takes over, as where it had gone; where all hang, the next one
+        ``in_turn``. None that is paused does. Returns: whether there is a new heir."""
         if self.active is None or self.heir is not None:
             return False
         sessions = list(attached)
@@ -89,8 +89,8 @@ class SingleActive(Generic[S]):
         return self._turn % len(shares) == len(shares) - 1
 
     def readmit(self, attached: Collection[S]) -> None:
-        """Give one that lost the topic as it hung, and has settled something since, its share, as to one that comes."""
-        session = None if self.heir is not None else next((each for each in self._hung if not each.lessee.late), None)
+        """Give one that lost the topic as it hung or was paused, and does or is no more, its share, as to one that comes."""
+        session = None if self.heir is not None else next(filter(self._is_able, self._hung), None)
         if session is not None:
             del self._hung[session]
             self.joined(session, attached)
@@ -125,8 +125,11 @@ class SingleActive(Generic[S]):
         return self.active
 
     @staticmethod
-    def _able(sessions: Iterable[S]) -> list[S]:
-        return [each for each in sessions if not (each.lessee.late or each.paused)]
+    def _is_able(session: S) -> bool:
+        return not (session.lessee.late or session.paused)
+
+    def _able(self, sessions: Iterable[S]) -> list[S]:
+        return list(filter(self._is_able, sessions))
 
     def _fewest(self, sessions: list[S]) -> S | None:
         fewest = min((each.lessee.active for each in sessions), default=0)

@@ -58,6 +58,16 @@ class SingleSessions(SingleActive[S]):
             self.readmit(self._attached)
         self._begin(self.settle(self._consumer.inflight_to))
 
+    def paused(self, session: S) -> None:
+        """PAUSE, or RESUME: what it has of this topic is settled first, and another one gets what comes then."""
+        if session.paused:
+            if session is self.taker:
+                self._pass_on(session, in_turn=False)
+        elif session in self._hung:
+            self.look()
+        else:
+            self.came(session)
+
     def wake(self) -> None:
         """There are messages."""
         if self.taker in self._idle:

@@ -191,9 +191,9 @@ def test_describe_tells_mode_sessions_and_whether_all_are_paused() -> None:
     rig.publish("t", b"x", b"x", b"x")
     first.take(TAKE_BYTES)
     assert described(rig) == {"mode": "shared", "sessions": 2, "paused": False, "inflight": 1, "ready": 2}
-    first.paused = True
+    first.pause(True)
     assert described(rig)["paused"] is False
-    second.paused = True
+    second.pause(True)
     assert described(rig)["paused"] is True
     first.close()
     second.close()

@@ -151,17 +151,39 @@ def test_where_all_hang_one_that_takes_something_has_the_time_of_its_lease() -> 
 def test_a_paused_one_loses_what_times_out_and_gets_nothing_of_one_that_hangs() -> None:
     rig = rig_with(2)
     first, second = (rig.follow("t.*", mode="single") for _ in range(2))
-    first.paused = True
-    assert len(rig.take(second)) == 1
+    first.pause(True)
+    assert len(rig.take(second)) == 2
     rig.advance(31)
-    assert active_in(first, second) == [1, 1]
-    first.paused = False
+    assert active_in(first, second) == [0, 2]
+    first.pause(False)
     assert rig.take(second) == []
     assert len(rig.take(first)) == 2
-    first.paused = True
+    first.pause(True)
     third = rig.follow("t.*", mode="single")
     rig.advance(31)
     assert active_in(first, second, third) == [0, 0, 2]
+
+
+def test_one_that_is_paused_hands_over_and_has_its_share_again_when_it_goes_on() -> None:
+    """Found by a blind attack: its topics stood still until RESUME, while the other one worked."""
+    rig = rig_with(2, messages=2)
+    first, second = (rig.follow("t.*", mode="single", window=1) for _ in range(2))
+    assert rig.shown(first.take(1 << 20)) == ["t.1 0-0 x1"]
+    first.pause(True)
+    assert (first.active, second.active) == (0, 2), "of the topic of what it has another one is the heir"
+    assert work(rig, second) == ["t.0 0-0 x1", "t.0 1-1 x1"]
+    rig.ack("t.1", 0, 0, flush=False)
+    assert work(rig, second) == ["t.1 1-1 x1"]
+    assert active_in(first, second) == [0, 2]
+    second.pause(True)
+    assert active_in(first, second) == [0, 2], "nobody else could"
+    first.pause(False)
+    assert active_in(first, second) == [2, 0]
+    second.pause(False)
+    assert active_in(first, second) == [1, 1]
+    rig.publish("t.0", b"x")
+    rig.publish("t.1", b"x")
+    assert sorted(work(rig, first) + work(rig, second)) == ["t.0 2-2 x1", "t.1 2-2 x1"]
 
 
 def late_ack(rig: BrokerRig, session: PatternSubscription, name: str) -> None:
