@@ -75,8 +75,22 @@ class SingleSessions(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([5, 20]))
     def be_slow(self, seconds: int) -> None:
-        """Some leases end. A handler asks before each message whether it has it still (TOUCH), and drops it where not."""
+        """Some leases end."""
         self.rig.advance(seconds)
+        self.drop_what_is_lost()
+
+    @precondition(lambda self: self.sessions)
+    @rule(at=st.integers(0, SESSIONS_MAX), delay=st.sampled_from([0.0, 3.0, 8.0]))
+    def nack(self, at: int, delay: float) -> None:
+        """A handler fails."""
+        held = self.held[self.sessions[at % len(self.sessions)]]
+        if held:
+            name, msg_id = held[0]
+            self.rig.broker.topic(name).nack("c", [(msg_id, msg_id)], delay)
+            self.drop_what_is_lost()
+
+    def drop_what_is_lost(self) -> None:
+        """A handler asks before each message whether it has it still (TOUCH), and drops it where not."""
         for session, held in self.held.items():
             has = {
                 (name, msg_id) for name in TOPICS if (channel := self.rig.broker.topic(name).channels.get("c")) is not None

@@ -82,6 +82,10 @@ class ConsumerView:
         """Messages that were given back for a time that is not over."""
         return self._runs.messages(DELAYED)
 
+    def first_given_back(self) -> int | None:
+        """The lowest of them. Cost grows with the runs before it."""
+        return next((run.first for run in self._runs if run.state is DELAYED), None) if self.given_back else None
+
     @property
     def retrying(self) -> int:
         """Messages that are not acked after a delivery that failed: a NACK, or a lease that ended. Not those on their way to

@@ -13,7 +13,6 @@ from toymq_py.consumer_options import Mode
 from toymq_py.errors import BadArgument, ModeConflict
 from toymq_py.failure import Failure
 from toymq_py.names import DEAD_LETTERS, TopicPattern
-from toymq_py.partitions import number_of
 from toymq_py.records import IdRange, Records
 from toymq_py.topic import settlement
 from toymq_py.topic.delivered_ids import DeliveredIds
@@ -69,6 +68,7 @@ class Subscription(Lessee):
     """
 
     __slots__ = ("channel", "closed", "ended", "lessee", "mode", "paused", "visibility_s", "wake")
+    pattern: ClassVar[TopicPattern | None] = None
 
     def __init__(
         self, channel: "Channel", *, mode: Mode | None, window: int, visibility_s: float | None,
@@ -85,8 +85,6 @@ class Subscription(Lessee):
         self.lessee: Lessee = lessee or self
         self.closed = False
         self.paused = False  # see ``pause``
-
-    pattern: ClassVar[TopicPattern | None] = None
 
     def pause(self, paused: bool) -> None:
         """Its session holds its deliveries (PAUSE), or goes on."""
@@ -235,8 +233,9 @@ class Channel:
             self.mode = mode
             self.single = None
             if mode == "single":
-                turn = number_of(self.context.topic) or 0
-                self.single = SingleSessions(turn, self.context, self.consumer, self.sessions, self.idle, self.available)
+                self.single = SingleSessions(
+                    self.context, self.consumer, self.sessions, self.idle, self.available, self.head
+                )
             self._deliverer = deliverer_for(mode, self.context, self.consumer, self.notify_ready)
             self.wake_next()  # whether there is room is not known to a new one before it has looked
 
@@ -456,6 +455,8 @@ class Channel:
         if count:
             context.metrics.nack_total += count
             context.changed()
+            if self.single is not None and not dead:
+                self.single.given_back(min(ids)[0])
             self.arm()
             self.notify_ready()
         return count

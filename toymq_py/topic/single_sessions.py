@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Protocol, Self, TypeVar
 
 from toymq_py.consumer import Consumer, Lessee
+from toymq_py.partitions import number_of
 from toymq_py.topic.deliverer import ChannelContext
 from toymq_py.topic.single_active import Session, SingleActive
 
@@ -28,19 +29,19 @@ class SingleSessions(SingleActive[S]):
     """Of one channel, whose ``attached`` and ``idle`` sessions it reads. It is told what happens, wakes the one that may take
     from then on, and takes the topic from one that hangs."""
 
-    __slots__ = ("_attached", "_available", "_consumer", "_context", "_idle", "_until_s")
+    __slots__ = ("_attached", "_available", "_consumer", "_context", "_head", "_idle", "_until_s")
 
     def __init__(
-        self, turn: int, context: ChannelContext, consumer: Consumer, attached: Collection[S], idle: OrderedDict[S, None],
-        available: Callable[[], int],
+        self, context: ChannelContext, consumer: Consumer, attached: Collection[S], idle: OrderedDict[S, None],
+        available: Callable[[], int], head: Callable[[], int | None],
     ) -> None:  # fmt: skip
-        """``available``: about how many messages could be taken now; ``turn``: see ``SingleActive``."""
-        super().__init__(turn)
+        """``available``: about how many messages could be taken now; ``head``: the lowest."""
+        super().__init__(number_of(context.topic) or 0)
         self._context = context
         self._consumer = consumer
         self._attached = attached
         self._idle = idle
-        self._available = available
+        self._available, self._head = available, head
         self._until_s = 0.0  # how long one that hangs, and takes nothing, has its turn where all hang
 
     def came(self, session: S) -> None:
@@ -80,10 +81,23 @@ class SingleSessions(SingleActive[S]):
             active.wake(active)
 
     def may_take(self, session: object) -> bool:
-        """Whether it may take now. One that hangs does not where another one could."""
+        """Whether it may take now, or is woken when it may. One that hangs does not where another one could; what is
+        behind a message that was given back for a while (NACK) waits as long."""
         if session is self.taker and self.active is not None and self.active.lessee.late:
             self._pass_on(self.active, in_turn=False)
-        return session is self.taker
+        taker = self.taker
+        if taker is None or session is not taker:
+            return False
+        waits = self._consumer.first_given_back()
+        if waits is not None and ((head := self._head()) is None or head > waits):
+            self._idle[taker] = None
+            return False
+        return True
+
+    def given_back(self, first: int) -> None:
+        """The session that has messages gives back this one and others: what is behind it comes again behind it."""
+        if self.active is not None:
+            self._take_what_is_behind(self.active.lessee, first)
 
     def tick(self, now: float) -> bool:
         """End leases and backoffs that are due, and take the topic from one that hangs: at once where a lease of this topic
@@ -93,15 +107,14 @@ class SingleSessions(SingleActive[S]):
         ended = self._consumer.tick(now)
         if active is not None and active.lessee.late:
             if lost := active.lessee.inflight < held:
-                self._take_what_is_behind(active.lessee)
+                self._take_what_is_behind(active.lessee, active.lessee.expired)
             if lost or (self._available() and not self._consumer.inflight_to(active.lessee)):
                 self._pass_on(active, in_turn=lost or now >= self._until_s)
         return ended
 
-    def _take_what_is_behind(self, lessee: Lessee) -> None:
-        """A lease has ended by its deadline. What is behind that message comes again behind it."""
-        behind = lessee.expired + 1
-        ranges = [(max(first, behind), last) for first, last in self._consumer.inflight_to(lessee) if last >= behind]
+    def _take_what_is_behind(self, lessee: Lessee, msg_id: int) -> None:
+        """The session has a message no more, so it has no more of what is behind that: it comes again in its order."""
+        ranges = [(max(first, msg_id + 1), last) for first, last in self._consumer.inflight_to(lessee) if last > msg_id]
         self._consumer.return_uncounted(ranges)
 
     def _pass_on(self, active: S, *, in_turn: bool) -> None:
