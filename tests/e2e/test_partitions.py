@@ -232,7 +232,9 @@ def test_a_delete_that_some_workers_have_done_is_completed_by_a_repeat_at_any(tm
         with serving(data_dir, workers, "--http", "127.0.0.1:0") as running:
             running.ready(workers)
             if http:
-                found = [httpx.delete(f"{running.http(asked)}/v1/topics/orders") for _ in range(2)]
+                refused = httpx.delete(f"{running.http(asked)}/v1/topics/orders")
+                assert (refused.status_code, refused.json()["code"]) == (409, "PARTITIONED")
+                found = [httpx.delete(f"{running.http(asked)}/v1/topics/orders?partitions={len(NAMES)}") for _ in range(2)]
                 assert [answer.status_code for answer in found] == [204, 404]
                 assert found[1].json()["detail"] == "there is no topic orders"
             else:

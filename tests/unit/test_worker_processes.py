@@ -21,6 +21,7 @@ from tests.support.worker_processes import publish, serving, topic_of
 from toymq.sockets import reserved_port
 from toymq_py.clock import SystemClock
 from toymq_py.config.options import ServeOptions
+from toymq_py.errors import DataDirectoryError
 from toymq_py.runtime.heap_trimming import available_bytes
 from toymq_py.worker_processes import seats
 
@@ -88,6 +89,16 @@ def test_workers_share_the_memory_of_the_machine(tmp_path: Path) -> None:
         assert {seat.options.memory_max_bytes for seat in some} == {1 << 30}, "what is said holds for each"
 
 
+def test_a_port_that_is_taken_is_told_as_that_of_a_worker(tmp_path: Path) -> None:
+    """It named another port than the one that was given, and advised to give what was given."""
+    with socket.create_server(("127.0.0.2", 0)) as other:
+        port = other.getsockname()[1]
+        options = ServeOptions(data_dir=str(tmp_path / "data"), listen=f"127.0.0.2:{port - 2}", workers=2, min_free_bytes=0)
+        said = rf"cannot listen on 127.0.0.2:{port}: .*; it is worker 1's own, and these count up from what you give$"
+        with pytest.raises(DataDirectoryError, match=said), seats(options, SystemClock()):
+            pytest.fail("it is bound twice")
+
+
 def test_what_comes_before_a_worker_is_up_waits_for_it(tmp_path: Path) -> None:
     """It was answered SHUTTING_DOWN, and the connection ended."""
     with serving(tmp_path / "data", 4) as workers:
@@ -150,7 +161,7 @@ def test_a_worker_whose_directory_goes_away_waits_until_it_is_back(tmp_path: Pat
         (("--workers", "2", "--listen", "127.0.0.1:6789", "--http", "127.0.0.1:6788"), "is the address of --listen "),
         (("--workers", "2", "--definitions", "some.toml"), "--definitions and --workers exclude each other"),
         (("--workers", "2", "--amqp", "127.0.0.1:0"), "--amqp and --workers exclude each other: leave one out"),
-        (("--workers", "2", "--listen", "127.0.0.1:65535"), "65536"),
+        (("--workers", "2", "--listen", "127.0.0.1:65535"), "worker 0 would have port 65536, over 65535: give a lower one"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_served_is_refused(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
