@@ -21,7 +21,6 @@ from tests.support.worker_processes import publish, serving, topic_of
 from toymq.sockets import reserved_port
 from toymq_py.clock import SystemClock
 from toymq_py.config.options import ServeOptions
-from toymq_py.errors import DataDirectoryError
 from toymq_py.runtime.heap_trimming import available_bytes
 from toymq_py.worker_processes import seats
 
@@ -87,16 +86,6 @@ def test_workers_share_the_memory_of_the_machine(tmp_path: Path) -> None:
         assert {seat.options.memory_max_bytes for seat in some} == {available_bytes() * 80 // 300}
     with seats(replace(options, memory_max_bytes=1 << 30), SystemClock()) as some:
         assert {seat.options.memory_max_bytes for seat in some} == {1 << 30}, "what is said holds for each"
-
-
-def test_a_port_that_is_taken_is_told_as_that_of_a_worker(tmp_path: Path) -> None:
-    """It named another port than the one that was given, and advised to give what was given."""
-    with socket.create_server(("127.0.0.2", 0)) as other:
-        port = other.getsockname()[1]
-        options = ServeOptions(data_dir=str(tmp_path / "data"), listen=f"127.0.0.2:{port - 2}", workers=2, min_free_bytes=0)
-        said = rf"cannot listen on 127.0.0.2:{port}: .*; it is worker 1's own, and these count up from what you give$"
-        with pytest.raises(DataDirectoryError, match=said), seats(options, SystemClock()):
-            pytest.fail("it is bound twice")
 
 
 def test_what_comes_before_a_worker_is_up_waits_for_it(tmp_path: Path) -> None:

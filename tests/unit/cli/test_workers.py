@@ -117,7 +117,7 @@ def test_the_part_of_one_worker_is_neither_served_nor_divided(tmp_path: Path, mo
     monkeypatch.chdir(part)
     for path in (str(part), f"{part}/", str(tmp_path / "link"), ".", f"{part}/../1"):
         for command in (
-            ["serve", "--data-dir", path, "--listen", "127.0.0.1:0"], ["workers", path], ["workers", path, "--set", "2"],
+            ["workers", path], ["workers", path, "--set", "2"], ["serve", "--data-dir", path, "--listen", "127.0.0.1:0"],
             ["serve", "--workers", "2", "--data-dir", path, "--listen", "127.0.0.1:0"],
         ):  # fmt: skip
             ended = CliRunner().invoke(main, command)
