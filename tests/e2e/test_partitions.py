@@ -270,7 +270,8 @@ def test_what_some_workers_do_not_know_is_refused_as_such_and_never_moved(tmp_pa
             seek, ttl = {"seek": "latest"}, {"ttl": 3_600_000}
             for answer in (
                 httpx.get(url_of_whole), httpx.get(f"{url_of_whole}/settings"), httpx.post(f"{url_of_whole}:purge"),
-                httpx.patch(url_of_whole, json=ttl), httpx.put(f"{url_of_whole}/consumers/c", json=seek),
+                httpx.patch(f"{url_of_whole}?partitions={COUNT}", json=ttl),
+                httpx.put(f"{url_of_whole}/consumers/c", json=seek),
             ) if home != left else ():  # fmt: skip
                 assert (answer.status_code, answer.json().get("code")) == (503, "PLACEMENT_UNKNOWN"), answer.url
             if home == left:  # a batch makes a plain topic there
