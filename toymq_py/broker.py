@@ -146,7 +146,7 @@ class Broker:
             DirectoryLocked: another process holds the lock.
             DataDirectoryError: the directory cannot be used, or is damaged and ``strict_recovery`` is on.
         """
-        self.directory.open(pid, address, lock)
+        self.directory.open(pid, address, lock, is_part=self.placement.is_divided)
         self._directory_check = DirectoryCheck(self._fs, self._scheduler, self.directory, self.topics, self._lose)
         try:
             self._open_topics()
@@ -162,6 +162,8 @@ class Broker:
         self.moves.settle(self.placement.is_here_by_record)
         self.partitioned.open()
         self.partitioned.note_lost(names := list(self.directory.topic_names()))
+        moved = {name: self.placement.moved(name) for name in names if name not in self.unopened}
+        self.directory.refuse_strays({name: error for name, error in moved.items() if error is not None}, self.unopened)
         for name in names:
             if name not in self.unopened:
                 self._open_safely(name, self.directory.topic_path(name))
@@ -170,11 +172,7 @@ class Broker:
         begin_carefully(self.topics.values(), self.directory.unclean_ends)
 
     def _open_safely(self, name: str, path: str) -> None:
-        """Open a topic. One that fails, or is elsewhere, stays closed until a restart, and the others are served."""
-        if (elsewhere := self.placement.moved(name)) is not None:
-            logger.error("topic %s is stored here, and stays closed: %s", name, elsewhere)
-            self.unopened[name] = StorageFailed(f"{name} is stored here, too, where it stays closed: {elsewhere}")
-            return
+        """Open a topic. One that fails stays closed until a restart, and the others are served."""
         try:
             self._open_topic(name, path)
         except (OSError, DamagedData) as error:

@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 from toymq_py.config.alerts import Alert
 from toymq_py.config.webhooks import Webhook
 from toymq_py.errors import DamagedData, DataDirectoryError, RequestError, StorageFailed
-from toymq_py.names import check_name
+from toymq_py.names import check_name, some_of
 from toymq_py.storage import alerts_file, amqp_file, directory_owner, moves_file, partitions_file, unclean_ends, webhooks_file
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, remove_tree
 from toymq_py.storage.topic_directories import begin, no_directories, note_mounted
-from toymq_py.storage.workers_file import check_usable
+from toymq_py.storage.workers_file import check_no_part, check_usable
 
 logger = logging.getLogger("toymq_py.broker")
 
@@ -45,19 +45,22 @@ class DataDirectory:
         self.unclean_ends = 0
         """How many lives of the broker before this one, in a row, had no clean stop."""
 
-    def open(self, pid: int, address: str | None, lock: DirectoryLock | None = None) -> None:
+    def open(self, pid: int, address: str | None, lock: DirectoryLock | None = None, *, is_part: bool = False) -> None:
         """Make the directory if it is missing, and lock it. Blocks.
 
         Args:
             address: where clients will reach the broker; shown to a process that finds the directory locked.
             lock: of the directory, if this process holds it already; ``close`` releases it.
+            is_part: others serve the rest of the topics. It may be the part of one worker.
 
         Raises:
             DirectoryLocked: another process holds the lock.
-            DataDirectoryError: the directory cannot be used, was not restored to the end, is divided over workers, or was used
-                and has no ``topics``, or something else in the place of its file system.
+            DataDirectoryError: the directory cannot be used, was not restored to the end, is divided over workers, or a part of
+                one that is, or was used and has no ``topics``, or something else in the place of its file system.
         """
         fs, path = self.fs, self.path
+        if not is_part:
+            check_no_part(fs, path)
         self._lock = lock if lock is not None else made_and_locked(fs, path, pid, address)
         try:
             check_usable(fs, path)
@@ -124,6 +127,21 @@ class DataDirectory:
                 raise DataDirectoryError(f"{text}; --strict-recovery is on")
             logger.error("topic %s stays closed: %s", name, text)
             unopened[name] = StorageFailed(text)
+
+    def refuse_strays(self, strays: Mapping[str, RequestError], unopened: dict[str, StorageFailed]) -> None:
+        """Enter topics that are elsewhere, and stored here, too. Of many, one line says so. ``strays``: where each is."""
+        if not strays:
+            return
+        copy = f"copy what you need, `toymq dump {self.path} NAME`"
+        remedy = f"{copy}; then, with the broker stopped, move it out of {self._topics}"
+        for name, elsewhere in strays.items():
+            unopened[name] = StorageFailed(f"{name} is stored here, too, where it stays closed: {elsewhere}; {remedy}")
+        (name, elsewhere), *more = strays.items()
+        if more:
+            what, why = f"topics {some_of(strays)} are stored here, and stay closed", "others have them"
+        else:
+            what, why = f"topic {name} is stored here, and stays closed", str(elsewhere)
+        logger.error("%s: %s; %s", what, why, remedy)
 
     def remove_topic(self, name: str, done: Stored) -> None:
         """Free a topic's name and remove its files. ``done`` is called when the name is durably free, or with an error.

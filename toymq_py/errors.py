@@ -195,7 +195,8 @@ class IsPartitioned(RequestError):
     def of(cls, topic: str, count: int, letters: str = "") -> Self:
         """Of a topic with ``count`` partitions; ``letters`` is the ending of dead-letter topics."""
         first, last = f"{topic}#0{letters}", f"{topic}#{count - 1}{letters}"
-        return cls(f"{count} is the number of partitions of {topic}: name one, from {first} to {last}")
+        word = "partition" if count == 1 else "partitions"
+        return cls(f"{count} {word} of {topic}, {first} to {last}: name one")
 
     @property
     def partitions(self) -> int:

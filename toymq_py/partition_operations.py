@@ -120,7 +120,7 @@ def redrive(broker: Broker, name: str, ids: Sequence[IdRange] | None, max_count:
         broker.redrive(name, ids, max_count, done)
         return
     if ids is not None or max_count is not None:
-        raise BadArgument("ids and max are of one partition: REDRIVE the dead letters of one, such as orders#3.dlq")
+        raise BadArgument(f"ids and max are of one partition: name its dead letters, such as {members[0] if members else name}")
     _counted(broker, name, lambda one, ended: broker.redrive(one, None, None, ended), done, lacking=NoSuchTopic)
 
 
@@ -169,7 +169,8 @@ def for_each_with(broker: Broker, name: str, begin: Callable[[str, Done], None],
 def check_seek(broker: Broker, name: str, start: Start) -> None:
     """Refuse an id as a position in all partitions. Raises: BadArgument."""
     if start.kind == "id" and broker.partitioned.find(name) is not None:
-        raise BadArgument(f"{start} is an id of one partition: SEEK {name}#0, or write earliest, latest or @<unix-ms>")
+        others = "or give earliest, latest or a time"
+        raise BadArgument(f"{start} is an id, and each partition has its own: name one, such as {name}#0, {others}")
 
 
 def describe(broker: Broker, name: str) -> dict[str, Any]:

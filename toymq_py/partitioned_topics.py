@@ -48,6 +48,7 @@ from toymq_py.placement import PartitionTable, Placement
 from toymq_py.storage import topic_settings as settings_file
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.partitions_file import StoredPartitions
+from toymq_py.units import counted
 
 logger = logging.getLogger("toymq_py.broker")
 
@@ -247,9 +248,10 @@ class PartitionedTopics:
             return None
         if of is not None and of.name in self._deleting:
             return NoSuchTopic(f"{of.name} is being deleted")
-        there = f"{origin} is not partitioned" if of is None else f"{origin} has {of.count} partitions, from 0"
-        remedy = f"CREATE {origin} {PARTITIONS}=N makes a partitioned topic"
-        return NoSuchTopic(f"there is no partition {name}: {there}; {remedy}")
+        there = f"{origin} is not partitioned; create it with a number of partitions to have some"
+        if of is not None:
+            there = f"{origin} has {counted(of.count, 'partition')}, {of.names[0]} to {of.names[-1]}"
+        return NoSuchTopic(f"there is no partition {name}: {there}")
 
     def part_of(self, name: str) -> str | None:
         """The partitioned topic that a name is a partition of."""
@@ -472,6 +474,6 @@ def for_each(
 def refuse_partitions(changes: Mapping[str, str]) -> None:
     """Refuse a change of the number of partitions. Raises: BadArgument."""
     if PARTITIONS in changes:
-        raise BadArgument(f"{PARTITIONS} is fixed at creation: make another topic, CREATE <topic> {PARTITIONS}=N")
+        raise BadArgument("the number of partitions is fixed at creation: create another topic with the number that you want")
 
 

@@ -64,7 +64,7 @@ def half_made(name: str) -> PlacementUnknown:
 def check_whole_name(name: str) -> str:
     """Return the name of a topic that can be divided into partitions. Raises: BadName, BadArgument."""
     if PARTITION_MARK in name:
-        raise BadName(f"{name} is the name of a partition: CREATE {whole_name(name)} {PARTITIONS}=N makes partitions")
+        raise BadName(f"{name} is the name of a partition: create {whole_name(name)} with a number of partitions")
     if name.endswith(DEAD_LETTERS):
         raise BadArgument(f"{name} holds dead letters: the dead letters of partition 3 are in {_letters_of(name)}")
     return name

@@ -25,7 +25,7 @@ from toymq_py.placement import Placement
 from toymq_py.runtime.memory_watch import default_max_bytes
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, RealFileSystem
-from toymq_py.storage.workers_file import check_worker, divide, worker_path
+from toymq_py.storage.workers_file import check_no_part, check_worker, divide, worker_path
 
 UNIX_PATH_BYTES_MAX = 103
 """Longest path that fits into a socket address everywhere: Linux takes 107 bytes, the BSDs and macOS 103."""
@@ -65,6 +65,7 @@ def seats(options: ServeOptions, clock: Clock) -> Iterator[list[Seat]]:
     daemon.read_files(options)  # what is wrong there is wrong for each worker
     fs, root = RealFileSystem(), options.data_dir
     with contextlib.ExitStack() as held:
+        check_no_part(fs, root)
         lock = _lock(fs, root, options.shutdown_timeout_ms / 1000 + ORPHANS_S, clock)
         held.callback(lock.release)
         try:
@@ -75,7 +76,7 @@ def seats(options: ServeOptions, clock: Clock) -> Iterator[list[Seat]]:
         of_one = replace(options, memory_max_bytes=memory_max_bytes)
         each = [of_one.of_worker(worker, worker_path(root, worker)) for worker in range(options.workers)]
         of_all = daemon.bind_all(options, options.of_all_workers(), held)
-        bound = [dict(daemon.bind_all(one, one.listeners(), held)) for one in each]
+        bound = [_bind_own(one, worker, held) for worker, one in enumerate(each)]
         addresses = [_shown(listeners) for listeners in bound]
         for listeners in bound:  # behind its own: the first address of each kind is the one that MOVED names
             listeners.update({option: [*listeners[option], *some] for option, some in of_all.items()})
@@ -93,6 +94,14 @@ def seats(options: ServeOptions, clock: Clock) -> Iterator[list[Seat]]:
             Seat(worker, one, bound[worker], addresses, sockets["--listen"], sockets["--http"], changes)
             for worker, one in enumerate(each)
         ]
+
+
+def _bind_own(options: ServeOptions, worker: int, held: contextlib.ExitStack) -> dict[str, list[socket.socket]]:
+    """Bind the addresses of one worker. Raises: ConfigError; DataDirectoryError, which tells where they come from."""
+    try:
+        return dict(daemon.bind_all(options, options.listeners(), held))
+    except DataDirectoryError as error:
+        raise DataDirectoryError(f"{error}; it is worker {worker}'s own, and these count up from what you give") from error
 
 
 def _lock(fs: FileSystem, root: str, within_s: float, clock: Clock) -> DirectoryLock:

@@ -6,7 +6,7 @@ from random import randrange
 from typing import Any
 
 import toymq.sync
-from toymq.arguments import Seconds
+from toymq.arguments import Seconds, route_bytes
 from toymq.message import Item
 from toymq_py.errors import RequestError
 from toymq_py.group_key import GROUP
@@ -26,12 +26,12 @@ class Dealer:
         self._router = Router(randrange(count))
 
     def choose(self, key: str | None, route: str | None, headers: Mapping[str, str] | None) -> str:
-        """The name of the partition of the next message."""
+        """The name of the partition of the next message. Raises: BadArgument, as the broker would on such a route."""
         group = (headers or {}).get(GROUP.decode())
-        block = b"" if group is None else b"%b: %b\n" % (GROUP, group.encode())
-        (number,) = self._router.numbers(
-            self._whole, [(key or "").encode()], routes=[(route or "").encode()], blocks=[block]
-        )
+        block = b"" if group is None else b"%b: %b\n" % (GROUP, group.encode(errors="surrogatepass"))
+        keys = [(key or "").encode(errors="surrogatepass")]
+        routes = [b"" if route is None else route_bytes(route)]
+        (number,) = self._router.numbers(self._whole, keys, routes=routes, blocks=[block])
         return self._whole.names[number]
 
     def publish_many(

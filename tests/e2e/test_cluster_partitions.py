@@ -165,12 +165,15 @@ def test_http_has_all_of_a_partitioned_topic_at_any_gateway(groups: Groups) -> N
             listed = [topic["topic"] for topic in client.get("/v1/topics", params={"pattern": "web#*"}).json()["topics"]]
             assert listed == names("web")
         assert http.get("/v1/stats").json()["publish_total"] >= stored_count
-        assert other.patch("/v1/topics/web", json={"ttl": 3_600_000}).json()["settings"]["ttl"] == 3_600_000
+        for client, method in ((http, "PATCH"), (other, "DELETE")):
+            assert client.request(method, "/v1/topics/web", json={"ttl": 5000}).json()["code"] == "PARTITIONED"
+        all_of_it = f"/v1/topics/web?partitions={COUNT}"
+        assert other.patch(all_of_it, json={"ttl": 3_600_000}).json()["settings"]["ttl"] == 3_600_000
         assert http.put("/v1/topics/web/consumers/c", json={"seek": "earliest"}).json()["backlog"] == stored_count
         assert other.get("/v1/topics/web/consumers/c").json()["backlog"] == stored_count
         assert other.delete("/v1/topics/web/consumers/c").status_code == 204
         assert http.post("/v1/topics/web:purge").json() == {"purged": stored_count}
-        assert other.delete("/v1/topics/web").status_code == 204
+        assert other.delete(all_of_it).status_code == 204
         assert http.get("/v1/topics/web").status_code == 404
 
 

@@ -232,7 +232,9 @@ def test_a_delete_that_some_workers_have_done_is_completed_by_a_repeat_at_any(tm
         with serving(data_dir, workers, "--http", "127.0.0.1:0") as running:
             running.ready(workers)
             if http:
-                found = [httpx.delete(f"{running.http(asked)}/v1/topics/orders") for _ in range(2)]
+                refused = httpx.delete(f"{running.http(asked)}/v1/topics/orders")
+                assert (refused.status_code, refused.json()["code"]) == (409, "PARTITIONED")
+                found = [httpx.delete(f"{running.http(asked)}/v1/topics/orders?partitions={len(NAMES)}") for _ in range(2)]
                 assert [answer.status_code for answer in found] == [204, 404]
                 assert found[1].json()["detail"] == "there is no topic orders"
             else:
@@ -268,7 +270,8 @@ def test_what_some_workers_do_not_know_is_refused_as_such_and_never_moved(tmp_pa
             seek, ttl = {"seek": "latest"}, {"ttl": 3_600_000}
             for answer in (
                 httpx.get(url_of_whole), httpx.get(f"{url_of_whole}/settings"), httpx.post(f"{url_of_whole}:purge"),
-                httpx.patch(url_of_whole, json=ttl), httpx.put(f"{url_of_whole}/consumers/c", json=seek),
+                httpx.patch(f"{url_of_whole}?partitions={COUNT}", json=ttl),
+                httpx.put(f"{url_of_whole}/consumers/c", json=seek),
             ) if home != left else ():  # fmt: skip
                 assert (answer.status_code, answer.json().get("code")) == (503, "PLACEMENT_UNKNOWN"), answer.url
             if home == left:  # a batch makes a plain topic there

@@ -103,7 +103,8 @@ def test_a_partitioned_topic(http: Http) -> None:
     status, moved = http("PUT", "/topics/orders/consumers/c", {"seek": "earliest"})
     assert (status, moved["backlog"]) == (200, total)
     assert http("PUT", "/topics/orders/consumers/c", {"seek": 0})[0] == 422
-    assert http("PATCH", "/topics/orders", {"ttl": 3_600_000})[1]["settings"] == {"visibility": 60_000, "ttl": 3_600_000}
+    changed = http("PATCH", f"/topics/orders?partitions={COUNT}", {"ttl": 3_600_000})[1]
+    assert changed["settings"] == {"visibility": 60_000, "ttl": 3_600_000}
     assert http("PATCH", "/topics/orders", {"partitions": 3})[0] == 422
     assert http("DELETE", "/topics/orders/consumers/c")[0] == 204
     assert http("DELETE", "/topics/orders/consumers/c")[0] == 404
@@ -113,7 +114,13 @@ def test_a_partitioned_topic(http: Http) -> None:
     status, refused = http("PUT", "/webhooks/mine", {"topic": "orders", "url": "https://example.com/"})
     assert (status, refused["detail"]) == (422, "orders is partitioned: write orders#*, or one of its partitions")
     assert http("POST", "/topics/orders:purge") == (200, {"purged": total})
-    assert http("DELETE", "/topics/orders")[0] == 204
+    for said in ("", "#3/messages/0?consumer=c", "?partitions=2", "#3?partitions=6"):
+        for _ in http.urls:
+            assert http("PATCH", f"/topics/orders{said}", {"ttl": 1000})[0] == 409
+            status, refused = http("DELETE", f"/topics/orders{said}")
+            assert (status, refused["code"]) == (409, "PARTITIONED"), said
+    assert len(http("GET", "/topics/orders")[1]["parts"]) == COUNT
+    assert http("DELETE", f"/topics/orders?partitions={COUNT}")[0] == 204
     for _ in http.urls:
         assert http("GET", "/topics/orders")[0] == 404
         assert http("GET", "/topics/orders%231")[0] == 404

@@ -56,7 +56,7 @@ SAID_AGAIN = {
     "idempotent-publishing 0": "".join(f"Receipt(msg_id={n}, duplicate=True)\n" for n in (0, 1, 0, 1)),
     "partitions 1": (
         "3 12 [4, 4, 4]\n{'retain_max_age': 3600} {'partitions': 3}\nparted-logs#1 2\nparted-logs#1 3\n"
-        "3 is the number of partitions of parted-logs: name one, from parted-logs#0 to parted-logs#2\n"
+        "3 partitions of parted-logs, parted-logs#0 to parted-logs#2: name one\n"
     ),
     "embedded 0": "Receipt(msg_id=1, duplicate=False)\nb'image 17'\n",
     "embedded 2": (

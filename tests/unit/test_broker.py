@@ -69,6 +69,21 @@ def test_a_topic_that_is_stored_here_and_elsewhere_stays_closed(caplog: pytest.L
     assert rig.broker.topic("both").log.messages() == 1, "nothing of it was touched"
 
 
+def test_many_that_are_stored_elsewhere_too_are_one_line_with_the_way_out(caplog: pytest.LogCaptureFixture) -> None:
+    """It was a line for each partition at every start, and none said what to do."""
+    rig = BrokerRig()
+    for number in range(7):
+        rig.publish(f"b{number}", b"x")
+    rig.reopen(placement=Elsewhere())
+    path = rig.broker.directory.path
+    remedy = f"copy what you need, `toymq dump {path} NAME`; then, with the broker stopped, move it out of {path}/topics"
+    said = "topics b0, b1, b2, b3, b4 and 2 more are stored here, and stay closed: others have them"
+    assert [record.message for record in caplog.records] == [f"{said}; {remedy}"]
+    problems = [topic["problem"] for topic in rig.broker.describe(None)]
+    assert len(problems) == 7
+    assert all(problem.endswith(remedy) for problem in problems), "toymqctl doctor tells it of each"
+
+
 def test_what_is_not_placed_is_not_made_and_what_goes_is_told() -> None:
     placement = Elsewhere()
     placement.waits.append("new")

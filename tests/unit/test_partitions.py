@@ -84,7 +84,7 @@ def test_the_whole_of_a_partition(name: str, whole: str, number: int | None) -> 
 
 def test_what_can_be_divided() -> None:
     assert check_whole_name("orders") == "orders"
-    with pytest.raises(BadName, match="orders#3 is the name of a partition: CREATE orders partitions=N makes partitions"):
+    with pytest.raises(BadName, match="orders#3 is the name of a partition: create orders with a number of partitions"):
         check_whole_name("orders#3")
     with pytest.raises(BadArgument, match=r"the dead letters of partition 3 are in orders#3\.dlq"):
         check_whole_name("orders.dlq")

@@ -14,7 +14,7 @@ from toymq.http_gateway import GatewayFailed, HttpGateway, choose
 from toymq.url import address_with_token
 from toymq_py.amqp.definitions import declare_defined, defined
 from toymq_py.amqp.vhosts import Vhosts
-from toymq_py.broker import Broker
+from toymq_py.broker import ALONE, Broker
 from toymq_py.clock import SystemClock
 from toymq_py.config import amqp_definitions
 from toymq_py.config.alerts import Alert
@@ -33,10 +33,12 @@ from toymq_py.config.topic_definitions import ChangeSettings, CreateTopic, MakeC
 from toymq_py.config.webhooks import SIGNED, Webhook
 from toymq_py.errors import BadArgument, ConfigError, DamagedData, DataDirectoryError, DirectoryLocked, RequestError
 from toymq_py.partitions import PARTITIONS, wholes_of
+from toymq_py.placement import Placement
 from toymq_py.runtime.broker_loop import opened_broker
 from toymq_py.runtime.definitions import apply_definitions, partition_counts, read_alerts, read_webhooks
 from toymq_py.storage.directory_owner import check_owner
 from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.workers_file import load, part_of, worker_path
 from toymq_py.units import DURATION_MS_MAX, format_setting
 
 TIMEOUT_S = 30.0
@@ -235,13 +237,18 @@ class StoppedBroker:
         return asyncio.run(self._open(wanted))[1]
 
     async def _open(self, wanted: Definitions | None) -> tuple[Definitions, list[Change]]:
+        directory, placement = self.directory, ALONE
+        if (part := part_of(fs := RealFileSystem(), directory)) is not None:  # else it makes the partitions of all workers
+            workers = range(load(fs, part.root) or 1)
+            directory = worker_path(part.root, part.worker)
+            placement = Placement(part.worker, [worker_path(part.root, worker) for worker in workers])
         options = BrokerOptions(  # remove and refuse nothing (ADR 0028): the options it is served with are unknown
-            data_dir=self.directory, min_free_bytes=0, retain_acked_for_ms=DURATION_MS_MAX,
+            data_dir=directory, min_free_bytes=0, retain_acked_for_ms=DURATION_MS_MAX,
             max_attempts=0, max_topics=1 << 20, max_consumers=1 << 20,
         )  # fmt: skip
         loop = asyncio.get_running_loop()
         try:
-            with opened_broker(options, SystemClock(), loop) as broker:
+            with opened_broker(options, SystemClock(), loop, placement=placement) as broker:
                 vhosts = _vhosts(broker, loop)
                 rows, hooks, alerts = broker.describe(None), read_webhooks(broker), read_alerts(broker)
                 amqp = (each for queues in vhosts for each in defined(queues.topology))

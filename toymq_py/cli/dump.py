@@ -7,6 +7,8 @@ import click
 
 from toymq_py import terminal
 from toymq_py.errors import DataDirectoryError
+from toymq_py.names import PARTITION_MARK
+from toymq_py.partitions import wholes_of
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.dump import dump_topic
 from toymq_py.storage.record import (
@@ -16,6 +18,8 @@ from toymq_py.storage.record import (
     ATTRIBUTE_SEQUENCE,
     Frame,
 )
+from toymq_py.storage.topic_directories import topic_names
+from toymq_py.storage.workers_file import check_undivided
 
 _NAMES = {
     ATTRIBUTE_DELIVER_AT: "deliver_at_ns",
@@ -64,7 +68,10 @@ def dump(directory: str, topic: str, from_id: int, max_count: int | None, form: 
     path = f"{directory}/topics/{topic}"
     fs = RealFileSystem()
     if not fs.is_dir(path):
-        raise DataDirectoryError(f"there is no topic {topic} in {directory}")
+        check_undivided(fs, directory)
+        least = wholes_of(topic_names(fs, directory)).get(topic)
+        of = "" if least is None else f": it is partitioned, name one, such as {topic}{PARTITION_MARK}{least - 1}"
+        raise DataDirectoryError(f"there is no topic {topic} in {directory}{of}")
     left = max_count
     for item in dump_topic(fs, path):
         if isinstance(item, Frame):

@@ -9,6 +9,7 @@ from toymq_py.errors import DataDirectoryError
 from toymq_py.storage.directory_owner import check_owner
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.redistribute import present, redistribute
+from toymq_py.storage.workers_file import check_no_part
 from toymq_py.units import counted
 
 
@@ -24,6 +25,7 @@ def workers(directory: str, number: int | None) -> None:
     fs = RealFileSystem()
     if not fs.is_dir(directory):
         raise DataDirectoryError(f"there is no directory {directory}")
+    check_no_part(fs, directory)
     if number is None:
         division = present(fs, directory)
         on = f", on its way to {division.following}: `--set {division.following}` completes that" if division.following else ""

@@ -45,7 +45,7 @@ from toymq_py.replication.replica_file import ReplicaFile, record_in
 from toymq_py.replication.term import Surroundings, TermOptions
 from toymq_py.runtime.broker_loop import LoopScheduler
 from toymq_py.storage.fs import RealFileSystem
-from toymq_py.storage.workers_file import check_usable
+from toymq_py.storage.workers_file import check_no_part, check_usable
 from toymq_py.text_files import read_text
 
 logger = logging.getLogger("toymq_py.cluster")
@@ -351,6 +351,7 @@ class _NodeProcess:
 
     def _replica_file(self, settings: ClusterSettings) -> ReplicaFile:
         fs, root = self._fs, self._options.data_dir
+        check_no_part(fs, root)
         check_usable(fs, root)  # of a copy that is not there nothing is begun, and no office is sought
         file = ReplicaFile.load(fs, root)
         try:

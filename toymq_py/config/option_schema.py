@@ -314,21 +314,21 @@ def parse_address(text: str) -> tuple[str, int]:
     return check_host(host.strip("[]")), int(port)
 
 
-def parse_endpoint(text: str) -> str:
-    """An HTTP URL without user and password, which would show in the process list. Raises: ConfigError."""
+def parse_endpoint(text: str, example: str = "http://localhost:4318") -> str:
+    """An HTTP URL without user and password, which would show in the process list. Raises: ConfigError, with an example."""
     try:
         found = urlsplit(text)
         usable = found.scheme in ("http", "https") and found.hostname and found.port != 0 and found.username is None
     except ValueError:
         usable = False
     if not usable or not text.isascii() or not text.isprintable() or " " in text:
-        raise ConfigError(f"{text!r} is not an endpoint: write http://host:port, such as http://localhost:4318")
+        raise ConfigError(f"{text!r} is not an endpoint: write http://host:port, such as {example}")
     return text
 
 
 def parse_endpoints(text: str) -> tuple[str, ...]:
-    """URLs as of ``parse_endpoint``, separated by commas. Raises: ConfigError."""
-    return tuple(parse_endpoint(each.strip()) for each in text.split(","))
+    """URLs of etcd as of ``parse_endpoint``, separated by commas. Raises: ConfigError."""
+    return tuple(parse_endpoint(each.strip(), "http://e1:2379") for each in text.split(","))
 
 
 def is_unspecified(host: str) -> bool:
@@ -379,9 +379,10 @@ def shown_key(key: str) -> str:
 
 def _parse_count(text: str) -> int:
     try:
-        return parse_number("number", text)
+        number = parse_number("number", text.removeprefix("-"))
     except BadArgument:
         raise ConfigError(f"{text!r} is not a whole number") from None
+    return -number if text.startswith("-") else number  # which is out of range, and is told as such
 
 
 def _check_path(text: str) -> None:

@@ -263,8 +263,8 @@ class ServeOptions(BrokerOptions):
         self._check_use(("amqp_vhost",), ("--amqp", "--amqps"))
         if self.tier is None and self.tier_local_max_bytes:
             raise ConfigError("--tier-local-max does nothing without --tier")
-        self._check_cluster()
         self._check_workers()
+        self._check_cluster()
         self._check_use(("dialect", "private_webhooks"), ("--http", "--https"))
 
     def _check_use(self, names: Sequence[str], listeners: Sequence[str]) -> None:
@@ -292,12 +292,10 @@ class ServeOptions(BrokerOptions):
                 raise ConfigError(f"--{name} and --group exclude each other: not every topic is here. Leave one out")
         if self.fsync != "always":
             raise ConfigError(f"--cluster needs --fsync always, not {self.fsync}: OK means on the disks of all in sync")
-        for option, where in (("--advertise", self.advertise), ("--listen", self.listen)):
-            host, port = parse_address(where) if where is not None else ("", 0)
-            if where is not None and (port == 0 or is_unspecified(host)):
-                raise ConfigError(f"{option} {where}: others cannot reach this node there: give --advertise HOST:PORT")
-            if where is not None:
-                break
+        option, where = ("--listen", self.listen) if self.advertise is None else ("--advertise", self.advertise)
+        host, port = parse_address(where)
+        if port == 0 or is_unspecified(host):
+            raise ConfigError(f"{option} {where}: others cannot reach this node there: give --advertise HOST:PORT")
 
     def _check_workers(self) -> None:
         if self.workers == 1:
@@ -305,8 +303,7 @@ class ServeOptions(BrokerOptions):
         for name in ("cluster", "definitions", "dialect", "advertise", "amqp", "amqps"):
             if getattr(self, name):
                 raise ConfigError(f"--{name} and --workers exclude each other: leave one out. Another broker can have --{name}")
-        host, _ = parse_address(self.listen)
-        if is_unspecified(host):
+        if is_unspecified(parse_address(self.listen)[0]):
             raise ConfigError(f"--listen {self.listen}: with --workers clients are sent there: give an address of this machine")
         check_apart([
             *((f"{option} {where}", parse_address(where)) for option, where in self.of_all_workers().items()),
@@ -337,7 +334,10 @@ class ServeOptions(BrokerOptions):
         places: dict[str, str] = {}
         for option, where in self.listeners().items():
             host, _, port = where.rpartition(":")
-            places[option] = f"{host}:{int(port) + worker + (option in OF_ALL_WORKERS) if int(port) else 0}"
+            own = int(port) + worker + (option in OF_ALL_WORKERS) if int(port) else 0
+            if own > 65535:
+                raise ConfigError(f"{option} {where}: worker {worker} would have port {own}, over 65535: give a lower one")
+            places[option] = f"{host}:{own}"
         return places
 
     def listeners(self) -> dict[str, str]:

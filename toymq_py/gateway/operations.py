@@ -199,10 +199,13 @@ def check_route(route: str) -> bytes:
     return route.encode()
 
 
-def _name_schema(more: str = "") -> Schema:
-    return {"type": "string", "pattern": f"^[A-Za-z0-9_{more}][A-Za-z0-9._{more}-]*$", "maxLength": NAME_BYTES_MAX}
+def _name_schema(wild: str = "", end: str = "") -> Schema:
+    longest = NAME_BYTES_MAX + (len("#1023.dlq") if end else 0)
+    return {"type": "string", "pattern": f"^[A-Za-z0-9_{wild}][A-Za-z0-9._{wild}-]*{end}$", "maxLength": longest}
 
 
+_OF_PARTITION = r"(#[0-9]{1,4}(\.dlq)?)?"
+_OF_PARTITIONS = r"(#([0-9]{1,4}|\*)(\.dlq)?)?"
 NAME_SHOWN_MAX = 100
 """Characters of an invalid name in an error."""
 
@@ -221,14 +224,17 @@ def _named(what: str, check: Callable[[str], str]) -> Callable[[str], str]:
 
 _TOPIC = _named("topic", lambda name: check_name("topic", name))
 _CONSUMER = _named("consumer", lambda name: check_name("consumer", name))
-TOPIC = Parameter("topic", "path", "Name of the topic.", _name_schema(), _TOPIC, required=True)
+TOPIC = Parameter(
+    "topic", "path", "Name of the topic; `#` of a partition is written `%23`.", _name_schema(end=_OF_PARTITION), _TOPIC,
+    required=True,
+)  # fmt: skip
 PATTERN_OR_TOPIC = Parameter(
-    "topic", "path", "Name of a topic, or a pattern: `events.*`, `events.>`.", _name_schema("*>"),
-    _named("topic", check_topic_or_pattern), required=True,
+    "topic", "path", "Name of a topic, or a pattern: `events.*`, `events.>`, `orders#*`; `#` is written `%23`.",
+    _name_schema("*>", _OF_PARTITIONS), _named("topic", check_topic_or_pattern), required=True,
 )  # fmt: skip
 PATTERN = Parameter(
-    "pattern", "query", "Name or pattern: `events.*`, `events.>`.", _name_schema("*>"),
-    _named("pattern", check_topic_or_pattern),
+    "pattern", "query", "Name or pattern: `events.*`, `events.>`, `orders#*`; `#` is written `%23`.",
+    _name_schema("*>", _OF_PARTITIONS), _named("pattern", check_topic_or_pattern),
 )  # fmt: skip
 CONSUMER_OF_PATH = Parameter("consumer", "path", "Name of the consumer.", _name_schema(), _CONSUMER, required=True)
 CONSUMER = Parameter("consumer", "query", "Name of the consumer.", _name_schema(), _CONSUMER, required=True)

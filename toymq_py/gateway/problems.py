@@ -4,7 +4,7 @@ import json
 
 from starlette.responses import Response
 
-from toymq_py.errors import LineTooLong, RequestError, TooManyConnections
+from toymq_py.errors import IsPartitioned, LineTooLong, RequestError, TooManyConnections
 
 STATUS: dict[str, int] = {
     "UNKNOWN_COMMAND": 404,
@@ -174,6 +174,7 @@ def problem(error: RequestError, *, status: int | None = None, retry_after_s: in
     """The response to an error; by default with status and ``Retry-After`` of its code."""
     code, status = error.code, status or status_of(error)
     headers = headers_of_refusal(error, status, retry_after_s)
+    detail = f"{error}; in a path # is written %23" if isinstance(error, IsPartitioned) else str(error)
     content = {"type": f"urn:toymq:error:{code}", "title": code.replace("_", " ").capitalize(), "status": status,
-               "code": code, "detail": str(error)}  # fmt: skip
+               "code": code, "detail": detail}  # fmt: skip
     return Response(json.dumps(content), status, headers, "application/problem+json")

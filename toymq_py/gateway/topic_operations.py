@@ -16,6 +16,7 @@ from toymq_py.errors import (
     BadArgument,
     BadFraming,
     BadName,
+    IsPartitioned,
     NoSuchConsumer,
     NoSuchTopic,
     RequestError,
@@ -30,6 +31,7 @@ from toymq_py.gateway.operations import PATTERN, TOPIC, Answer, Body, Operation
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.snapshots import TOPICS_PER_TURN
 from toymq_py.merging import merged_stats, merged_topics
+from toymq_py.partitioned_topics import refuse_partitions
 from toymq_py.partitions import PARTITIONS
 from toymq_py.topic import Topic
 from toymq_py.units import setting_doubt
@@ -96,6 +98,8 @@ async def patch_topic(gateway: Gateway, request: Request) -> Response:
     """``PATCH /v1/topics/{t}``."""
     name = TOPIC.need(request)
     changes = await settings_of(request)
+    refuse_partitions(changes)
+    whole_topics.check_meant(gateway, request, name)
     gateway.refuse_late()
     if changes and (errands := whole_topics.errands_for(gateway, name)) is not None:
         await errands.configure(name, changes)
@@ -159,6 +163,7 @@ async def _describe(gateway: Gateway, request: Request, name: str) -> dict[str, 
 async def delete_topic(gateway: Gateway, request: Request) -> Response:
     """``DELETE /v1/topics/{t}``."""
     name = TOPIC.need(request)
+    whole_topics.check_meant(gateway, request, name)
 
     def begin(done: Done) -> None:
         partition_operations.delete(gateway.broker, name, lambda count, error: done(error))
@@ -171,6 +176,7 @@ async def delete_topic(gateway: Gateway, request: Request) -> Response:
     try:
         await gateway.stored(begin)
     except NoSuchTopic:  # a worker that was killed in an earlier DELETE may have partitions of the name still
+        await whole_topics.check_meant_elsewhere(gateway, request, name)
         if all(answer is None for answer in await whole_topics.ask_others(gateway, request)):
             raise
     return Response(status_code=204)
@@ -254,16 +260,17 @@ OPERATIONS: tuple[Operation, ...] = (
               Body("Settings.", {"application/json": SETTINGS}),
               {201: Answer("It was created.", DESCRIPTION), 200: Answer("It was there.", DESCRIPTION)},
               (BadArgument, BadFraming, BadName, NoSuchTopic, TopicExists, TooManyTopics, StorageFailed), makes_topic=True),
-    Operation("PATCH", "/v1/topics/{topic}", "configureTopic", "Change settings.", patch_topic, "admin", (TOPIC,),
+    Operation("PATCH", "/v1/topics/{topic}", "configureTopic", "Change settings.", patch_topic, "admin",
+              (TOPIC, whole_topics.ALL_PARTITIONS),
               Body("Settings.", {"application/json": SETTINGS}),
               {200: Answer("The settings are on stable storage and in effect.", DESCRIPTION)},
-              (BadArgument, BadFraming, BadName, NoSuchTopic, StorageFailed)),
+              (BadArgument, BadFraming, BadName, IsPartitioned, NoSuchTopic, StorageFailed)),
     Operation("GET", "/v1/topics/{topic}", "describeTopic", "Describe a topic: settings, sizes, consumers.", get_topic,
               "describe", (TOPIC,),
               answers={200: Answer("As DESCRIBE.", DESCRIPTION)}, errors=(BadName, NoSuchTopic), safe=True, brief=True),
     Operation("DELETE", "/v1/topics/{topic}", "deleteTopic", "Delete a topic with its messages and consumers.", delete_topic,
-              "admin", (TOPIC,),
-              answers={204: Answer("It is deleted, durably.")}, errors=(BadName, NoSuchTopic, StorageFailed)),
+              "admin", (TOPIC, whole_topics.ALL_PARTITIONS),
+              answers={204: Answer("It is deleted, durably.")}, errors=(BadName, IsPartitioned, NoSuchTopic, StorageFailed)),
     Operation("POST", "/v1/topics/{topic}:purge", "purgeTopic", "Drop all messages; the next id stays the same.",
               purge_topic, "admin", (TOPIC,), answers={200: Answer("How many were dropped, durably.", PURGED)},
               errors=(BadName, NoSuchTopic, StorageFailed)),

@@ -12,18 +12,48 @@ from urllib.parse import quote
 from starlette.requests import Request
 
 from toymq_py import partition_operations
-from toymq_py.errors import Moved, NoSuchConsumer, NoSuchTopic, RequestError
+from toymq_py.errors import BadArgument, IsPartitioned, Moved, NoSuchConsumer, NoSuchTopic, RequestError
 from toymq_py.gateway.access import is_internal
 from toymq_py.gateway.group_errands import GroupErrands
 from toymq_py.gateway.http_heads import EVERY_TOKEN, LOGIN_OF
+from toymq_py.gateway.operations import count
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.names import DEAD_LETTERS
-from toymq_py.partitions import PARTITIONS, described_whole, half_made
+from toymq_py.partitions import PARTITIONS, PARTITIONS_MAX, described_whole, half_made
+
+ALL_PARTITIONS = count(
+    PARTITIONS, "Of a partitioned topic, and needed there: how many partitions it has, to mean all of them. In the name of one "
+    "partition `#` is written `%23`; a client drops what is behind a `#` and would ask for the whole topic.", 1, PARTITIONS_MAX
+)  # fmt: skip
 
 
 def is_whole(gateway: Gateway, name: str) -> bool:
     """Whether it is a partitioned topic, or all its dead letters."""
     return gateway.broker.partitioned.find(name) is not None
+
+
+def check_meant(gateway: Gateway, request: Request, name: str) -> None:
+    """Refuse a change of all partitions that does not say how many there are. The path may be that of one, cut off at its ``#``
+    by the client: ``orders#3/messages/17``. ADR 0266. Raises: IsPartitioned, BadArgument."""
+    said = ALL_PARTITIONS.of(request)
+    topics = gateway.broker.partitioned.by_name
+    whole = topics.get(name) or topics.get(name.removesuffix(DEAD_LETTERS))
+    if whole is not None and said != whole.count:
+        raise _not_meant(name, whole.name, whole.count)
+    if whole is None and said is not None and gateway.broker.has(name):
+        raise BadArgument(f"{name} is not partitioned: leave out {PARTITIONS}={said}")
+
+
+async def check_meant_elsewhere(gateway: Gateway, request: Request, name: str) -> None:
+    """The same of a topic that only other workers know. Raises: IsPartitioned, PlacementUnknown."""
+    if ALL_PARTITIONS.of(request) is None and gateway.neighbours is not None and _asks_others(gateway, request):
+        for status, answer in await gateway.neighbours.ask_each("GET", f"/v1/topics/{quote(name)}"):
+            if status == 200:
+                raise _not_meant(name, name, json.loads(answer)[PARTITIONS])
+
+
+def _not_meant(name: str, whole: str, number: int) -> IsPartitioned:
+    return IsPartitioned(f"{IsPartitioned.of(whole, number, name.removeprefix(whole))}, or all by ?{PARTITIONS}={number}")
 
 
 def errands_for(gateway: Gateway, name: str) -> GroupErrands | None:

@@ -5,6 +5,7 @@ is ``workers/<n>``, and has ``topics`` from before the file says the number. So 
 without its file system, is not taken for one without topics, and neither is a directory whose file is missing (ADR 0216).
 """
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,6 +39,35 @@ def divided_directory(path: str) -> str | None:
     """The directory that is divided, of which a path is a worker's; None for any other path."""
     found = re.fullmatch(r"(?:(.*)/)?workers/\d+", path)
     return None if found is None else (found[1] or ("/" if path.startswith("/") else "."))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one worker has of a division: its data directory is ``worker_path(root, worker)``."""
+
+    root: str
+    worker: int
+
+
+def part_of(fs: FileSystem, path: str) -> Part | None:
+    """The part that a data directory is, however its path is written; None for one of its own. Blocks."""
+    for each in (path, os.path.abspath(path), os.path.realpath(path)):  # noqa: PTH100 (no Path is needed)
+        root = divided_directory(each)
+        if root is not None and fs.exists(f"{root}/{FILE_NAME}"):
+            return Part(root, int(each.rpartition("/")[2]))
+    return None
+
+
+def check_no_part(fs: FileSystem, path: str) -> None:
+    """Raise DataDirectoryError for a part. Who serves or divides it alone takes the place of the others: it makes their
+    partitions anew, and takes what is published for them. Blocks."""
+    if (part := part_of(fs, path)) is not None:
+        division = load_division(fs, part.root)
+        number = 1 if division is None else division.number
+        raise DataDirectoryError(
+            f"{path} is the part of worker {part.worker} of {part.root}: "
+            f"`toymq serve --workers {number} --data-dir {part.root}` serves all parts, `toymq workers {part.root}` is for all"
+        )
 
 
 def workers_there(fs: FileSystem, data_dir: str) -> Iterator[int]:

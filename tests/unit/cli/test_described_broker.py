@@ -9,6 +9,12 @@ from toymq_py.cli.described_broker import GatewayClient, StoppedBroker, open_des
 from toymq_py.config.definitions import Definitions, PutWebhook, parse
 from toymq_py.config.webhooks import SIGNED, Webhook
 from toymq_py.errors import ConfigError, DataDirectoryError
+from toymq_py.partitions import Partitioned
+from toymq_py.placement import worker_of
+from toymq_py.storage import partitions_file
+from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.partitions_file import StoredPartitions
+from toymq_py.storage.workers_file import divide
 
 WANTED = """
 [[topic]]
@@ -39,6 +45,24 @@ def test_a_directory_that_is_missing_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(DataDirectoryError, match=re.escape(missing)), open_described(missing, "", None, None):
         pytest.fail("it was opened")
     assert not Path(missing).exists()
+
+
+def test_the_part_of_a_worker_gets_nothing_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An export made the partitions of all workers there, empty; the next start said of each that it stays closed."""
+    fs, part = RealFileSystem(), tmp_path / "workers/0"
+    divide(fs, str(tmp_path), 2)
+    topic = Partitioned("orders", 8, {})
+    partitions_file.FILE.write(fs, str(part), partitions_file.encode({"orders": StoredPartitions(topic)}))
+    ours = [name for name in topic.names if worker_of(name, 2) == 0]
+    monkeypatch.chdir(part)
+    for path in (str(part), "."):
+        StoppedBroker(path).present()
+        assert sorted(each.name for each in (part / "topics").iterdir()) == ours
+    name = next(name for name in ("orders", "events", "bills", "mails") if worker_of(name, 2) == 1)
+    wanted = parse(WANTED.replace("orders", name), "wanted.toml")
+    with pytest.raises(ConfigError, match=rf"^topic {name}: {tmp_path}/workers/1 \(worker 1\) has the topic {name}"):
+        StoppedBroker(str(part)).apply(wanted)
+    assert sorted(each.name for each in (part / "topics").iterdir()) == ours
 
 
 def test_a_gateway_is_named_by_its_url() -> None:

@@ -69,6 +69,7 @@ def test_a_file_that_is_named_goes_before_the_one_that_is_there() -> None:
         ('"a\\nb" = 1', "there is no option 'a\\nb'"),
         ("segment_bytes = 1", "segment_bytes: 1B is out of range: it must be 4KiB to 1GiB"),
         ("max_topics = 0", "max_topics: 0 is out of range: it must be 1 to 1048576"),
+        ('workers = "-1"', "workers: -1 is out of range: it must be 1 to 64"),
         ('max_topics = "1e3"', "max_topics: '1e3' is not a whole number"),
         ("strict_recovery = 1", "strict_recovery: 1 is not true or false"),
         ('fsync = "sometimes"', "fsync: 'sometimes' is not one of always, interval, never"),

@@ -1,6 +1,7 @@
 """`toymq serve`, as a process that ends."""
 
 import gc
+import socket
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,14 @@ def test_the_end_of_the_process_does_not_look_at_every_object_once_more(
     result = CliRunner().invoke(main, ["serve", "--config", "/dev/null", "--data-dir", str(tmp_path)])
     assert result.exit_code == (0 if error is None else 2), result.output
     assert gc.get_freeze_count() > 1000
+
+
+def test_a_port_that_is_taken_is_told_as_that_of_a_worker(tmp_path: Path) -> None:
+    """It named another port than the one that was given, and advised to give what was given."""
+    with socket.create_server(("127.0.0.2", 0)) as other:
+        port = other.getsockname()[1]
+        listen = ("--workers", "2", "--listen", f"127.0.0.2:{port - 2}")
+        result = CliRunner().invoke(main, ["serve", "--config", "/dev/null", "--data-dir", str(tmp_path), *listen])
+    assert result.exit_code == 2
+    assert f"cannot listen on 127.0.0.2:{port}: " in result.stderr
+    assert result.stderr.endswith("; it is worker 1's own, and these count up from what you give\n")

@@ -6,7 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from toymq_py.cli.main import main
-from toymq_py.storage.workers_file import UNDIVIDABLE
+from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.workers_file import UNDIVIDABLE, divide, part_of
 
 
 def test_it_shows_and_changes_the_number(tmp_path: Path) -> None:
@@ -103,6 +104,31 @@ def test_what_cannot_be_divided_is_told_by_both_commands_with_a_way_out(tmp_path
     assert line.startswith(f"toymq: {data} has {name}, and cannot be divided over workers: ")
     assert line.endswith(UNDIVIDABLE[name].format(data))
     assert not (data / "workers").exists()
+
+
+def test_the_part_of_one_worker_is_neither_served_nor_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was made a whole: with the partitions of the others, empty, which took what was published there."""
+    root, part = tmp_path / "data", tmp_path / "data/workers/1"
+    root.mkdir()
+    divide(RealFileSystem(), str(root), 2)
+    (part / "topics/orders").mkdir()
+    (tmp_path / "link").symlink_to(part)
+    before = sorted(root.rglob("*"))
+    monkeypatch.chdir(part)
+    for path in (str(part), f"{part}/", str(tmp_path / "link"), ".", f"{part}/../1"):
+        for command in (
+            ["workers", path], ["workers", path, "--set", "2"], ["serve", "--data-dir", path, "--listen", "127.0.0.1:0"],
+            ["serve", "--workers", "2", "--data-dir", path, "--listen", "127.0.0.1:0"],
+        ):  # fmt: skip
+            ended = CliRunner().invoke(main, command)
+            assert (ended.exit_code, ended.stderr.splitlines()[-1]) == (
+                2,
+                f"toymq: {path} is the part of worker 1 of {root}: `toymq serve --workers 2 --data-dir {root}` serves all "
+                f"parts, `toymq workers {root}` is for all",
+            )
+    assert sorted(root.rglob("*")) == before
+    (root / "workers.json").rename(root / "kept.json")
+    assert part_of(RealFileSystem(), str(part)) is None, "a directory of this name that belongs to no division"
 
 
 def test_the_way_out_for_a_directory_that_had_amqp_keeps_what_was_declared(tmp_path: Path) -> None:

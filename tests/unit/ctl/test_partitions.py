@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 import toymq.sync
-from toymq_py.errors import PlacementUnknown, QueueFull
+from toymq_py.errors import BadArgument, PlacementUnknown, QueueFull
 from toymq_py.partitions import partition_of_route
 from toymqctl.partitions import CHUNK, Dealer, dealer, grouped, parts_of, range_name
 
@@ -98,3 +98,15 @@ def test_only_a_topic_that_is_said_to_be_partitioned_is_dealt_to() -> None:
     found = dealer(as_client(FakeClient({"partitions": 1})), "t")
     assert found is not None
     assert found.choose(None, None, None) == "t#0"
+
+
+@pytest.mark.parametrize("route", ["Ann Lee", "J\u00fcrgen", "", "caf\udce9", "x" * 513])
+def test_a_route_is_one_that_the_broker_takes(route: str) -> None:
+    """It chose a partition, where HTTP and the clients refuse such a route."""
+    with pytest.raises(BadArgument, match=r"invalid route .*: write 1 to 512 printable ASCII characters without space"):
+        Dealer("t", 7).choose(None, route, None)
+
+
+def test_a_key_or_header_that_is_no_text_is_left_to_the_client_to_refuse() -> None:
+    """It was a traceback, where a plain topic says what is wrong."""
+    assert Dealer("t", 1).choose("caf\udce9", None, {"toymq-group": "caf\udce9"}) == "t#0"

@@ -9,7 +9,7 @@ import pytest
 from tests.support.http_rig import HttpRig, gateway, refused
 from tests.support.sim_disk import SimDisk
 from toymq_py.gateway.app import DIALECTS, OPERATIONS
-from toymq_py.gateway.operations import Operation
+from toymq_py.gateway.operations import PATTERN, PATTERN_OR_TOPIC, TOPIC, Operation, Parameter
 from toymq_py.gateway.problems import STATUS
 
 DIR = "/data/d"
@@ -24,6 +24,26 @@ async def rig() -> AsyncIterator[HttpRig]:
 async def test_parameters_that_are_not_known_are_refused(rig: HttpRig) -> None:
     assert "colour" in refused(await rig.ask("GET", "/v1/topics?colour=red"), 422, "BAD_ARGUMENT")["detail"]
     refused(await rig.ask("GET", "/v1/topics?pattern=a&pattern=b"), 422, "BAD_ARGUMENT")
+
+
+@pytest.mark.parametrize(
+    ("parameter", "names"),
+    [
+        (TOPIC, ["orders", "orders#3", "orders#1023.dlq", "x" * 196 + "#1023.dlq"]),
+        (PATTERN_OR_TOPIC, ["events.*", "events.>", "orders#3", "orders#*", "orders#*.dlq"]),
+        (PATTERN, ["events.>", "orders#*"]),
+    ],
+    ids=["topic", "pattern or topic", "pattern"],
+)  # fmt: skip
+def test_the_schema_of_a_name_takes_what_the_broker_takes(parameter: Parameter[str], names: list[str]) -> None:
+    """A partition was not of the form that `/openapi.json` gives, and a generated client refused it."""
+    for name in names:
+        assert parameter.parse(name) == name
+        assert re.search(parameter.schema["pattern"], name), name
+        assert len(name) <= parameter.schema["maxLength"]
+    for wrong in ("#3", "orders#", "orders#x", "a b"):
+        assert not re.search(parameter.schema["pattern"], wrong), wrong
+    assert "`%23`" in parameter.text
 
 
 async def test_paths_and_methods_that_there_are_not(rig: HttpRig) -> None:

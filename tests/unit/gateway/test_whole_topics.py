@@ -41,7 +41,8 @@ async def test_alerts_and_webhooks_take_the_pattern(rig: HttpRig) -> None:
 
 
 @pytest.mark.parametrize(("method", "path", "body"), [
-    ("POST", ":purge", None), ("PATCH", "", {"ttl": 5000}), ("DELETE", "", None), ("PUT", "/consumers/c", {"seek": "earliest"}),
+    ("POST", ":purge", None), ("PATCH", "?partitions=8", {"ttl": 5000}),
+    ("DELETE", "?partitions=8", None), ("PUT", "/consumers/c", {"seek": "earliest"}),
     ("DELETE", "/consumers/c", None),
 ])  # fmt: skip
 async def test_nothing_is_changed_before_all_workers_answer(
@@ -67,3 +68,31 @@ async def test_nothing_is_changed_before_all_workers_answer(
         with connection:
             assert connection.recv(9999).startswith(b"GET /healthz "), "nor is it done there later"
     assert (await rig.ask("GET", f"/v1/topics/orders%23{here}")).json() == before
+
+
+@pytest.mark.parametrize("said", ["#3/messages/17?consumer=c", "#3/consumers/c", "#3", "?partitions=3", ""])
+async def test_a_path_that_a_client_cut_off_at_its_hash_changes_no_whole_topic(said: str, rig: HttpRig) -> None:
+    """The ack of a message deleted the topic: clients send nothing of what is behind a `#`."""
+    await rig.ask("PUT", "/v1/topics/orders", json={"partitions": 4})
+    await rig.publish("orders", "a")
+    detail = "4 partitions of orders, orders#0 to orders#3: name one, or all by ?partitions=4; in a path # is written %23"
+    for method, more in (("DELETE", {}), ("PATCH", {"json": {"retain_max_age": 1000}})):
+        assert refused(await rig.ask(method, f"/v1/topics/orders{said}", **more), 409, "PARTITIONED")["detail"] == detail
+    found = (await rig.ask("GET", "/v1/topics/orders")).json()
+    assert (found["messages"], found["settings"], len(found["parts"])) == (1, {}, 4)
+
+
+async def test_the_number_of_partitions_means_all_of_them(rig: HttpRig) -> None:
+    await rig.ask("PUT", "/v1/topics/orders", json={"partitions": 4})
+    changed = await rig.ask("PATCH", "/v1/topics/orders?partitions=4", json={"ttl": 5000})
+    assert (changed.status_code, changed.json()["settings"]) == (200, {"ttl": 5000})
+    assert (await rig.ask("DELETE", "/v1/topics/orders?partitions=4")).status_code == 204
+    refused(await rig.ask("DELETE", "/v1/topics/orders?partitions=4"), 404, "NO_SUCH_TOPIC")
+
+
+async def test_a_plain_topic_has_no_number_of_partitions(rig: HttpRig) -> None:
+    await rig.ask("PUT", "/v1/topics/t")
+    detail = refused(await rig.ask("DELETE", "/v1/topics/t?partitions=4"), 422, "BAD_ARGUMENT")["detail"]
+    assert detail == "t is not partitioned: leave out partitions=4"
+    assert (await rig.ask("PATCH", "/v1/topics/t", json={"ttl": 5000})).status_code == 200
+    assert (await rig.ask("DELETE", "/v1/topics/t")).status_code == 204

@@ -35,6 +35,12 @@ async function call(method, path, { query = {}, body, headers = {}, timeoutMs = 
 const json = (body) => ({ body: JSON.stringify(body), headers: { "content-type": "application/json" } });
 const part = encodeURIComponent;
 
+/** What a change of all partitions needs: their number; nothing for another topic. */
+async function meant(topic) {
+  const { partitions } = await call("GET", `/v1/topics/${part(topic)}`);
+  return { partitions };
+}
+
 /** Text as the bytes of its UTF-8, the only form in which fetch sends a header that is not ASCII. */
 function headerText(text) {
   return String.fromCharCode(...new TextEncoder().encode(text));
@@ -45,8 +51,8 @@ export const api = {
   login: (token) => call("POST", "/v1/login", json({ token })),
   logout: () => call("DELETE", "/v1/login"),
   create: (topic, settings) => call("PUT", `/v1/topics/${part(topic)}`, json(settings)),
-  configure: (topic, settings) => call("PATCH", `/v1/topics/${part(topic)}`, json(settings)),
-  remove: (topic) => call("DELETE", `/v1/topics/${part(topic)}`),
+  configure: async (topic, settings) => call("PATCH", `/v1/topics/${part(topic)}`, { ...json(settings), query: await meant(topic) }),
+  remove: async (topic) => call("DELETE", `/v1/topics/${part(topic)}`, { query: await meant(topic) }),
   purge: (topic) => call("POST", `/v1/topics/${part(topic)}:purge`),
   redrive: (topic, ids) => call("POST", `/v1/topics/${part(topic)}:redrive`, json(ids ? { ids } : {})),
   seek: (topic, consumer, target) => call("PUT", `/v1/topics/${part(topic)}/consumers/${part(consumer)}`, json({ seek: target })),
