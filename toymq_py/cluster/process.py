@@ -40,8 +40,7 @@ from toymq_py.replication.link_options import Identity, LinkOptions
 from toymq_py.replication.move_line import MOVE
 from toymq_py.replication.node import REASONS, Node
 from toymq_py.replication.pass_line import PASS, Pass
-from toymq_py.replication.replica_file import FILE_NAME as REPLICA_FILE
-from toymq_py.replication.replica_file import ReplicaFile, record_in
+from toymq_py.replication.replica_file import ReplicaFile, misplaced, record_in
 from toymq_py.replication.term import Surroundings, TermOptions
 from toymq_py.runtime.broker_loop import LoopScheduler
 from toymq_py.storage.fs import RealFileSystem
@@ -254,7 +253,7 @@ class _NodeProcess:
         return None
 
     async def _unmade(self) -> str:
-        """Raises: EtcdError."""
+        """Raises: EtcdError; DataDirectoryError: the directory is of another group."""
         assert self._options.cluster is not None
         kept = KeptPlaces(self._etcd_client(), self._options.cluster, self._group)
         try:
@@ -263,8 +262,10 @@ class _NodeProcess:
             await kept.close()
         others = [name for name, group in groups.items() if group.made]
         directory = self._options.data_dir
-        was_here = self._fs.exists(f"{directory}/{REPLICA_FILE}")
-        return unmade(self._options.cluster, self._options.group, others, directory if was_here else None)
+        file = ReplicaFile.load(self._fs, directory)
+        if file is not None and (why := misplaced(file.record, self._options.cluster, self._group)) is not None:
+            raise DataDirectoryError(f"{directory}: {why}")
+        return unmade(self._options.cluster, self._options.group, others, None if file is None else directory)
 
     def _made(self, agreement: Agreement, settings: ClusterSettings) -> Node:
         """Raises: DataDirectoryError when the directory belongs elsewhere, or its topics are not there."""
@@ -354,7 +355,8 @@ class _NodeProcess:
         check_usable(fs, root)  # of a copy that is not there nothing is begun, and no office is sought
         file = ReplicaFile.load(fs, root)
         try:
-            record = record_in(settings, self._group, None if file is None else file.record, secrets.token_hex(16))
+            found = None if file is None else file.record
+            record = record_in(settings, self._options.cluster or "", self._group, found, secrets.token_hex(16))
         except DataDirectoryError as error:
             raise DataDirectoryError(f"{root}: {error}") from None
         return file if file is not None and file.record == record else ReplicaFile.create(fs, root, record)
