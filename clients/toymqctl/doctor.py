@@ -16,7 +16,7 @@ from toymqctl.broker import Broker
 from toymqctl.explanations import explained
 from toymqctl.letters import waiting
 from toymqctl.limits import used
-from toymqctl.places import cluster_of, reachable_topics, workers_of
+from toymqctl.places import cluster_of, reachable_topics, unserved, workers_of
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, print_json, size
 
@@ -112,7 +112,10 @@ def examine_without_figures(
 def examine_groups(cluster: Mapping[str, Any]) -> Iterator[Finding]:
     """Check that each group of a cluster has a leader."""
     for name, group in cluster.get("groups", {}).items():
-        if group["leader"] is not None:
+        if name in unserved(cluster):
+            found = f"{group['leader']} leads without --group: no new topic is placed, and other groups do not list its topics"
+            yield Finding(f"group {name}", "warn", found, f"restart its nodes with --group {name}, followers first")
+        elif group["leader"] is not None:
             yield Finding(f"group {name}", "ok", f"{group['leader']} leads")
         elif not group["placed"]:
             yield Finding(f"group {name}", "warn", "has had no leader yet, and gets no topic before", "start its nodes")

@@ -297,7 +297,8 @@ class GroupPlacement(Placement):
 
     def rows(self) -> dict[str, Mapping[tuple[str, ...], float]]:
         """The metrics of the groups."""
-        return group_views.rows(self._picture, self.group, self._own, self.claims)
+        own = [topic for topic in self._own if topic not in self._parts]
+        return group_views.rows(self._picture, self.group, own, self.claims)
 
     # -- as ``Books`` of topics that are moved
 

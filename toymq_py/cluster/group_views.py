@@ -151,9 +151,9 @@ def described(picture: Picture, here: str, own: Collection[str], sees: Callable[
 
 
 def rows(picture: Picture, here: str, own: Collection[str], claims: int) -> dict[str, Mapping[tuple[str, ...], float]]:
-    """The metrics of the groups. ``own``: the topics that this one has."""
+    """The metrics of the groups. ``own``: the topics that this one has, without partitioned ones, as ``Picture.counts``."""
     counts = picture.counts()
-    counts[here] = sum((record := picture.records.get(topic)) is None or record.whole is None for topic in own)
+    counts[here] = len(own)
     made = {name: group for name, group in picture.groups.items() if group.made}
     return {
         "group_topics": {(name,): float(counts[name]) for name in made},

@@ -31,7 +31,7 @@ from toymq_py.errors import ConfigError, DataDirectoryError, EtcdError, TermEnde
 from toymq_py.metrics import ClusterRows
 from toymq_py.names import some_of
 from toymq_py.net.host_names import AllowedHosts
-from toymq_py.replication.agreement import DEFAULT_GROUP, Agreement, ClusterSettings, LeaderKey, Member
+from toymq_py.replication.agreement import DEFAULT_GROUP, Agreement, ClusterSettings, LeaderKey, Member, Seat
 from toymq_py.replication.bulk_copy import Pace
 from toymq_py.replication.etcd_client import EtcdAgreement, EtcdClient, EtcdOptions
 from toymq_py.replication.follower_link import FollowerLink
@@ -137,6 +137,15 @@ def unmade(cluster: str, group: str | None, others: Iterable[str], used: str | N
     )
 
 
+def namesakes(seats: Iterable[Seat], me: Member) -> str:
+    """What to do where other nodes of the group run under this name; "" where none does."""
+    named = [seat.member for seat in seats if seat.present and seat.member.name == me.name]
+    others = [f"that of {member.url} ({member.replica})" for member in named if member.replica != me.replica]
+    if not others:
+        return ""
+    return f"another node of this group is named {me.name}, too: {some_of(others)}. Start one of them with a --name of its own"
+
+
 class _NodeProcess:
     """What lives from the start of the process to its end. Also the ``View`` of the standby answers."""
 
@@ -191,6 +200,9 @@ class _NodeProcess:
         node = self._node = self._made(agreement, settings)
         if self._stop.is_set():
             node.stop()
+        with contextlib.suppress(EtcdError):
+            if said := namesakes(await agreement.seats(), node.me):
+                logger.warning("%s", said)
         replicas = ReplicaListener(
             self._listeners["--replicate"], self._files.replica_certificates, self._replica, self._loop
         )

@@ -94,8 +94,8 @@ def test_a_second_group_says_that_the_nodes_of_the_first_need_their_name(
 
     asyncio.run(lead())
     restart = (
-        "group g0 runs without --group, and its topics go on: restart its nodes with --group g0, followers first. Until then no"
-        " new topic is placed in another group"
+        "group g0 has not been served with --group yet: restart its nodes with --group g0, followers first; its topics go on"
+        " meanwhile. Until then no new topic is placed in any group, and lists of other groups lack its topics"
     )
     assert ok(cluster("--group", "b", "init")).splitlines() == [
         f"{name} group b made: 2 replicas, min in sync 1, ttl 3s", "start its nodes with --group b", restart,

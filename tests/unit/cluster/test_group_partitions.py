@@ -227,6 +227,23 @@ def test_all_partitions_are_in_a_group_that_is_named() -> None:
     simulate(scenario)
 
 
+def test_each_leader_counts_the_partitions_and_not_the_whole() -> None:
+    """The leader of the home counted the whole, too, once the watch had told of it."""
+
+    async def scenario(world: World) -> None:
+        for name in TOPICS:
+            assert await world.command("CREATE", "b", name, 6) == "OK"
+        await asyncio.sleep(1.0)
+        for group in world.groups.values():
+            assert group.placement is not None
+            assert group.placement.rows()["group_topics"] == {("a",): 4.0, ("b",): 4.0, ("c",): 4.0}, group.name
+        await world.groups["b"].lead()
+        await asyncio.sleep(1.0)
+        assert world.groups["b"].placement.rows()["group_topics"][("b",)] == 4.0  # type: ignore[union-attr]
+
+    simulate(scenario)
+
+
 def test_what_is_not_made_yet_is_refused() -> None:
     async def scenario(world: World) -> None:
         placement = world.groups["a"].placement

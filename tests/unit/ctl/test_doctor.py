@@ -100,6 +100,9 @@ def test_a_group_that_is_away_is_named_and_the_rest_is_checked() -> None:
     assert away.found == "no leader: its topics are away. Its nodes are, or were, b1:1, b2:1"
     (new,) = examine_groups({"groups": {"c": {"leader": None, "placed": False, "nodes": []}}})
     assert new.state == "warn"
+    (left,) = examine_groups({"groups": {"g0": LED | {"placed": False}}})
+    assert (left.state, left.advice) == ("warn", "restart its nodes with --group g0, followers first")
+    assert left.found.startswith("a1:1 leads without --group: no new topic is placed"), "it was ok, and no list had its topics"
     error = PlacementUnknown("group b does not answer")
     findings = list(examine_without_figures([topic(consumers=[BEHIND])], "toymq/1.0", "1.0", 0.001, AWAY, error))
     assert [(one.check, one.state) for one in findings] == [
