@@ -484,6 +484,7 @@ class _NodeProcess:
             "scrub_bytes_total": {(): node.scrub.read_bytes},
             "clock_offset_seconds": {} if self._offset_s is None else {(): self._offset_s},
             "etcd_failures_total": {(): etcd.client.failures if etcd is not None else 0},
+            "etcd_silent_seconds": {(): etcd.client.silent_s if etcd is not None else 0},
         }
         if self._placement is not None and term is not None:
             numbers |= self._placement.rows()

@@ -130,6 +130,8 @@ def test_without_etcd_it_is_one_line() -> None:
     result = CliRunner().invoke(toymqctl, ["cluster", "--etcd", f"{ETCD_URL},http://127.0.0.1:2", "--cluster", "a"])
     refused(result, 1, f"etcd does not answer /v3/kv/range: {ETCD_URL}: ")
     assert "http://127.0.0.1:2: " in result.stderr
+    assert result.stderr.endswith("; see to its members (`etcdctl endpoint health`), their disks, and the network to them;"
+                                  " toymq goes on by itself\n")  # fmt: skip
 
 
 def test_other_commands_do_not_load_what_it_needs() -> None:
