@@ -31,7 +31,6 @@
        ├─ BadOperation              a frame between two replicas that is invalid
        ├─ TermEnded                 this node no longer leads its group
        ├─ EtcdError                 no answer from etcd, or one that cannot be trusted
-       │  ├─ EtcdSilent             no member answers
        │  ├─ EtcdWentBack           it was wiped, or restored from a snapshot
        │  └─ LeaseLost              the lease has ended
        ├─ ConnectionLost            the connection ended with replies still due (client side)
@@ -461,10 +460,6 @@ class EtcdError(LocalError):
 
     code = "ETCD"
     retryable = True
-
-
-class EtcdSilent(EtcdError):
-    """No member of etcd has answered anything."""
 
 
 class EtcdWentBack(EtcdError):

@@ -9,7 +9,7 @@ from click.core import ParameterSource
 from toymq.click_support import HELP_SETTINGS
 from toymq.url import DEFAULT_URL, parse_urls
 from toymq_py.command_group import CommandGroup, said_by, say
-from toymq_py.errors import ConfigError, EtcdSilent, ToymqError
+from toymq_py.errors import ConfigError, EtcdError, ToymqError
 from toymqctl.broker import Broker, show_warnings
 from toymqctl.explanations import OF_ETCD, explain
 from toymqctl.target import target_of
@@ -80,7 +80,8 @@ class _OneLineErrors(CommandGroup):
 
 
 def _without_broker(error: ToymqError) -> str:
-    return f"{error}; {OF_ETCD}" if isinstance(error, EtcdSilent) else str(error)
+    is_silent = isinstance(error, EtcdError) and str(error).startswith("etcd does not answer")
+    return f"{error}; {OF_ETCD}" if is_silent else str(error)
 
 
 def _own(ctx: click.Context) -> click.Context:

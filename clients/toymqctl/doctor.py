@@ -238,14 +238,12 @@ def _in_sync(check: str, cluster: Mapping[str, Any], shows: str) -> Finding:
 def _etcd(stats: dict[str, Any], cluster: Mapping[str, Any]) -> Iterator[Finding]:
     """What the leader that answers says of its etcd; an older one does not."""
     silent_s = stats.get("cluster", {}).get("etcd_silent_s")
-    if silent_s is None:
-        return
-    if silent_s < SILENT_S:
+    if silent_s is not None and silent_s < SILENT_S:
         yield Finding("etcd", "ok", "answers the leader")
-        return
-    places = ", and no new topic is placed" if "groups" in cluster else ""
-    found = f"does not answer the leader for {duration(silent_s)}: what is there goes on; no copy takes over from a leader that"
-    yield Finding("etcd", "FAIL", f"{found} dies{places}", explanations.OF_ETCD)
+    elif silent_s is not None:
+        then = "no copy takes over from a leader that dies" + ", and no new topic is placed" * ("groups" in cluster)
+        found = f"has not answered the leader for {duration(silent_s)}: what is there goes on; {then}"
+        yield Finding("etcd", "FAIL", found, explanations.OF_ETCD)
 
 
 def _limits(stats: dict[str, Any], max_payload: int, cluster: Mapping[str, Any]) -> Finding:

@@ -263,7 +263,7 @@ async def test_without_etcd_known_topics_go_on_and_new_ones_are_refused(cluster:
                 with pytest.raises(PlacementUnknown):
                     await client.pub(topic, b"1")
             said = ""
-            while "FAIL  etcd: does not answer the leader for " not in said:
+            while "FAIL  etcd: has not answered the leader for " not in said:
                 said = (await asyncio.to_thread(CliRunner().invoke, toymqctl, ["--url", cluster[A].urls[0], "doctor"])).stdout
             assert "no copy takes over from a leader that dies, and no new topic is placed" in said, "all was ok"
         finally:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from toymq_py.errors import ConfigError, EtcdError, EtcdSilent, EtcdWentBack, LeaseLost
+from toymq_py.errors import ConfigError, EtcdError, EtcdWentBack, LeaseLost
 from toymq_py.names import check_host
 from toymq_py.replication.etcd_http import Answer, Endpoint, HttpConnection, HttpError
 
@@ -226,14 +226,12 @@ class _Failures:
     def __init__(self, path: str) -> None:
         self._path = path
         self._failures: list[str] = []
-        self._kind: type[EtcdError] = EtcdSilent
+        self._kind = EtcdError
 
     def add(self, endpoint: Endpoint, error: BaseException) -> None:
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
         if isinstance(error, EtcdWentBack):
             self._kind = EtcdWentBack
-        elif isinstance(error, EtcdError) and self._kind is EtcdSilent:
-            self._kind = EtcdError  # there was an answer, which is not trusted
         self._failures.append(f"{endpoint.url}: {reason}")
 
     def error(self) -> EtcdError:

@@ -173,7 +173,7 @@ def test_a_sound_broker_has_no_trouble() -> None:
         ({"cluster": {"in_sync": 2, "damaged_segments": 1}}, "copies", "FAIL", "damage in 1 segment that no", "toymq verify"),
         (
             {"cluster": OF_THREE | {"in_sync": 3, "etcd_silent_s": 42.5}}, "etcd", "FAIL",
-            "does not answer the leader for 42.5s: what is there goes on; no copy takes over from a leader that dies",
+            "has not answered the leader for 42.5s: what is there goes on; no copy takes over from a leader that dies",
             "etcdctl endpoint health",
         ),
         ({"topics": [topic(state="failed")]}, "topic t", "FAIL", "publishing is refused", "restart the broker"),
