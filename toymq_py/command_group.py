@@ -16,8 +16,6 @@ ABBREVIATION_MIN = 3
 SENTENCE_MAX = 300
 """Of a command in a list: its first sentence whole, over lines where it must. Click cuts it at the width."""
 INTERRUPTED, USAGE = 130, 2
-SETTINGS = "[NAME=VALUE]..."
-"""How a command shows that it takes settings of a topic."""
 OTHER_OPTIONS = {
     "--port": "--listen HOST:PORT", "--host": "--listen HOST:PORT", "--bind": "--listen HOST:PORT", "--count": "--max N",
 }  # fmt: skip
@@ -119,7 +117,8 @@ def explain(error: click.UsageError, ctx: click.Context | None) -> str:
             return f"{error.option_name} goes before the command: `{place}`"
         known = error.possibilities or []  # best first, and some that are far off
         close = get_close_matches(error.option_name, known, cutoff=CLOSE)
-        if not close and any(one.metavar == SETTINGS for one in ctx.command.params):
+        arguments = [one.metavar for one in ctx.command.params if isinstance(one, click.Argument)]
+        if not close and "[NAME=VALUE]..." in arguments:
             return f"there is no option {error.option_name}: a setting is `{error.option_name.strip('-').replace('-', '_')}=…`"
         close = close or known[:1]
         return click.exceptions.NoSuchOption(error.option_name, error.message, close).format_message()

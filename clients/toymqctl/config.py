@@ -2,7 +2,6 @@
 
 import click
 
-from toymq_py import command_group
 from toymqctl.broker import Broker
 from toymqctl.quantities import SETTING, TOPIC
 from toymqctl.settings import format_settings, in_wire_units, parse_settings
@@ -12,7 +11,7 @@ from toymqctl.tables import print_json
 
 @click.command(short_help="Show and change the settings of a topic.")
 @click.argument("topic", type=TOPIC)
-@click.argument("settings", nargs=-1, type=SETTING, metavar=command_group.SETTINGS)
+@click.argument("settings", nargs=-1, type=SETTING, metavar="[NAME=VALUE]...")
 @json_option
 @click.pass_obj
 def config(broker: Broker, topic: str, settings: tuple[str, ...], as_json: bool) -> None:

@@ -2,7 +2,6 @@
 
 import click
 
-from toymq_py import command_group
 from toymq_py.partitions import PARTITIONS, PARTITIONS_MAX
 from toymqctl.broker import Broker
 from toymqctl.new_topics import is_new
@@ -18,7 +17,7 @@ SAID = {True: "is made", False: "was there already", None: "is there"}
     epilog=f"Settings: {', '.join(SETTINGS)}. In a cluster with groups group=NAME says which one gets the topic.",
 )
 @click.argument("topic")
-@click.argument("settings", nargs=-1, type=SETTING, metavar=command_group.SETTINGS)
+@click.argument("settings", nargs=-1, type=SETTING, metavar="[NAME=VALUE]...")
 @click.option(
     "--partitions", type=click.IntRange(1, PARTITIONS_MAX), help="Divide it into so many topics, TOPIC#0 and on, for good."
 )  # fmt: skip

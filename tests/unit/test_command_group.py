@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support.broker_process import environment
-from toymq_py.command_group import SETTINGS, CommandGroup
+from toymq_py.command_group import CommandGroup
 
 
 @click.group("tool", cls=CommandGroup)
@@ -37,7 +37,7 @@ def redrive() -> None:
 
 
 @tool.command()
-@click.argument("settings", nargs=-1, metavar=SETTINGS)
+@click.argument("settings", nargs=-1, metavar="[NAME=VALUE]...")
 @click.option("--partitions")
 def create(settings: tuple[str, ...], partitions: str | None) -> None:
     pass
