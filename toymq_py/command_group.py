@@ -113,14 +113,27 @@ def explain(error: click.UsageError, ctx: click.Context | None) -> str:
         instead = OTHER_OPTIONS.get(error.option_name, "")
         if any(instead.partition(" ")[0] in one.opts for one in ctx.command.params):
             return f"{error.message.rstrip('.').partition(' Did')[0].rstrip('.')}: write `{instead}`"
-        root = ctx.find_root()
-        if ctx is not root and any(error.option_name in one.opts for one in root.command.params):
-            option = error.option_name
-            return f"{option} goes before the command: `{root.command_path} {option} … {ctx.info_name}`"
+        if (place := _place_above(error.option_name, ctx)) is not None:
+            return f"{error.option_name} goes before the command: `{place}`"
         known = error.possibilities or []  # best first, and some that are far off
-        close = get_close_matches(error.option_name, known, cutoff=CLOSE) or known[:1]
+        close = get_close_matches(error.option_name, known, cutoff=CLOSE)
+        arguments = [one.metavar for one in ctx.command.params if isinstance(one, click.Argument)]
+        if not close and "[NAME=VALUE]..." in arguments:
+            return f"there is no option {error.option_name}: a setting is `{error.option_name.strip('-').replace('-', '_')}=…`"
+        close = close or known[:1]
         return click.exceptions.NoSuchOption(error.option_name, error.message, close).format_message()
     return error.format_message()
+
+
+def _place_above(option: str, ctx: click.Context) -> str | None:
+    """The line with an option where it belongs, if it is one of a command above."""
+    below, above = [ctx.info_name or ""], ctx.parent
+    while above is not None:
+        if any(option in one.opts for one in above.command.params):
+            return f"{above.command_path} {option} … {' '.join(below)}"
+        below.insert(0, above.info_name or "")
+        above = above.parent
+    return None
 
 
 def _meant(group: click.Group, ctx: click.Context, word: str) -> Iterator[str]:

@@ -144,6 +144,8 @@ TABLE: tuple[Metric, ...] = (
            SECONDS_BOUNDS, of_cluster=True),
     Metric("etcd_failures_total", Kind.COUNTER, "calls", "Calls of etcd without an answer that can be trusted.",
            of_cluster=True),
+    Metric("etcd_silent_seconds", Kind.GAUGE, "seconds", "For how long etcd has answered no call of this node; 0: it answers.",
+           of_cluster=True),
     Metric("group_topics", Kind.GAUGE, "topics",
            "Topics by group, each partition one, without dead letters, as this leader knows them (--group).", ("group",),
            of_cluster=True),
@@ -282,7 +284,7 @@ class Metrics:
         ]
         numbers = {
             "epoch": one("epoch"), "in_sync": one("isr_size"), "replicas": one("replicas"), "min_in_sync": one("min_in_sync"),
-            "damaged_segments": one("damaged_segments"),
+            "damaged_segments": one("damaged_segments"), "etcd_silent_s": round(one("etcd_silent_seconds"), 3),
         }  # fmt: skip
         loads = rows.get("group_load", {})
         groups = [

@@ -24,13 +24,11 @@ def create(broker: Broker, name: str, changes: Mapping[str, str], done: Done) ->
     if PARTITIONS not in changes and (whole is None or name.endswith(DEAD_LETTERS)):
         broker.create(name, changes, done)
         return
-    if "group" in changes:
-        raise BadArgument(f"group={changes['group']}: the partitions of a topic are spread over all groups")
-    settings = {word: value for word, value in changes.items() if word != PARTITIONS}
+    settings = {word: value for word, value in changes.items() if word not in (PARTITIONS, "group")}
     count = changes.get(PARTITIONS) or str(whole.count if whole is not None else 0)
     broker.partitioned.create(
         name, count, settings, partial(_is_topic, broker), broker.create,
-        partial(_remove, broker), done,
+        partial(_remove, broker), done, changes.get("group"),
     )  # fmt: skip
 
 

@@ -266,6 +266,7 @@ class PartitionedTopics:
     def create(
         self, name: str, count: str, settings: Mapping[str, str], has: Callable[[str], bool],
         make: Callable[[str, Mapping[str, str], Done], None], remove: Callable[[str, Done], None], done: Done,
+        group: str | None = None,
     ) -> None:  # fmt: skip
         """Make a topic with its partitions, or confirm the one that is there. One that is lost comes back.
 
@@ -273,6 +274,7 @@ class PartitionedTopics:
             has: whether there is a topic here.
             make: makes or confirms one partition, which is placed here.
             remove: removes one.
+            group: of the cluster, which is to have all partitions.
 
         Raises: BadName, BadArgument, TopicExists, BeingDeleted; then ``done`` is not called.
         """
@@ -282,8 +284,10 @@ class PartitionedTopics:
         if is_lost and wanted.count < self.lost[name]:
             raise TopicExists(without_number(name, self.lost[name]))
         if (table := self._placement().table) is not None:
-            self._create_agreed(table, wanted, has, make, done)
+            self._create_agreed(table, wanted, group, has, make, done)
             return
+        if group is not None:
+            self._placement().admit(name, group)  # there are no groups
         if name in self._busy:  # also where a DELETE has taken it out of the table, which is being written
             raise self._not_now(name)
         present = None if is_lost else self.find(name)
@@ -317,7 +321,7 @@ class PartitionedTopics:
         self._store(stored)
 
     def _create_agreed(
-        self, table: PartitionTable, wanted: Partitioned, has: Callable[[str], bool],
+        self, table: PartitionTable, wanted: Partitioned, group: str | None, has: Callable[[str], bool],
         make: Callable[[str, Mapping[str, str], Done], None], done: Done,
     ) -> None:  # fmt: skip
         """Make the partitions that are this group's. What fails, a repeat completes. Raises: BeingDeleted."""
@@ -333,7 +337,7 @@ class PartitionedTopics:
                 lambda one, ended: make(one, wanted.settings if has(one) else of_new, ended), end,
             )  # fmt: skip
 
-        table.make(wanted, made)
+        table.make(wanted, group, made)
 
     def _begin_alone(self, name: str, done: Done) -> Done:
         """Nothing else is about this topic until the end, which the result tells. Raises: BeingDeleted."""

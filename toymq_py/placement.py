@@ -106,8 +106,11 @@ class PartitionTable(Protocol):
     def known(self) -> Mapping[str, tuple[Partitioned, bool]]:
         """What is known now, as in ``on_change``."""
 
-    def make(self, wanted: Partitioned, done: Callable[[Partitioned | RequestError], None]) -> None:
-        """Agree on a new topic and where its partitions are, or learn of one that is there; ``done`` gets it as it is."""
+    def make(
+        self, wanted: Partitioned, group: str | None, done: Callable[[Partitioned | RequestError], None]
+    ) -> None:
+        """Agree on a new topic and where its partitions are, all in ``group`` if that is named, or learn of one that is there;
+        ``done`` gets it as it is."""
 
     def begin_delete(self, name: str, done: Callable[[Partitioned | RequestError], None]) -> None:
         """Say that a topic goes. ``done`` gets it: its partitions here are to be removed."""

@@ -9,9 +9,9 @@ from click.core import ParameterSource
 from toymq.click_support import HELP_SETTINGS
 from toymq.url import DEFAULT_URL, parse_urls
 from toymq_py.command_group import CommandGroup, said_by, say
-from toymq_py.errors import ConfigError, ToymqError
+from toymq_py.errors import ConfigError, EtcdError, ToymqError
 from toymqctl.broker import Broker, show_warnings
-from toymqctl.explanations import explain
+from toymqctl.explanations import OF_ETCD, explain
 from toymqctl.target import target_of
 
 OF_TOYMQ = (
@@ -72,11 +72,16 @@ class _OneLineErrors(CommandGroup):
         except ConfigError as error:
             say(self, str(error), _own(ctx))
         except ToymqError as error:
-            line = explain(ctx.obj.address, error) if isinstance(ctx.obj, Broker) else str(error)
+            line = explain(ctx.obj.address, error) if isinstance(ctx.obj, Broker) else _without_broker(error)
         except OSError as error:
             line = said_by(error)
         click.echo(f"toymqctl: {line}", err=True)
         raise SystemExit(1) from None
+
+
+def _without_broker(error: ToymqError) -> str:
+    is_silent = isinstance(error, EtcdError) and str(error).startswith("etcd does not answer")
+    return f"{error}; {OF_ETCD}" if is_silent else str(error)
 
 
 def _own(ctx: click.Context) -> click.Context:

@@ -52,6 +52,20 @@ class _Etcd:
         name = group or self.group or DEFAULT_GROUP
         return self._run(lambda options: EtcdAgreement(options, self.name, name), act)
 
+    def in_group(self, act: "Callable[[Agreement], Awaitable[T]]", words: str) -> T:
+        """Do something with one group, which must be named where there are several. ``words``: of the command.
+
+        Raises: UsageError; ToymqError.
+        """
+        from toymqctl import cluster_requests
+
+        picture = self.picture()
+        if self.group is None:
+            cluster_requests.check_alone(picture, words)
+        else:
+            cluster_requests.groups_of(picture, self.group)
+        return self.run(act)
+
     def picture(self) -> "Picture":
         """The groups, and where topics are. Raises: UsageError; ToymqError."""
         found: Picture = self.placed(lambda places: places.read())
@@ -133,7 +147,7 @@ def init(etcd: _Etcd, replicas: int, min_in_sync: int | None, ttl_s: float) -> N
     from toymqctl import cluster_requests
 
     if etcd.group is None:
-        cluster_requests.check_alone(etcd.picture())
+        cluster_requests.check_alone(etcd.picture(), "init")
     settings, made = etcd.run(lambda agreement: cluster_requests.init(agreement, replicas, min_in_sync, ttl_s))
     click.echo(
         f"{etcd.name}{f' group {etcd.group}' if etcd.group else ''} {'made' if made else 'exists'}:"
@@ -171,7 +185,8 @@ def hand_over(etcd: _Etcd, node: str | None) -> None:
     """Let NODE lead, or the one with the least lag. Publishers wait for less than a second; nothing is lost."""
     from toymqctl import cluster_requests
 
-    _say_leader(*etcd.run(lambda agreement: cluster_requests.hand_over(agreement, node)))
+    words = " ".join(filter(None, ("hand-over", node)))
+    _say_leader(*etcd.in_group(lambda agreement: cluster_requests.hand_over(agreement, node), words))
 
 
 @cluster.command()
@@ -211,7 +226,8 @@ def remove(etcd: _Etcd, node: str) -> None:
     """Forget NODE, which is stopped and does not come back. Its data directory is not touched."""
     from toymqctl import cluster_requests
 
-    click.echo(f"{node}: {etcd.run(lambda agreement: cluster_requests.remove(agreement, node))}")
+    done = etcd.in_group(lambda agreement: cluster_requests.remove(agreement, node), f"remove {node}")
+    click.echo(f"{node}: {done}")
 
 
 @cluster.command(short_help="Let a node lead that is not in sync: it may lose messages.")
@@ -230,7 +246,7 @@ def force(etcd: _Etcd, node: str, accepted: bool) -> None:
         raise click.UsageError(
             f"{node} may lack messages that were acknowledged: switch the other nodes off, and add --i-accept-loss"
         )
-    _say_leader(*etcd.run(lambda agreement: cluster_requests.force(agreement, node)))
+    _say_leader(*etcd.in_group(lambda agreement: cluster_requests.force(agreement, node), f"force {node} --i-accept-loss"))
 
 
 @cluster.command(short_help="Go on with one copy after etcd was lost.")
@@ -245,7 +261,7 @@ def adopt(etcd: _Etcd, file: Path) -> None:
     from toymqctl import cluster_requests
 
     replica_json = file.read_bytes()
-    settings = etcd.run(lambda agreement: cluster_requests.adopt(agreement, replica_json))
+    settings = etcd.in_group(lambda agreement: cluster_requests.adopt(agreement, replica_json), f"adopt {file}")
     click.echo(f"{etcd.name} begins anew as {settings.cluster} with {settings.adopted}: start its node, then the others")
 
 

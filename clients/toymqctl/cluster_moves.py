@@ -103,9 +103,9 @@ def _check_empty(picture: Picture, group: str) -> None:
         found.append(f"group {group} has topics: {some_of(topics)}; start it, and move them to another group ({move_one}) or "
                      f"delete them (`toymqctl delete {topics[0]}`)")  # fmt: skip
     if parts:
-        one = min(parts)
-        found.append(f"group {group} has partitions of {some_of(sorted(parts))}, which are not moved: make a topic in place of "
-                     f"{one} while the group is stopped, publish there, start the group, let the consumers drain {one}, and "
+        one, made = min(parts), f"`toymqctl create NAME --partitions N group={_another(picture, group)}`"
+        found.append(f"group {group} has partitions of {some_of(sorted(parts))}, which are not moved: start it, make a topic "
+                     f"in place of {one} in another group ({made}), publish there, let the consumers drain {one}, and "
                      f"delete it (`toymqctl delete {one}`)")  # fmt: skip
     if found:
         raise Refused("; ".join(found))

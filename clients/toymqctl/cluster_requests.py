@@ -108,11 +108,21 @@ def groups_of(picture: Picture, wanted: str | None) -> list[str | None]:
     return [None] if made in ([], [DEFAULT_GROUP]) and not picture.groups.get(DEFAULT_GROUP, Group()).placed else list(made)
 
 
-def check_alone(picture: Picture) -> None:
-    """Raises: Refused, where a cluster has groups: another one needs a name."""
-    others = sorted(name for name, group in picture.groups.items() if group.made and name != DEFAULT_GROUP)
+def check_alone(picture: Picture, words: str) -> None:
+    """Raises: Refused, where a cluster has groups: a command for one of them needs its name. ``words``: of the command."""
+    made = sorted(name for name, group in picture.groups.items() if group.made)
+    others = [name for name in made if name != DEFAULT_GROUP]
     if others:
-        raise Refused(f"this cluster has groups ({', '.join(others)}): name the one to make with --group")
+        one = "NAME" if words.startswith("init") else others[-1]
+        raise Refused(f"this cluster has groups ({', '.join(made)}): name one, `toymqctl cluster --group {one} {words}`")
+
+
+def without_group(group: str) -> str:
+    """What is left to do where a group has not been served with ``--group`` yet, and may have topics."""
+    return (
+        f"group {group} has not been served with --group yet: restart its nodes with --group {group}, followers first; its"
+        " topics go on meanwhile. Until then no new topic is placed in any group, and lists of other groups lack its topics"
+    )
 
 
 def left_to_do(picture: Picture, group: str, *, made: bool) -> list[str]:
@@ -120,10 +130,7 @@ def left_to_do(picture: Picture, group: str, *, made: bool) -> list[str]:
     lines = [f"start its nodes with --group {group}"] if made else []
     for other in picture.unplaced():
         if other != group:
-            lines.append(
-                f"group {other} runs without --group, and its topics go on: restart its nodes with --group {other}, followers"
-                " first. Until then no new topic is placed in another group"
-            )
+            lines.append(without_group(other))
     return lines
 
 
@@ -178,7 +185,9 @@ async def remove(agreement: Agreement, name: str) -> str:
     cluster = await look(agreement)
     seat = cluster.find(name)
     if seat.present:
-        raise Refused(f"{name} runs: stop it first")
+        gone = [each.member.replica for each in cluster.seats if each.member.name == name and not each.present]
+        of_gone = f"; of another node of this name, which does not run, give the id: {', '.join(gone)}" if gone else ""
+        raise Refused(f"{name} runs: stop it first{of_gone}")
     done = "forgotten"
     if cluster.state.in_sync is not None and seat.member.replica in cluster.state.in_sync.members:
         if cluster.state.leader is None:

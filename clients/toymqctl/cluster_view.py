@@ -7,12 +7,15 @@ from typing import Any
 from toymq_py.names import PARTITION_MARK
 from toymq_py.replication.agreement import ReplicaId, Seat
 from toymq_py.replication.kept_places import Picture
+from toymqctl import cluster_requests
 from toymqctl.cluster_requests import Cluster
 from toymqctl.tables import duration, printable, size, table
 
 NONE: Mapping[str, Any] = {}
-_COLUMNS = ("node", "state", "in sync", "address", "lag", "version", "last word")
+_COLUMNS = ("node", "state", "in sync", "address", "lag", "version", "last report")
 NS_PER_S = 1_000_000_000
+REPORTS = "last report: a node reports once a minute, so it may have run for up to a minute longer; `in sync` says who has all"
+"""Below a table with a node that does not run: nobody should choose a copy by that age."""
 ID_SHOWN = 8
 """Digits of a replica whose node was never seen."""
 
@@ -21,10 +24,12 @@ def placed(picture: Picture, group: str | None) -> dict[str, Any]:
     """What a group has of a cluster of several; nothing of one without a name. Topics are those of ``Picture.counts``."""
     if group is None:
         return {}
-    topics = picture.counts()[group]
+    left = cluster_requests.without_group(group) if group in picture.unplaced() else None
+    topics = picture.counts()[group] if left is None else None  # it has no records yet
     parts = sum(PARTITION_MARK in name for name, record in picture.records.items() if record.group == group)
     load = picture.groups[group].load if group in picture.groups else 0.0
-    return {"group": group, "topics": topics, "partitions": parts, "messages_s": round(load)}
+    found = {"group": group, "topics": topics, "partitions": parts, "messages_s": round(load)}
+    return found if left is None else found | {"left_to_do": [left]}
 
 
 def shown(name: str, cluster: Cluster, now_s: float, placed: Mapping[str, Any] = NONE) -> str:
@@ -40,14 +45,16 @@ def shown(name: str, cluster: Cluster, now_s: float, placed: Mapping[str, Any] =
     epoch = f"   epoch {state.leader.epoch}" if state.leader is not None else ""
     group = f"   group {placed['group']}" if placed else ""
     parts = f" ({placed['partitions']} of them partitions)" if placed.get("partitions") else ""
-    topics = f"   topics {placed['topics']}{parts}   messages {placed['messages_s']}/s" if placed else ""
+    number = "not known" if placed.get("topics") is None else placed["topics"]
+    topics = f"   topics {number}{parts}   messages {placed['messages_s']}/s" if placed else ""
     facts = (
         f"cluster {name}{group}{epoch}   in sync {len(members)} of {settings.replicas}   min in sync {settings.min_in_sync}"
         f"   ttl {settings.ttl_s:g}s{topics}"
     )
     rows = [_row(seat, cluster, now_s) for seat in cluster.seats]
     nodes = [table([_COLUMNS, *rows], text=(0, 1, 2, 3, 5, 6))] if rows else []
-    return "\n".join([facts, *nodes, *troubles(cluster, now_s)])
+    note = [] if all(seat.present for seat in cluster.seats) else [REPORTS]
+    return "\n".join([facts, *nodes, *note, *troubles(cluster, now_s), *placed.get("left_to_do", ())])
 
 
 def as_json(name: str, cluster: Cluster, now_s: float) -> dict[str, Any]:
@@ -189,11 +196,11 @@ def _waits(seat: Seat) -> str:
 def _away(replica: ReplicaId, seat: Seat | None, now_s: float) -> str:
     if seat is None:
         return f"{replica[:ID_SHOWN]} (never seen)"
-    return f"{printable(seat.member.name)} (last word {duration(_age_s(seat, now_s))} ago)"
+    return f"{printable(seat.member.name)} (last report {duration(_age_s(seat, now_s))} ago)"
 
 
 def _age_s(seat: Seat, now_s: float) -> float:
-    """Since a node's last word: it speaks once a minute and when something changes, so it has mostly gone later."""
+    """Since a node's last report: see ``REPORTS``."""
     return max(0.0, now_s - seat.seen_ns / NS_PER_S)  # another machine's clock may be ahead
 
 

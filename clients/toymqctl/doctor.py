@@ -12,11 +12,12 @@ import click
 from toymq_py.errors import PlacementUnknown, ToymqError
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.units import counted
+from toymqctl import explanations
 from toymqctl.broker import Broker
 from toymqctl.explanations import explained
 from toymqctl.letters import waiting
 from toymqctl.limits import used
-from toymqctl.places import cluster_of, reachable_topics, workers_of
+from toymqctl.places import cluster_of, reachable_topics, unserved, workers_of
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, print_json, size
 
@@ -31,6 +32,8 @@ FULL_BYTES = 1 << 20
 """Less free space is none: a commit reserves about as much ahead."""
 LITTLE_BYTES = 256 << 20
 """Free space below this warns, whatever --min-free-bytes: its default."""
+SILENT_S = 1.0
+"""A call of etcd without an answer ends after about so long, and may be lost alone."""
 SPARE_FACTOR = 4
 """Free space below this multiple of --min-free-bytes warns; publishing resumes at twice."""
 STALE_S = 24 * 3600.0
@@ -81,6 +84,7 @@ def examine(
     yield from _disk(stats)
     yield from _tier(stats)
     yield from _copies(stats, cluster)
+    yield from _etcd(stats, cluster)
     yield _limits(stats, max_payload, cluster)
     yield _clock(skew_s)
     yield from _tokens(stats)
@@ -112,7 +116,10 @@ def examine_without_figures(
 def examine_groups(cluster: Mapping[str, Any]) -> Iterator[Finding]:
     """Check that each group of a cluster has a leader."""
     for name, group in cluster.get("groups", {}).items():
-        if group["leader"] is not None:
+        if name in unserved(cluster):
+            found = f"{group['leader']} leads without --group: no new topic is placed, and other groups do not list its topics"
+            yield Finding(f"group {name}", "warn", found, f"restart its nodes with --group {name}, followers first")
+        elif group["leader"] is not None:
             yield Finding(f"group {name}", "ok", f"{group['leader']} leads")
         elif not group["placed"]:
             yield Finding(f"group {name}", "warn", "has had no leader yet, and gets no topic before", "start its nodes")
@@ -226,6 +233,17 @@ def _in_sync(check: str, cluster: Mapping[str, Any], shows: str) -> Finding:
     if in_sync < copies:
         return Finding(check, "warn", f"{in_sync} of {copies} copies are in sync", remedy)
     return Finding(check, "ok", f"{in_sync} copies in sync")
+
+
+def _etcd(stats: dict[str, Any], cluster: Mapping[str, Any]) -> Iterator[Finding]:
+    """What the leader that answers says of its etcd; an older one does not."""
+    silent_s = stats.get("cluster", {}).get("etcd_silent_s")
+    if silent_s is not None and silent_s < SILENT_S:
+        yield Finding("etcd", "ok", "answers the leader")
+    elif silent_s is not None:
+        then = "no copy takes over from a leader that dies" + ", and no new topic is placed" * ("groups" in cluster)
+        found = f"has not answered the leader for {duration(silent_s)}: what is there goes on; {then}"
+        yield Finding("etcd", "FAIL", found, explanations.OF_ETCD)
 
 
 def _limits(stats: dict[str, Any], max_payload: int, cluster: Mapping[str, Any]) -> Finding:
@@ -461,8 +479,8 @@ def _look(broker: Broker) -> Iterator[Finding]:
 @json_option
 @click.pass_obj
 def doctor(broker: Broker, as_json: bool) -> None:
-    """Check the broker and suggest remedies: reachability, versions, disk, bucket, copies, limits, clock, tokens, degraded
-    topics, lag and retries of consumers, dead letters.
+    """Check the broker and suggest remedies: reachability, versions, disk, bucket, copies, etcd, limits, clock, tokens,
+    degraded topics, lag and retries of consumers, dead letters.
 
     Of a cluster with groups the copies of each group are checked; of disk and fsync you see the worst of all leaders.
 

@@ -38,6 +38,8 @@ ADVICE = {
 }
 """Remedies by code of protocol.md; other errors have theirs in the text."""
 
+OF_ETCD = "see to its members (`etcdctl endpoint health`), their disks, and the network to them; toymq goes on by itself"
+"""The remedy where etcd does not answer."""
 _OF_OTHERS = re.compile(r" or GET /v1/\w+|: connect to toymq://TOKEN@host, or send HELLO 1 auth=TOKEN first$")
 """Hints for other clients: those of HTTP, for which the gateway has the same one for this program, and programs, whose URL may
 hold the token, as --url may not."""

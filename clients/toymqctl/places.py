@@ -33,6 +33,12 @@ def places_by_topic(cluster: Mapping[str, Any], names: Iterable[str]) -> tuple[s
     return "worker", _with_wholes({name: str(worker_of(name, workers)) for name in names})
 
 
+def unserved(cluster: Mapping[str, Any]) -> list[str]:
+    """The groups whose leaders run without ``--group``: other groups do not know their topics."""
+    groups = cluster.get("groups", {}).items()
+    return [name for name, group in groups if group["leader"] is not None and not group["placed"]]
+
+
 def groups_by_topic(cluster: Mapping[str, Any]) -> dict[str, str]:
     """The group of each topic, of a partitioned one the groups of its partitions; nothing where there are no groups."""
     return _with_wholes(cluster.get("topics", {}) if "groups" in cluster else {})

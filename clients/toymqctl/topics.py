@@ -7,7 +7,7 @@ import click
 from toymq_py.names import DEAD_LETTERS, PARTITION_MARK
 from toymqctl.broker import Broker
 from toymqctl.partitions import grouped
-from toymqctl.places import cluster_of, place_of, places_by_topic
+from toymqctl.places import cluster_of, place_of, places_by_topic, unserved
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, fitting, print_json, screen_room, size
 
@@ -45,7 +45,8 @@ def topics(broker: Broker, pattern: str | None, as_json: bool) -> None:
     """
     with broker.connect() as client:
         found = client.topics(pattern)
-        kind, places = places_by_topic(cluster_of(client), [one["topic"].removesuffix(DEAD_LETTERS) for one in found])
+        cluster = cluster_of(client)
+        kind, places = places_by_topic(cluster, [one["topic"].removesuffix(DEAD_LETTERS) for one in found])
     if as_json:
         print_json([one if (place := place_of(places, one["topic"])) is None else one | {kind: place} for one in found])
     elif found:
@@ -57,3 +58,5 @@ def topics(broker: Broker, pattern: str | None, as_json: bool) -> None:
         click.echo(fitting(rows, (0, 7, 8), screen_room(), _SPARE, least=_NAME_CHARS_MIN))
     else:
         click.echo(f"no topics{broker.as_far_as_seen}")
+    for group in unserved(cluster):
+        click.echo(f"the topics of group {group} are not listed: restart its nodes with --group {group}", err=True)

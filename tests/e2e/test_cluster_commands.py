@@ -61,7 +61,7 @@ def test_an_operator_takes_a_cluster_through_its_days(pair: ClusterRig) -> None:
     pair.nodes[first].kill_machine()
     assert {each["name"]: each["answers"] for each in shown(ctl)["nodes"]} == {first: False, second: True}
     asyncio.run(pair.in_sync(1))
-    asyncio.run(_until(ctl, lambda found: any("(last word " in each for each in found["troubles"])))
+    asyncio.run(_until(ctl, lambda found: any("(last report " in each for each in found["troubles"])))
     refused(ctl("hand-over"), 1, "no follower that could take over is in sync")
     asyncio.run(_publish(pair, 50))
 
@@ -70,7 +70,7 @@ def test_an_operator_takes_a_cluster_through_its_days(pair: ClusterRig) -> None:
     pair.nodes[first].launch()  # it is not ready: there is no leader
     asyncio.run(_until(ctl, lambda found: found["leader"] is None and any(n["running"] for n in found["nodes"])))
     (said,) = shown(ctl)["troubles"]
-    assert said.startswith(f"no leader: {second} (last word ")
+    assert said.startswith(f"no leader: {second} (last report ")
     assert f"`toymqctl cluster force {first} --i-accept-loss`" in said
     refused(ctl("remove", second), 1, f"{second} is in sync and there is no leader")
     refused(ctl("force", first), 2, "add --i-accept-loss")

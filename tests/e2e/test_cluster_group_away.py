@@ -189,6 +189,10 @@ async def _over_http(rig: ClusterRig) -> None:
             assert (each.status_code, each.headers["retry-after"]) == (503, "1")
             assert each.json()["code"] == "PLACEMENT_UNKNOWN"
             assert re.fullmatch(NO_LEADER, each.json()["detail"])
+        made = await http.put("/v1/topics/newp", json={"partitions": 4})
+        assert (made.status_code, made.json()["code"]) == (503, "PLACEMENT_UNKNOWN")
+        assert made.json()["detail"].startswith("group b has no leader, and would get no partition of newp: start its nodes (")
+        assert (await http.get("/v1/topics/newp")).json()["code"] == "NO_SUCH_TOPIC", "nothing was made"
         metrics = (await http.get("/metrics")).text.splitlines()
     assert 'toymq_role{role="LEADING",group="a"} 1.0' in metrics
     assert [row.partition("{")[2] for row in metrics if row.startswith("toymq_group_has_leader{")] == [
@@ -211,7 +215,8 @@ def _refused_by_name(rig: ClusterRig) -> None:
     here = rig.urls[0].removeprefix("toymq://")
     half = CliRunner().invoke(toymqctl, ["--url", here, "create", "newp", "--partitions", "4"])
     assert half.exit_code == 1
-    assert re.search(r"PLACEMENT_UNKNOWN: .*repeat CREATE newp", half.output), half.output
+    none = r"group b has no leader, and would get no partition of newp: start its nodes .*, and repeat CREATE newp when it"
+    assert re.search(f"PLACEMENT_UNKNOWN: {none}", half.output), half.output
     program = [sys.executable, "-c", "from toymqctl.cli import main; main()", "--url", here, "pub", "alone", "late"]
     with subprocess.Popen(program, env=environment(), stderr=subprocess.PIPE, text=True) as waiting:
         assert waiting.stderr is not None

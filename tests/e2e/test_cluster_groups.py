@@ -262,6 +262,10 @@ async def test_without_etcd_known_topics_go_on_and_new_ones_are_refused(cluster:
             for topic in ("new", "gone"):
                 with pytest.raises(PlacementUnknown):
                     await client.pub(topic, b"1")
+            said = ""
+            while "FAIL  etcd: has not answered the leader for " not in said:
+                said = (await asyncio.to_thread(CliRunner().invoke, toymqctl, ["--url", cluster[A].urls[0], "doctor"])).stdout
+            assert "no copy takes over from a leader that dies, and no new topic is placed" in said, "all was ok"
         finally:
             cluster[A].etcd.members[0].signal(signal.SIGCONT)
         for topic in ("new", "gone"):
@@ -285,6 +289,10 @@ def test_a_cluster_of_one_group_goes_on_as_one_of_several(tmp_path: Path) -> Non
             asyncio.run(other.leader())
             (answer,) = say(other, b"PUB new - 1\nx\n", 1)
             assert answer.startswith(b"ERR PLACEMENT_UNKNOWN group g0 has not been served with --group yet"), answer
+            listed = CliRunner().invoke(toymqctl, ["--url", other.urls[0], "topics"])
+            assert (listed.stdout, listed.stderr) == (
+                "no topics\n", "the topics of group g0 are not listed: restart its nodes with --group g0\n"
+            )
             node.stop()
             node.options += ["--group", "g0"]
             node.start()
@@ -340,8 +348,11 @@ def test_an_operator_sees_all_groups(groups: Groups) -> None:
         ["cluster", CLUSTER, "group", A], ["cluster", CLUSTER, "group", B],
     ]  # fmt: skip
     assert [each["group"] for each in values(ctl("--group", B, "show", "--json"))] == [B]
-    refused(ctl("init"), 1, "this cluster has groups (a, b): name the one to make with --group")
-    refused(ctl("--group", "c", "show"), 1, "there is no group c; there are a, b")
+    refused(ctl("init"), 1, "this cluster has groups (a, b): name one, `toymqctl cluster --group NAME init`")
+    for words in ("hand-over", "remove a1", "force a1 --i-accept-loss"):
+        refused(ctl(*words.split()), 1, f"this cluster has groups (a, b): name one, `toymqctl cluster --group b {words}`")
+    for words in ("show", "hand-over"):
+        refused(ctl("--group", "c", words), 1, "there is no group c; there are a, b")
 
 
 @pytest.mark.parametrize("harms", [2, pytest.param(4, marks=pytest.mark.torture)])

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 import toymq
 import toymq.sync
+from tests.support.broker_process import run
 from tests.support.cluster_groups import Groups, connected
 from tests.support.cluster_rig import CLUSTER, WAIT_S, ClusterRig, Load, running_groups
 from tests.support.ctl import ok, refused
@@ -121,6 +122,21 @@ async def test_a_group_whose_topics_were_moved_is_taken_out(groups: Groups) -> N
     node.stop()
     with pytest.raises(Refused, match="b is the only group"):
         await removed(groups, B)
+
+
+def test_a_node_with_a_wrong_group_says_which_one_its_directory_is_of(groups: Groups) -> None:
+    """It was told that its group had been removed, or two ids and "see the runbook"."""
+    node = groups[A].nodes["a1"]
+    node.stop()
+    assert node.options[-2:] == ["--group", A]
+    base = node.options[:-2]
+    start = f"start it with --cluster {CLUSTER} --group {A}; a node of group"
+    for other, group in (([], "g0"), (["--group", B], B), (["--group", "z"], "z"), (["--cluster", "solo", "--group", A], A)):
+        found = run("serve", "--data-dir", str(node.data_dir), "--listen", f"127.0.0.1:{node.port}", *base, *other)
+        assert found.returncode == 2, found
+        whose = f"{node.data_dir}: the directory belongs to group a of the cluster {CLUSTER}, not to group {group} of"
+        assert whose in found.stderr
+        assert start in found.stderr
 
 
 async def removed(groups: Groups, group: str) -> str:

@@ -124,6 +124,18 @@ async def test_the_asyncio_client(groups: Groups) -> None:
             await other.create("aio", {"partitions": 2})
 
 
+def test_all_partitions_are_in_the_group_that_is_named(groups: Groups) -> None:
+    """Whichever group is asked: the client is sent there."""
+    with toymq.sync.connect(groups[A].urls, timeout_s=WAIT_S, wait_s=WAIT_S) as mq:
+        for _ in range(2):
+            mq.create("named", {"partitions": COUNT, "group": B})
+        assert {name: len(some) for name, some in parts(groups, "named").items()} == {A: 0, B: COUNT}
+        mq.pub("named", b"x", route="customer-7")
+        with pytest.raises(TopicExists, match="named has partitions in group b, not all in a"):
+            mq.create("named", {"partitions": COUNT, "group": A})
+        assert mq.delete("named") == 1
+
+
 def test_the_blocking_client(groups: Groups) -> None:
     with toymq.sync.connect(groups[B].urls, timeout_s=WAIT_S, wait_s=WAIT_S) as mq:
         mq.create("blocking", {"partitions": COUNT})

@@ -26,12 +26,20 @@ def forget(shell: str, count: int | None) -> None:
 
 
 @tool.group()
-def letters() -> None:
+@click.option("--group")
+def letters(group: str | None) -> None:
     pass
 
 
 @letters.command()
 def redrive() -> None:
+    pass
+
+
+@tool.command()
+@click.argument("settings", nargs=-1, metavar="[NAME=VALUE]...")
+@click.option("--partitions")
+def create(settings: tuple[str, ...], partitions: str | None) -> None:
     pass
 
 
@@ -64,6 +72,16 @@ def sub() -> None:
         (["subscribe"], "No such command 'subscribe': did you mean `tool sub`? (see `tool --help`)"),
         (["redrive"], "No such command 'redrive': did you mean `tool letters redrive`? (see `tool --help`)"),
         (["letters", "redriv"], "No such command 'redriv': did you mean `tool letters redrive`? (see `tool letters --help`)"),
+        (
+            ["letters", "redrive", "--group", "b"],
+            "--group goes before the command: `tool letters --group … redrive` (see `tool letters redrive --help`)",
+        ),
+        (
+            ["letters", "redrive", "--url", "x"],
+            "--url goes before the command: `tool --url … letters redrive` (see `tool letters redrive --help`)",
+        ),
+        (["create", "--max-lag", "1"], "there is no option --max-lag: a setting is `max_lag=…` (see `tool create --help`)"),
+        (["create", "--partition"], "No such option '--partition'. Did you mean '--partitions'? (see `tool create --help`)"),
         (["verify", "--url", "x"], "--url goes before the command: `tool --url … verify` (see `tool verify --help`)"),
         (["verify", "--nothing"], "No such option '--nothing' (see `tool verify --help`)"),
         (["--ulr", "x", "verify"], "No such option '--ulr'. Did you mean '--url'? (see `tool --help`)"),
@@ -123,6 +141,9 @@ def test_no_list_of_commands_is_cut(module: str) -> None:
         ("toymqctl.cli", ["sub", "mails", "--count", "1"], "No such option '--count': write `--max N`"),
         ("toymqctl.cli", ["pull", "jobs", "w", "--count", "1"], "No such option '--count': write `--max N`"),
         ("toymqctl.cli", ["topics", "--count", "1"], "No such option '--count'"),
+        ("toymqctl.cli", ["create", "t", "--group", "a"], "there is no option --group: a setting is `group=…`"),
+        ("toymqctl.cli", ["config", "t", "--max-attempts", "3"], "there is no option --max-attempts: a setting is `max_att"),
+        ("toymqctl.cli", ["cluster", "init", "--group", "b"], "--group goes before the command: `toymqctl cluster --group … "),
     ],
 )
 def test_what_another_program_or_another_name_has_is_named(module: str, words: list[str], line: str) -> None:

@@ -59,11 +59,11 @@ def test_a_leader_says_how_its_cluster_is() -> None:
     metrics.cluster = lambda: ClusterRows({
         "epoch": {(): 7}, "isr_size": {(): 2}, "replicas": {(): 3}, "min_in_sync": {(): 2},
         "replica_lag_bytes": {("n3",): 512, ("n2",): 0},
-        "replica_lag_seconds": {("n3",): 0.12345},
+        "replica_lag_seconds": {("n3",): 0.12345}, "etcd_silent_seconds": {(): 1.23456},
     }, {})  # fmt: skip
     assert metrics.cluster_stats() == {
         "cluster": {
-            "epoch": 7, "in_sync": 2, "replicas": 3, "min_in_sync": 2, "damaged_segments": 0,
+            "epoch": 7, "in_sync": 2, "replicas": 3, "min_in_sync": 2, "damaged_segments": 0, "etcd_silent_s": 1.235,
             "followers": [{"name": "n2", "lag_bytes": 0, "lag_s": 0.0}, {"name": "n3", "lag_bytes": 512, "lag_s": 0.123}],
         }
     }  # fmt: skip

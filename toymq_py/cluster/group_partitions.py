@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from toymq_py.errors import EtcdError, NoSuchTopic, PlacementUnknown, RequestError, TopicExists
-from toymq_py.names import DEAD_LETTERS
+from toymq_py.names import DEAD_LETTERS, some_of
 from toymq_py.partitions import PARTITIONS, Partitioned
 from toymq_py.placement import spread
 from toymq_py.replication.kept_places import CLAIMED_TOGETHER, KeptPlaces, Record
@@ -48,11 +48,11 @@ class Books(Protocol):
     def learn(self, topic: str, record: Record | None) -> None:
         """Take a record that was read, linearizable; None: there is none."""
 
-    def groups_for_new(self, topic: str) -> Sequence[str]:
-        """Those that may get a topic. Raises: PlacementUnknown."""
+    def groups_for_parts(self, topic: str, wanted: str | None) -> Sequence[str]:
+        """Those that get the partitions of a topic. Raises: PlacementUnknown: one has no leader; BadArgument."""
 
-    def moved_to(self, group: str, topic: str) -> RequestError:
-        """The error for a topic of another group."""
+    def moved_to(self, name: str, topic: str, has: str = "has") -> RequestError:
+        """The error for a topic of another group; ``has``: what is said of the group."""
 
     def has_topic(self, topic: str) -> bool:
         """Whether this broker has it, or its dead letters."""
@@ -93,9 +93,11 @@ class GroupPartitions:
 
     # -- as a ``PartitionTable``
 
-    def make(self, wanted: Partitioned, done: Callable[[Partitioned | RequestError], None]) -> None:
+    def make(
+        self, wanted: Partitioned, group: str | None, done: Callable[[Partitioned | RequestError], None]
+    ) -> None:
         """As ``PartitionTable.make``."""
-        work = partial(self._books.alone, wanted.name, partial(self._make, wanted))
+        work = partial(self._books.alone, wanted.name, partial(self._make, wanted, group))
         self._books.spawn(_answered(wanted.name, work, done))
 
     def begin_delete(self, name: str, done: Callable[[Partitioned | RequestError], None]) -> None:
@@ -109,8 +111,8 @@ class GroupPartitions:
 
     # -- steps
 
-    async def _make(self, wanted: Partitioned) -> Partitioned:
-        """Raises: EtcdError; TopicExists, Moved, PlacementUnknown."""
+    async def _make(self, wanted: Partitioned, group: str | None) -> Partitioned:
+        """Raises: EtcdError; TopicExists, Moved, PlacementUnknown, BadArgument."""
         books, name = self._books, wanted.name
         await books.quiet(wanted.names)
         for _ in range(TRIES_MAX):
@@ -118,7 +120,9 @@ class GroupPartitions:
             record = records.get(name)
             if record is None or record.whole is None:
                 self._check_free(name, record)
-                books.groups_for_new(name)
+                books.groups_for_parts(name, group)  # before anything is written
+                if group not in (None, books.group):
+                    raise books.moved_to(group, name, "is to have")
                 revision = None if record is None else record.revision
                 await self._kept.divide(StoredPartitions(wanted), revision, books.group, books.epoch)
                 continue
@@ -128,13 +132,16 @@ class GroupPartitions:
                 raise PlacementUnknown(f"{name} is being deleted: repeat DELETE {name} first")
             if topic.count != wanted.count:
                 raise TopicExists(differs(topic, wanted))
+            elsewhere = sorted({found.group for one, found in records.items() if one != name} - {group})
+            if group is not None and elsewhere:
+                raise TopicExists(f"{name} has partitions in group {some_of(elsewhere)}, not all in {group}")
             missing = [one for one in topic.names if one not in records]
             if not missing:
                 self._learn_parts(topic, records)
                 return topic
             if record.group != books.group:
                 raise books.moved_to(record.group, name)
-            groups = books.groups_for_new(name)
+            groups = books.groups_for_parts(name, group)
             has = [records[one].group for one in topic.names if one in records]
             places = spread(missing, {group: has.count(group) for group in groups})
             for at in range(0, len(missing), CLAIMED_TOGETHER):

@@ -297,7 +297,8 @@ class GroupPlacement(Placement):
 
     def rows(self) -> dict[str, Mapping[tuple[str, ...], float]]:
         """The metrics of the groups."""
-        return group_views.rows(self._picture, self.group, self._own, self.claims)
+        own = [topic for topic in self._own if topic not in self._parts]
+        return group_views.rows(self._picture, self.group, own, self.claims)
 
     # -- as ``Books`` of topics that are moved
 
@@ -429,11 +430,9 @@ class GroupPlacement(Placement):
         self._wait(origin, lambda: None if over.done() else over.set_result(None))
         await over
 
-    def groups_for_new(self, topic: str) -> list[str]:
-        """As ``Books.groups_for_new``."""
-        group_views.check_placed(self._picture, topic)
-        led = [name for name, group in self._picture.groups.items() if group.placed and group.leader is not None]
-        return led or [self.group]
+    def groups_for_parts(self, topic: str, wanted: str | None) -> list[str]:
+        """As ``Books.groups_for_parts``."""
+        return group_views.groups_for_parts(self._picture, topic, wanted)
 
     def has_topic(self, topic: str) -> bool:
         """As ``Books.has_topic``."""
@@ -454,7 +453,9 @@ class GroupPlacement(Placement):
 
     def _chosen(self, origin: str) -> str:
         """The group of a new topic."""
-        return choose_group(origin, {name: self._picture.groups[name].load for name in self.groups_for_new(origin)})
+        group_views.check_placed(self._picture, origin)
+        led = {name: group.load for name, group in self._picture.groups.items() if group.placed and group.leader is not None}
+        return choose_group(origin, led or {self.group: 0.0})
 
     async def _release(self, origin: str, revision: int) -> None:
         """Remove the record of a topic that is no more. Until etcd has answered, nothing makes a topic of that name here; what

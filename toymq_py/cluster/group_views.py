@@ -85,6 +85,23 @@ def check_placed(picture: Picture, topic: str, wanted: str | None = None, absent
         raise PlacementUnknown(f"{topic} was not made: group {wanted} {problem}")
 
 
+def groups_for_parts(picture: Picture, topic: str, wanted: str | None) -> list[str]:
+    """The groups that get the partitions of a topic which CREATE makes or completes: all, or the ``wanted`` one. The partitions
+    stay where they are made, so a group that has just no leader stops it, and not only the other groups get some.
+
+    Raises: PlacementUnknown: a group has no leader; BadArgument: there is no wanted one.
+    """
+    if wanted is not None:
+        check_made(picture, wanted)
+    check_placed(picture, topic, wanted)
+    placed = {name: group for name, group in sorted(picture.groups.items()) if group.placed}
+    if unled := [name for name, group in placed.items() if group.leader is None]:
+        why = "would get no partition" if wanted is None else "would not know the partitions"
+        remedy = f"start its nodes (`toymqctl cluster --group {unled[0]}`), and repeat CREATE {topic} when it has one"
+        raise PlacementUnknown(f"group {some_of(unled)} has no leader, and {why} of {topic}: {remedy}")
+    return list(placed) if wanted is None else [wanted]
+
+
 async def answers(connect: Callable[[Callable[[], None]], PlaceLink]) -> bool:
     """Whether the leader of a group answers: a connection is made and closed. A group without a leader is waited for, as long
     as a failover may take. One that refuses this node answers.
@@ -134,9 +151,9 @@ def described(picture: Picture, here: str, own: Collection[str], sees: Callable[
 
 
 def rows(picture: Picture, here: str, own: Collection[str], claims: int) -> dict[str, Mapping[tuple[str, ...], float]]:
-    """The metrics of the groups. ``own``: the topics that this one has."""
+    """The metrics of the groups. ``own``: the topics that this one has, without partitioned ones, as ``Picture.counts``."""
     counts = picture.counts()
-    counts[here] = sum((record := picture.records.get(topic)) is None or record.whole is None for topic in own)
+    counts[here] = len(own)
     made = {name: group for name, group in picture.groups.items() if group.made}
     return {
         "group_topics": {(name,): float(counts[name]) for name in made},

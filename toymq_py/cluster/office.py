@@ -8,22 +8,22 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from toymq_py import daemon
 from toymq_py.broker import ALONE, Broker
 from toymq_py.clock import Clock
 from toymq_py.cluster.arrivals import Arrivals
 from toymq_py.cluster.departures import Departures
-from toymq_py.cluster.group_definitions import Divide, GroupDefinitions
+from toymq_py.cluster.group_definitions import GroupDefinitions
 from toymq_py.cluster.group_placement import GroupPlacement
 from toymq_py.cluster.standby import LEADER_LISTENERS, Standby
 from toymq_py.config.definitions import Definitions
 from toymq_py.config.options import ServeOptions
 from toymq_py.daemon import Files, Listeners, Service
-from toymq_py.errors import EtcdError, PlacementUnknown
+from toymq_py.errors import EtcdError
 from toymq_py.metrics import ClusterRows
-from toymq_py.names import DEAD_LETTERS, some_of
+from toymq_py.names import DEAD_LETTERS
 from toymq_py.net.bounded_reads import BoundedProtocol
 from toymq_py.replication.agreement import Agreement
 from toymq_py.replication.lease_keeper import RENEWALS_PER_TTL
@@ -197,7 +197,8 @@ class BrokerOffice:
                 beside.append(self._loop.create_task(self._placement.run(self._lease)))
                 if self._arrivals is not None:
                     beside.append(self._loop.create_task(self._arrivals.run()))
-                divide = self._divider(self._placement, self._service)
+                errands = self._service.errands
+                divide = None if errands is None else errands.create  # at all groups
                 of_group = GroupDefinitions(wanted, self._options.definitions, self._broker, divide)
                 await of_group.apply()
                 beside.append(self._loop.create_task(of_group.run()))
@@ -211,19 +212,6 @@ class BrokerOffice:
             if self.departures is not None:
                 await self.departures.close()
             self._serving.set_result(None)
-
-    @staticmethod
-    def _divider(placement: GroupPlacement, service: Service) -> Divide | None:
-        """Makes partitioned topics at all groups."""
-        if (errands := service.errands) is None:
-            return None
-
-        async def divide(name: str, words: Mapping[str, str]) -> None:
-            if unled := [str(group) for group in placement.places() if placement.leader_of(str(group)) is None]:
-                raise PlacementUnknown(f"group {some_of(unled)} has no leader, and would get no partition: start its nodes")
-            await errands.create(name, words)
-
-        return divide
 
     def passed(self, trusted: bool) -> BoundedProtocol | None:
         """See ``Server.passed``; None while this node does not serve."""

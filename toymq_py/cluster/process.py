@@ -31,7 +31,7 @@ from toymq_py.errors import ConfigError, DataDirectoryError, EtcdError, TermEnde
 from toymq_py.metrics import ClusterRows
 from toymq_py.names import some_of
 from toymq_py.net.host_names import AllowedHosts
-from toymq_py.replication.agreement import DEFAULT_GROUP, Agreement, ClusterSettings, LeaderKey, Member
+from toymq_py.replication.agreement import DEFAULT_GROUP, Agreement, ClusterSettings, LeaderKey, Member, Seat
 from toymq_py.replication.bulk_copy import Pace
 from toymq_py.replication.etcd_client import EtcdAgreement, EtcdClient, EtcdOptions
 from toymq_py.replication.follower_link import FollowerLink
@@ -40,8 +40,7 @@ from toymq_py.replication.link_options import Identity, LinkOptions
 from toymq_py.replication.move_line import MOVE
 from toymq_py.replication.node import REASONS, Node
 from toymq_py.replication.pass_line import PASS, Pass
-from toymq_py.replication.replica_file import FILE_NAME as REPLICA_FILE
-from toymq_py.replication.replica_file import ReplicaFile, record_in
+from toymq_py.replication.replica_file import ReplicaFile, misplaced, record_in
 from toymq_py.replication.term import Surroundings, TermOptions
 from toymq_py.runtime.broker_loop import LoopScheduler
 from toymq_py.storage.fs import RealFileSystem
@@ -138,6 +137,15 @@ def unmade(cluster: str, group: str | None, others: Iterable[str], used: str | N
     )
 
 
+def namesakes(seats: Iterable[Seat], me: Member) -> str:
+    """What to do where other nodes of the group run under this name; "" where none does."""
+    named = [seat.member for seat in seats if seat.present and seat.member.name == me.name]
+    others = [f"that of {member.url} ({member.replica})" for member in named if member.replica != me.replica]
+    if not others:
+        return ""
+    return f"another node of this group is named {me.name}, too: {some_of(others)}. Start one of them with a --name of its own"
+
+
 class _NodeProcess:
     """What lives from the start of the process to its end. Also the ``View`` of the standby answers."""
 
@@ -192,6 +200,9 @@ class _NodeProcess:
         node = self._node = self._made(agreement, settings)
         if self._stop.is_set():
             node.stop()
+        with contextlib.suppress(EtcdError):
+            if said := namesakes(await agreement.seats(), node.me):
+                logger.warning("%s", said)
         replicas = ReplicaListener(
             self._listeners["--replicate"], self._files.replica_certificates, self._replica, self._loop
         )
@@ -254,7 +265,7 @@ class _NodeProcess:
         return None
 
     async def _unmade(self) -> str:
-        """Raises: EtcdError."""
+        """Raises: EtcdError; DataDirectoryError: the directory is of another group."""
         assert self._options.cluster is not None
         kept = KeptPlaces(self._etcd_client(), self._options.cluster, self._group)
         try:
@@ -263,8 +274,10 @@ class _NodeProcess:
             await kept.close()
         others = [name for name, group in groups.items() if group.made]
         directory = self._options.data_dir
-        was_here = self._fs.exists(f"{directory}/{REPLICA_FILE}")
-        return unmade(self._options.cluster, self._options.group, others, directory if was_here else None)
+        file = ReplicaFile.load(self._fs, directory)
+        if file is not None and (why := misplaced(file.record, self._options.cluster, self._group)) is not None:
+            raise DataDirectoryError(f"{directory}: {why}")
+        return unmade(self._options.cluster, self._options.group, others, None if file is None else directory)
 
     def _made(self, agreement: Agreement, settings: ClusterSettings) -> Node:
         """Raises: DataDirectoryError when the directory belongs elsewhere, or its topics are not there."""
@@ -355,7 +368,8 @@ class _NodeProcess:
         check_usable(fs, root)  # of a copy that is not there nothing is begun, and no office is sought
         file = ReplicaFile.load(fs, root)
         try:
-            record = record_in(settings, self._group, None if file is None else file.record, secrets.token_hex(16))
+            found = None if file is None else file.record
+            record = record_in(settings, self._options.cluster or "", self._group, found, secrets.token_hex(16))
         except DataDirectoryError as error:
             raise DataDirectoryError(f"{root}: {error}") from None
         return file if file is not None and file.record == record else ReplicaFile.create(fs, root, record)
@@ -471,6 +485,7 @@ class _NodeProcess:
             "scrub_bytes_total": {(): node.scrub.read_bytes},
             "clock_offset_seconds": {} if self._offset_s is None else {(): self._offset_s},
             "etcd_failures_total": {(): etcd.client.failures if etcd is not None else 0},
+            "etcd_silent_seconds": {(): etcd.client.silent_s if etcd is not None else 0},
         }
         if self._placement is not None and term is not None:
             numbers |= self._placement.rows()

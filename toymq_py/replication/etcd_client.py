@@ -76,9 +76,15 @@ class EtcdClient:
         """How long calls took that were answered."""
         self.failures = 0
         """Calls without an answer that can be trusted."""
+        self._silent_since: float | None = None  # a call began that had no answer, nor has one since
 
     def bound(self, ttl_s: float) -> None:
         self._ttl_s = ttl_s
+
+    @property
+    def silent_s(self) -> float:
+        """For how long no call was answered; 0 when the last one was."""
+        return 0.0 if self._silent_since is None else asyncio.get_running_loop().time() - self._silent_since
 
     async def get(self, keys: KeyRange) -> Found:
         """See ``KeyValues``. Several pages are of the revision of the first."""
@@ -188,10 +194,13 @@ class EtcdClient:
         try:
             answer = await self._members.call(path, body, self._ttl_s / CALLS_PER_TTL, trusted, twice=twice)
         except LeaseLost:
+            self._silent_since = None
             raise
         except EtcdError:
             self.failures += 1
+            self._silent_since = began if self._silent_since is None else self._silent_since
             raise
+        self._silent_since = None
         self.request_s.observe(asyncio.get_running_loop().time() - began)
         return answer
 

@@ -258,8 +258,8 @@ def why_it_stays(topic: str, record: Record | None) -> str | None:
     whole = whole_name(topic).removesuffix(DEAD_LETTERS)
     what = f"{topic} is a partition of {whole}" if topic != whole else f"{topic} is partitioned"
     return (
-        f"{what}, whose partitions stay in their groups: CREATE spreads those of a new topic over all groups that have a"
-        f" leader; publish there, and delete {whole} when it is drained"
+        f"{what}, whose partitions stay in their groups: CREATE spreads those of a new topic over all groups, or makes them"
+        f" in the one of group=; publish there, and delete {whole} when it is drained"
     )
 
 

@@ -70,6 +70,7 @@ class Node:
             on_state: called when ``state``, ``leader`` or ``waits_for`` is another.
         """
         self._around = around
+        self.me = around.me
         self.settings = around.settings
         """Of the cluster."""
         self._file = file

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toymq_py.errors import DamagedData, DataDirectoryError
-from toymq_py.replication.agreement import ClusterSettings
+from toymq_py.replication.agreement import DEFAULT_GROUP, ClusterSettings
 from toymq_py.replication.paths import is_file
 from toymq_py.storage import checked_json
 from toymq_py.storage.checked_json import parse_object
@@ -38,6 +38,7 @@ class ReplicaRecord:
         copying: a bulk copy into the directory has begun and is not whole: it may not be elected.
         distrusted: etcd does not know the epoch that it promised: it is not elected any more.
         damaged: segments that the scrub found damaged and another copy was asked for; ``DAMAGED_MAX`` at most.
+        name: that of ``--cluster``, for people; "" of an older toymq.
     """
 
     cluster: str
@@ -48,12 +49,15 @@ class ReplicaRecord:
     copying: bool = False
     distrusted: bool = False
     damaged: tuple[str, ...] = ()
+    name: str = ""
 
 
 def encode(record: ReplicaRecord) -> bytes:
     """The content of the file. The lease is text: a JSON number of 64 bits is not exact everywhere."""
     fields = {"version": VERSION, **dataclasses.asdict(record)}
     fields["lease"] = None if record.lease is None else str(record.lease)
+    if not record.name:
+        del fields["name"]
     return json.dumps(fields, indent=1).encode() + b"\n"
 
 
@@ -72,6 +76,7 @@ def decode(data: bytes) -> ReplicaRecord:
         cluster=_text(fields, "cluster"), group=_text(fields, "group"), replica=replica, promised=_number(fields, "promised"),
         lease=None if lease is None else int(lease), copying=_flag(fields, "copying"),
         distrusted=_flag(fields, "distrusted"), damaged=_paths(fields, "damaged"),
+        name=_text(fields, "name") if "name" in fields else "",
     )  # fmt: skip
 
 
@@ -103,30 +108,48 @@ def _flag(fields: dict[str, Any], name: str) -> bool:
     return value
 
 
-def record_in(settings: ClusterSettings, group: str, found: ReplicaRecord | None, new_replica: str) -> ReplicaRecord:
+def misplaced(found: ReplicaRecord, name: str, group: str) -> str | None:
+    """Why a directory is none of a group of the cluster of this name, by the names that it was used with; None: it may be."""
+    if found.group == group and found.name in ("", name):
+        return None
+    of_cluster = f" of the cluster {found.name}" if found.name else ""
+    options = " ".join([f"--cluster {found.name}"] * bool(found.name) + [f"--group {found.group}"])
+    if found.group == DEFAULT_GROUP:
+        options += " (without --group, if the cluster has no other)"
+    return (
+        f"the directory belongs to group {found.group}{of_cluster}, not to group {group} of the cluster {name}: start it with "
+        f"{options}; a node of group {group} takes another --data-dir"
+    )
+
+
+def record_in(
+    settings: ClusterSettings, name: str, group: str, found: ReplicaRecord | None, new_replica: str
+) -> ReplicaRecord:
     """What a directory is in a cluster: what it was, or, after ``toymqctl cluster adopt``, the copy that begins it or a
     new replica, whose files are compared as any other's.
 
     Args:
+        name: of ``--cluster``.
         found: what its file has; None without one.
         new_replica: the id of a new one.
 
     Raises: DataDirectoryError when the directory belongs elsewhere.
     """
     if found is None:
-        return ReplicaRecord(settings.cluster, group, new_replica)
+        return ReplicaRecord(settings.cluster, group, new_replica, name=name)
     if found.cluster == settings.cluster:
-        return found
+        return dataclasses.replace(found, name=name)
     if settings.adopted is None or found.cluster != settings.was:
-        raise DataDirectoryError(
-            f"the directory belongs to the cluster {found.cluster} and etcd has {settings.cluster}; if etcd was wiped or "
-            "restored, see the runbook in docs/clusters.md"
-        )
+        raise DataDirectoryError(misplaced(found, name, group) or (
+            f"the directory belongs to group {group} of a cluster {found.name or name} of the id {found.cluster}, and etcd has "
+            f"{settings.cluster} under this name: look first whether --cluster, --group and --etcd are those that it had; if "
+            "etcd was wiped or restored, see the runbook in docs/clusters.md"
+        ))  # fmt: skip
     if found.replica != settings.adopted:
-        return ReplicaRecord(settings.cluster, group, new_replica, copying=found.copying)
+        return ReplicaRecord(settings.cluster, group, new_replica, copying=found.copying, name=name)
     if found.copying:
         raise DataDirectoryError(f"{found.replica} was adopted, and is half copied: adopt another copy")
-    return ReplicaRecord(settings.cluster, group, found.replica)
+    return ReplicaRecord(settings.cluster, group, found.replica, name=name)
 
 
 class ReplicaFile:

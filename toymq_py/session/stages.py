@@ -31,15 +31,17 @@ def plan_of(
 ) -> Plan | None:
     """How places are asked for a command; None: as for others.
 
-    CREATE of partitions is first for where a plain topic would be. DELETE in a cluster is first and behind the others (ADR
-    0198). Among workers it is last for the place of a plain topic: interrupted, it leaves the topic there, so that no plain one
-    of its name is made. One that was killed in an earlier DELETE may have partitions of the name still, so all are asked. If
-    that place is here, see ``Passing.ask_others``.
+    CREATE of partitions is first for where a plain topic would be, of a new topic for the group that is to have it. DELETE in
+    a cluster is first and behind the others (ADR 0198). Among workers it is last for the place of a plain topic: interrupted,
+    it leaves the topic there, so that no plain one of its name is made. One that was killed in an earlier DELETE may have
+    partitions of the name still, so all are asked. If that place is here, see ``Passing.ask_others``.
 
     Args:
         follows: the client follows MOVED.
     """
     home = placement.place_of(command.topic)
+    if isinstance(command, Create) and command.topic not in partitioned.by_name:
+        home = next((place for place in placement.places() if place == command.settings.get("group")), home)
     others = [place for place in placement.places() if place != home]
     if isinstance(command, Create):
         return Plan([[home], placement.places()]) if PARTITIONS in command.settings else None

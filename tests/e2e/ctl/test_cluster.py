@@ -94,8 +94,8 @@ def test_a_second_group_says_that_the_nodes_of_the_first_need_their_name(
 
     asyncio.run(lead())
     restart = (
-        "group g0 runs without --group, and its topics go on: restart its nodes with --group g0, followers first. Until then no"
-        " new topic is placed in another group"
+        "group g0 has not been served with --group yet: restart its nodes with --group g0, followers first; its topics go on"
+        " meanwhile. Until then no new topic is placed in any group, and lists of other groups lack its topics"
     )
     assert ok(cluster("--group", "b", "init")).splitlines() == [
         f"{name} group b made: 2 replicas, min in sync 1, ttl 3s", "start its nodes with --group b", restart,
@@ -130,6 +130,8 @@ def test_without_etcd_it_is_one_line() -> None:
     result = CliRunner().invoke(toymqctl, ["cluster", "--etcd", f"{ETCD_URL},http://127.0.0.1:2", "--cluster", "a"])
     refused(result, 1, f"etcd does not answer /v3/kv/range: {ETCD_URL}: ")
     assert "http://127.0.0.1:2: " in result.stderr
+    assert result.stderr.endswith("; see to its members (`etcdctl endpoint health`), their disks, and the network to them;"
+                                  " toymq goes on by itself\n")  # fmt: skip
 
 
 def test_other_commands_do_not_load_what_it_needs() -> None:

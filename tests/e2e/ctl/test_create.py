@@ -1,6 +1,16 @@
 """``toymqctl create``."""
 
+from click.testing import CliRunner
+
 from tests.support.ctl import Ctl, ok, refused, values
+from toymqctl.cli import main as toymqctl
+from toymqctl.settings import SETTINGS
+
+
+def test_the_help_names_the_settings_and_the_group() -> None:
+    said = " ".join(ok(CliRunner().invoke(toymqctl, ["create", "--help"])).split())
+    assert f"Settings: {', '.join(SETTINGS)}. In a cluster with groups group=NAME says which one gets the topic." in said
+    assert "toymqctl create orders group=b " in said
 
 
 def test_create_and_config_with_units(ctl: Ctl) -> None:

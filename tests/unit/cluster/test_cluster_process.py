@@ -2,7 +2,8 @@
 
 import pytest
 
-from toymq_py.cluster.process import over_tls, unmade
+from toymq_py.cluster.process import namesakes, over_tls, unmade
+from toymq_py.replication.agreement import Member, Seat
 
 
 @pytest.mark.parametrize(
@@ -34,3 +35,17 @@ def test_a_node_without_settings_says_what_is_missing(
 ) -> None:  # fmt: skip
     """One of a group that was taken out said that the cluster was to be made."""
     assert unmade("c", group, others, used).startswith(says)
+
+
+def test_a_node_says_that_another_one_runs_under_its_name() -> None:
+    """Nothing said so at its start; later commands found two."""
+    me = Member("1" * 32, "a1", "h:1", "h:2")
+    other = Member("2" * 32, "a1", "h:3", "h:4")
+    mine, twin = (Seat(member, "5.0", "FOLLOWING", 0, 0) for member in (me, other))
+    gone = Seat(other, "5.0", "FOLLOWING", 0, 0, present=False)
+    follower = Seat(Member("3" * 32, "a2", "h:5", "h:6"), "5.0", "FOLLOWING", 0, 0)
+    assert namesakes([mine, gone, follower], me) == ""
+    assert namesakes([mine, twin, follower], me) == (
+        f"another node of this group is named a1, too: that of h:3 ({other.replica}). Start one of them with a --name of its"
+        " own"
+    )

@@ -162,8 +162,9 @@ def test_a_group_that_has_topics_says_what_to_do_with_them() -> None:
         with pytest.raises(Refused) as refused:
             await cluster_moves.remove_group(b, "b")
         assert str(refused.value) == (
-            "group b has partitions of p, which are not moved: make a topic in place of p while the group is stopped, publish"
-            " there, start the group, let the consumers drain p, and delete it (`toymqctl delete p`)"
+            "group b has partitions of p, which are not moved: start it, make a topic in place of p in another group (`toymqctl"
+            " create NAME --partitions N group=a`), publish there, let the consumers drain p, and delete it (`toymqctl delete"
+            " p`)"
         )
         await rig.of("a", "a").claim(["u", "u.dlq"], "b", rig.epochs["a"])
         with pytest.raises(Refused) as refused:
@@ -187,8 +188,8 @@ def test_a_partitioned_topic_and_a_part_of_it_are_refused_with_one_remedy(topic:
         await rig.of("a", "a").divide(StoredPartitions(Partitioned("p", 2)), None, "a", rig.epochs["a"])
         with pytest.raises(Refused) as refused:
             await rig.move(topic, "b")
-        remedy = "CREATE spreads those of a new topic over all groups that have a leader; publish there, and delete p when"
-        assert str(refused.value) == f"{what}, whose partitions stay in their groups: {remedy} it is drained"
+        remedy = "CREATE spreads those of a new topic over all groups, or makes them in the one of group=; publish there,"
+        assert str(refused.value) == f"{what}, whose partitions stay in their groups: {remedy} and delete p when it is drained"
         assert not [key for key in rig.etcd.keys() if "/moves/" in key]  # noqa: SIM118 (a method)
 
     run(scenario)

@@ -322,6 +322,9 @@ def test_of_two_replicas_with_one_name_that_which_runs_is_meant() -> None:
         lease = await world.nodes.grant(600)
         await world.nodes.put_seat(Seat(new, "5.0", "JOINING", None, 2), lease)
         assert (await cluster_requests.look(world.ctl)).find("n2").member == new
+        offered = f"^n2 runs: stop it first; of another node of this name, which does not run, give the id: {N2.replica}$"
+        with pytest.raises(Refused, match=offered):
+            await cluster_requests.remove(world.ctl, "n2")
         await world.nodes.revoke(lease)
         with pytest.raises(Refused, match=f"several replicas have the name n2: .*{N2.replica}, {new.replica}"):
             (await cluster_requests.look(world.ctl)).find("n2")
@@ -388,11 +391,14 @@ def test_a_cluster_without_names_of_groups_has_one() -> None:
     assert cluster_requests.groups_of(picture, None) == [None]
     with pytest.raises(Refused, match="there is no group b; there are g0"):
         cluster_requests.groups_of(picture, "b")
-    cluster_requests.check_alone(picture)
+    cluster_requests.check_alone(picture, "init")
     picture._group("g0").placed = True
     assert cluster_requests.groups_of(picture, None) == ["g0"]
     picture._group("b").made = True
     picture._group("typo")
     assert cluster_requests.groups_of(picture, None) == ["b", "g0"]
-    with pytest.raises(Refused, match=r"has groups \(b\)"):
-        cluster_requests.check_alone(picture)
+    said = r"^this cluster has groups \(b, g0\): name one, `toymqctl cluster --group b remove n1`$"
+    with pytest.raises(Refused, match=said):
+        cluster_requests.check_alone(picture, "remove n1")
+    with pytest.raises(Refused, match="`toymqctl cluster --group NAME init`"):
+        cluster_requests.check_alone(picture, "init")

@@ -50,7 +50,7 @@ def test_a_whole_cluster_is_a_line_and_a_table() -> None:
     found = cluster(N2, (N1, N2), seat(N1), LEADS)
     assert shown("orders", found, NOW_S).splitlines() == [
         "cluster orders   epoch 4711   in sync 2 of 2   min in sync 1   ttl 3s",
-        "node  state      in sync  address        lag  version  last word",
+        "node  state      in sync  address        lag  version  last report",
         "n1    FOLLOWING  yes      10.0.0.1:6789   0B  5.0      -",
         "n2    LEADING    yes      10.0.0.2:6789    -  5.0      -",
     ]
@@ -84,19 +84,19 @@ def test_a_leader_that_was_just_killed_is_not_shown_as_if_all_were_well() -> Non
         ),
         (
             cluster(N2, (N2,), seat(N1, gone_s=7200), LEADS),
-            ["1 copy of 2 in sync; not in sync: n1 (last word 2.0h ago)"],
+            ["1 copy of 2 in sync; not in sync: n1 (last report 2.0h ago)"],
         ),
         (
             cluster(N2, (N2,), seat(N1, gone_s=60), LEADS, seat(N3, "LOOKING"), replicas=3, min_in_sync=2),
             [
                 "publishes are refused (NOT_ENOUGH_REPLICAS): 1 in sync, and 2 are needed",
-                "1 copy of 3 in sync; not in sync: n1 (last word 1.0m ago) and n3 is LOOKING",
+                "1 copy of 3 in sync; not in sync: n1 (last report 1.0m ago) and n3 is LOOKING",
             ],
         ),
         (
             cluster(None, (N1,), seat(N1, gone_s=240), seat(N2, "LOOKING", lag_bytes=1200 << 20)),
             [
-                "no leader: n1 (last word 4.0m ago) is the only copy in sync, with everything that was acknowledged."
+                "no leader: n1 (last report 4.0m ago) is the only copy in sync, with everything that was acknowledged."
                 " Start n1; or `toymqctl cluster force n2 --i-accept-loss`, which loses what was acknowledged since it was in"
                 " sync"
             ],
@@ -104,7 +104,7 @@ def test_a_leader_that_was_just_killed_is_not_shown_as_if_all_were_well() -> Non
         (
             cluster(None, (N1, N3), seat(N1, gone_s=240)),
             [
-                "no leader: n1 (last word 4.0m ago) and 33333333 (never seen) are the copies in sync, with everything that"
+                "no leader: n1 (last report 4.0m ago) and 33333333 (never seen) are the copies in sync, with everything that"
                 " was acknowledged. Start n1 or 33333333"
             ],
         ),
@@ -150,14 +150,17 @@ def test_what_a_node_says_moves_no_cursor() -> None:
 
 
 def test_a_clock_that_is_ahead() -> None:
-    assert "n1 (last word 0.0s ago)" in troubles(cluster(N2, (N2,), seat(N1, gone_s=-60), LEADS), NOW_S)[0]
+    assert "n1 (last report 0.0s ago)" in troubles(cluster(N2, (N2,), seat(N1, gone_s=-60), LEADS), NOW_S)[0]
 
 
 def test_a_node_that_was_killed_is_not_taken_for_the_copy_in_sync_nor_its_last_word_for_the_kill() -> None:
     found = cluster(N2, (N2,), seat(N1, gone_s=43), LEADS)
-    *_, row, _, trouble = shown("orders", found, NOW_S).splitlines()
+    *_, row, _, note, trouble = shown("orders", found, NOW_S).splitlines()
     assert row == "n1    -        no       10.0.0.1:6789    -  5.0      43.0s ago"
-    assert trouble == "1 copy of 2 in sync; not in sync: n1 (last word 43.0s ago)"
+    assert note == (
+        "last report: a node reports once a minute, so it may have run for up to a minute longer; `in sync` says who has all"
+    )
+    assert trouble == "1 copy of 2 in sync; not in sync: n1 (last report 43.0s ago)"
 
 
 def test_each_partition_is_a_topic_of_its_group_and_the_whole_is_none() -> None:
@@ -170,6 +173,23 @@ def test_each_partition_is_a_topic_of_its_group_and_the_whole_is_none() -> None:
     assert found == {"group": "a", "topics": 3, "partitions": 2, "messages_s": 0}
     line = shown("orders", cluster(N2, (N1, N2), seat(N1), LEADS), NOW_S, found).splitlines()[0]
     assert line.endswith("   topics 3 (2 of them partitions)   messages 0/s")
+
+
+def test_what_is_left_to_do_before_a_cluster_of_one_group_has_two() -> None:
+    """It said "topics 0" of the group that has them all, and not what to do next."""
+    picture = Picture("/")
+    for name, is_placed in (("g0", False), ("b", True)):
+        group = picture._group(name)
+        group.made, group.begun, group.placed = True, True, is_placed
+    found = placed(picture, "g0")
+    assert (found["topics"], len(found["left_to_do"])) == (None, 1)
+    lines = shown("orders", cluster(N2, (N1, N2), seat(N1), LEADS), NOW_S, found).splitlines()
+    assert lines[0].endswith("   topics not known   messages 0/s")
+    assert lines[-1] == (
+        "group g0 has not been served with --group yet: restart its nodes with --group g0, followers first; its topics go on"
+        " meanwhile. Until then no new topic is placed in any group, and lists of other groups lack its topics"
+    )
+    assert "left_to_do" not in placed(picture, "b")
 
 
 def test_for_programs() -> None:
@@ -185,7 +205,7 @@ def test_for_programs() -> None:
     del value["nodes"]
     assert value == {
         "cluster": "orders", "uuid": "u", "replicas": 2, "min_in_sync": 1, "ttl_s": 3.0, "epoch": 4711, "leader": "n2",
-        "in_sync": [N2.replica], "troubles": ["1 copy of 2 in sync; not in sync: n1 (last word 4.0m ago)"],
+        "in_sync": [N2.replica], "troubles": ["1 copy of 2 in sync; not in sync: n1 (last report 4.0m ago)"],
     }  # fmt: skip
     assert as_json("orders", cluster(None, None), NOW_S)["leader"] is None
 

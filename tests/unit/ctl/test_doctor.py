@@ -70,6 +70,16 @@ def test_copies_that_are_in_sync_are_fine() -> None:
     assert (finding.state, finding.found) == ("ok", "2 copies in sync")
 
 
+def test_etcd_that_answers_is_fine_and_an_older_leader_does_not_say() -> None:
+    """All was ok while etcd hung."""
+    for silent_s, said in ((0.0, ["answers the leader"]), (0.2, ["answers the leader"]), (None, [])):
+        told = OF_THREE | {"in_sync": 3} | ({} if silent_s is None else {"etcd_silent_s": silent_s})
+        assert [one.found for one in found(stats(cluster=told)) if one.check == "etcd"] == said
+    told = stats(cluster=OF_THREE | {"in_sync": 3, "etcd_silent_s": 9.0})
+    (of_groups,) = (one for one in examine(told, "toymq/1.0", "1.0", 2 << 20, 0.001, 0.0, GROUPS) if one.check == "etcd")
+    assert of_groups.found.endswith("from a leader that dies, and no new topic is placed")
+
+
 LED = {"leader": "a1:1", "nodes": ["a1:1"], "placed": True, "messages_s": 0, "in_sync": 2, "replicas": 2, "min_in_sync": 1}
 GROUPS = {"group": "a", "groups": {"a": LED, "b": LED | {"leader": "b2:1", "in_sync": 1}}}
 """Group a answers and is whole; group b is on its last copy."""
@@ -100,6 +110,9 @@ def test_a_group_that_is_away_is_named_and_the_rest_is_checked() -> None:
     assert away.found == "no leader: its topics are away. Its nodes are, or were, b1:1, b2:1"
     (new,) = examine_groups({"groups": {"c": {"leader": None, "placed": False, "nodes": []}}})
     assert new.state == "warn"
+    (left,) = examine_groups({"groups": {"g0": LED | {"placed": False}}})
+    assert (left.state, left.advice) == ("warn", "restart its nodes with --group g0, followers first")
+    assert left.found.startswith("a1:1 leads without --group: no new topic is placed"), "it was ok, and no list had its topics"
     error = PlacementUnknown("group b does not answer")
     findings = list(examine_without_figures([topic(consumers=[BEHIND])], "toymq/1.0", "1.0", 0.001, AWAY, error))
     assert [(one.check, one.state) for one in findings] == [
@@ -158,6 +171,11 @@ def test_a_sound_broker_has_no_trouble() -> None:
         ({"cluster": OF_THREE | {"in_sync": 2}}, "copies", "warn", "2 of 3 copies are in sync", "`toymqctl cluster`"),
         ({"cluster": OF_THREE | {"in_sync": 1}}, "copies", "FAIL", "below 2 publishes are refused", "`toymqctl cluster`"),
         ({"cluster": {"in_sync": 2, "damaged_segments": 1}}, "copies", "FAIL", "damage in 1 segment that no", "toymq verify"),
+        (
+            {"cluster": OF_THREE | {"in_sync": 3, "etcd_silent_s": 42.5}}, "etcd", "FAIL",
+            "has not answered the leader for 42.5s: what is there goes on; no copy takes over from a leader that dies",
+            "etcdctl endpoint health",
+        ),
         ({"topics": [topic(state="failed")]}, "topic t", "FAIL", "publishing is refused", "restart the broker"),
         ({"topics": [topic(state="failed", problem="x is a dir")]}, "topic t", "FAIL", "not served: x is a", "toymq verify"),
         ({"time_ms": 10, "tokens": [{"name": "a", "expires_ms": 9}]}, "token a", "FAIL", "it is refused", "token create"),

@@ -68,6 +68,19 @@ async def test_a_read_is_linearizable_and_has_everything() -> None:
         assert await client.get(KEYS) == Found((KeyValue("/a/b", b'{"c": 1}', 3, 3, 0),), 5)
         assert fake.asked == [("/v3/kv/range", {"key": "L2E=", "range_end": "L2I=", "limit": "1000"})]
         assert client.request_s.count == 1
+        assert client.silent_s == 0
+
+
+async def test_it_is_known_how_long_etcd_has_not_answered() -> None:
+    async with client_of(always(whole({})), always(whole({})), always(found())) as (client, _):
+        assert client.silent_s == 0
+        for _ in range(2):
+            before = client.silent_s
+            with pytest.raises(EtcdError):
+                await client.commit(PUT)
+            assert client.silent_s > before, "since the first call, whatever comes behind it"
+        await client.get(KEYS)
+        assert client.silent_s == 0
 
 
 async def test_a_long_range_is_read_in_pages_of_one_revision() -> None:

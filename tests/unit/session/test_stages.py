@@ -1,14 +1,17 @@
 """A command that places are asked for in turn: what one refuses is the reply, and the next ones are not asked."""
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from toymq_py.errors import NoSuchTopic, RequestError, ShuttingDown
-from toymq_py.placement import Place
+from toymq_py.partitioned_topics import PartitionedTopics
+from toymq_py.placement import Place, Placement
 from toymq_py.protocol import Create, Delete
 from toymq_py.session.gathering import NO_SUCH, NOT_HERE
-from toymq_py.session.stages import Plan, Stages, to_repeat
+from toymq_py.session.stages import Plan, Stages, plan_of, to_repeat
 
 Reply = bytes | RequestError
 
@@ -41,6 +44,26 @@ def test_a_refusal_for_want_of_a_place_says_that_a_repeat_completes_it() -> None
     assert to_repeat(Delete("t"), away + b"\n") == away + b"; part of it may be done: repeat DELETE t\n"
     for reply in (b"OK 2\n", b"ERR EXISTS t\n", b"ERR PLACEMENT_UNKNOWN t is being deleted: repeat DELETE t first\n"):
         assert to_repeat(Create("t", {}), reply) == reply
+
+
+class Groups(Placement):
+    def places(self) -> Sequence[Place]:
+        return ["a", "b"]
+
+    def place_of(self, topic: str) -> Place:
+        return "a"
+
+
+@pytest.mark.parametrize(
+    ("settings", "known", "home"), [({}, False, "a"), ({"group": "b"}, False, "b"), ({"group": "b"}, True, "a"),
+                                    ({"group": "none"}, False, "a")],
+)  # fmt: skip
+def test_the_group_that_is_to_have_a_new_topic_is_asked_first(settings: dict[str, str], known: bool, home: str) -> None:
+    """It makes the record, and says MOVED where it is another's."""
+    partitioned = SimpleNamespace(by_name={"t": None} if known else {})
+    create = Create("t", {"partitions": "2", **settings})
+    plan = plan_of(create, Groups(), cast(PartitionedTopics, partitioned), follows=True)
+    assert plan == Plan([[home], ["a", "b"]])
 
 
 def test_each_stage_is_asked_when_those_before_have_done_it() -> None:
