@@ -229,6 +229,11 @@ class PartitionedTopics:
         whole = self.find(name) if self._has_some else None
         return None if whole is None else IsPartitioned.of(whole.name, whole.count, name.removeprefix(whole.name))
 
+    def has_none(self, pattern: str) -> bool:
+        """Whether a pattern is that of all partitions of one topic, or their dead letters, which is not partitioned."""
+        origin = whole_name(pattern).removesuffix(DEAD_LETTERS)
+        return PARTITION_MARK in pattern and not (is_pattern(origin) or origin in self.by_name or origin in self.lost)
+
     def refuse_whole(self, name: str) -> None:
         """Refuse a partitioned topic where a pattern of its partitions is meant. Raises: BadArgument."""
         if name in self.by_name:

@@ -211,10 +211,11 @@ class Operator:
                 self._world.recorder(client.name, "disconnect")
 
     def _next_chore(self) -> str:
-        """The next chore: all of them in random order before any repeats, so that none is left out."""
+        """The next chore: all of them in random order before any repeats, and one that a kill cut off again, so that none is
+        left out. The caller takes it off when it is done."""
         if not self._chores:
             self._chores = self._rng.sample(CHORES, len(CHORES))
-        return self._chores.pop()
+        return self._chores[-1]
 
     async def _use(self, client: Client) -> None:
         world, rng = self._world, self._rng
@@ -223,8 +224,8 @@ class Operator:
         world.subscribed("", "operator")
         while True:
             await asyncio.sleep(REDRIVE_S if world.calm else 0.3 * rng.random())
-            what = "redrive" if world.calm else self._next_chore()
-            match what:
+            chore = None if world.calm else self._next_chore()
+            match chore or "redrive":
                 case "config":
                     await self._configure(client, *rng.choice([(t, s, rng.choice(values)) for t, s, values in CHANGES]))
                 case "settings":
@@ -237,6 +238,8 @@ class Operator:
                 case _:
                     topic = rng.choice(EVENT_TOPICS)
                     await self._do(client, "delete", Delete(topic))
+            if chore is not None:
+                self._chores.pop()
 
     async def _make(self, client: Client) -> AsyncIterator[bool]:
         for topic, settings in SETTINGS.items():

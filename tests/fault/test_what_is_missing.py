@@ -16,6 +16,7 @@ from toymq_py import partition_operations
 from toymq_py.broker import Broker
 from toymq_py.config.options import TopicSettings
 from toymq_py.errors import DataDirectoryError, StorageFailed
+from toymq_py.placement import Placement
 from toymq_py.storage import topic_settings
 from toymq_py.storage.fs import remove_tree
 from toymq_py.storage.offline.backup import back_up
@@ -256,7 +257,7 @@ def test_nor_does_one_in_the_place_of_a_workers_topics(monkeypatch: pytest.Monke
     home = worker_path(DIR, 1)
     with monkeypatch.context() as patch:
         mounted(patch, home)
-        rig = BrokerRig(disk=disk, data_dir=home)
+        rig = BrokerRig(disk=disk, data_dir=home, placement=Placement(1, ["a:1", "b:2"]))
         rig.broker.close()
     for use in (lambda: divide(disk, DIR, 2), lambda: redistribute(disk, DIR, 1), lambda: check_worker(disk, DIR, 1)):
         with pytest.raises(DataDirectoryError, match=f"^{home}/topics is empty, and was a file system of its own"):

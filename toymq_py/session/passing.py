@@ -149,6 +149,8 @@ class Passing:
 
     def _take_other(self, command: Command) -> bool:
         """A command without a topic."""
+        if isinstance(command, Topics) and command.pattern is not None and self._partitioned.has_none(command.pattern):
+            return False  # nothing is waited for
         if isinstance(command, Topics | Stats):
             self._ask_all(command, Gathering.topics if isinstance(command, Topics) else Gathering.stats)
             return True

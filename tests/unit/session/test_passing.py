@@ -118,6 +118,16 @@ async def test_of_groups_nothing_is_passed_on_but_what_asks_all(of_groups: Rig) 
     await rig.client_reads('JSON 16\n[{"topic": "b"}]\n')
 
 
+async def test_partitions_of_a_topic_that_has_none_are_not_asked_for(rig: Rig) -> None:
+    """`toymqctl pub` asks so, and waited 20 s where one worker stood still."""
+    assert not rig.take("TOPICS jobs#*\n")
+    assert not rig.take("TOPICS jobs#*.dlq\n")
+    assert rig.take("TOPICS jobs.*\n")
+    await rig.hears("TOPICS jobs.*\n")
+    rig.partitioned.by_name["jobs"] = Partitioned("jobs", 2)
+    assert rig.take("TOPICS jobs#*\n")
+
+
 async def test_of_a_group_that_is_away_one_that_follows_repeats_publishes_and_subscriptions_there(of_groups: Rig) -> None:
     away = PlacementUnknown("group b has no leader")
     away.moved = Moved("b:1 (group b) has no leader")
