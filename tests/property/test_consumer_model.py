@@ -223,7 +223,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         mine = [r for r in self.model.pick(0, SPAN - 1, "inflight") if r.owner == owner]
         late = owner in self.model.late
         if not late:
-            self.model.count_lowest(mine)
+            self.model.count_first(mine)
         for row in mine:
             if late:  # what it hung on has counted
                 row.spare()
@@ -306,7 +306,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         start = self.real.start - self.base
         snapshot = self.real.snapshot()
         leases = self.model.pick(0, SPAN - 1, "inflight")
-        self.model.count_lowest(leases)
+        self.model.count_first(leases)
         for row in leases:
             row.become("ready")
         beyond = any(r.state == "acked" or r.attempt for i, r in rows.items() if i >= cut[1])

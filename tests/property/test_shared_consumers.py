@@ -247,14 +247,11 @@ class SharedMachine(RuleBasedStateMachine):
         return [key for key in keys if key in counting]
 
     def counts(self, worker: Worker | None) -> tuple[str, int] | None:
-        """What a worker most likely has before it: the lowest id of the topic whose message it got before the others. Nothing
-        while it hangs on what has counted."""
-        held = {key: row for key, row in self.rows.items() if row.holder is worker}
+        """What a worker most likely has before it: the message that it got before the others. Nothing of what stood behind one
+        that has counted, while it hangs."""
         late = worker is not None and worker.late
-        shown = {key: row for key, row in held.items() if not (late and row.behind)}
-        turns = {row.turn: topic for (topic, _), row in shown.items()}
-        lowest = min((key for key in held if key[0] == turns[min(turns)]), default=None) if turns else None
-        return None if lowest is None or (late and self.rows[lowest].behind) else lowest
+        held = [key for key, row in self.rows.items() if row.holder is worker and not (late and row.behind)]
+        return min(held, key=lambda key: self.rows[key].turn, default=None)
 
     @rule(topic=st.sampled_from(TOPICS))
     def lose_again(self, topic: str) -> None:

@@ -1,6 +1,9 @@
 """A model of a consumer, with one row per id."""
 
 from dataclasses import dataclass, field
+from itertools import count
+
+TURNS = count(1)
 
 
 @dataclass(eq=False)
@@ -13,9 +16,11 @@ class Row:
     spared: bool = False  # uncounted, but delivered
     reason: str = "max-attempts"
     behind: bool = False  # its owner had it when a time-out of another one counted
+    turn: int = 0
 
     def become(self, state: str, owner: object = None, deadline: float = 0.0) -> None:
         self.state, self.owner, self.deadline, self.behind = state, owner, deadline, False
+        self.turn = next(TURNS)
 
     def spare(self) -> None:
         self.attempt -= 1
@@ -76,7 +81,7 @@ class Model:
     def tick(self, now: float) -> bool:
         rows = [r for r in self.rows.values() if r.state in ("inflight", "delayed")]
         due = [row for row in rows if row.deadline <= now]
-        counted = self.count_lowest(due)
+        counted = self.count_first(due)
         owners = {row.owner for row in due if row.state == "inflight"}
         for row in rows:
             row.behind = row.behind and row.owner not in owners - self.late
@@ -87,24 +92,24 @@ class Model:
             row.behind = row.behind or (row.owner in counted)
         return bool(due)
 
-    def count_lowest(self, rows: list[Row]) -> set[object]:
-        """Of what comes back from one owner without a word, only the lowest id that it holds counts; nothing of what it had
-        behind one that has counted, until it settles something. Returns: of which owners one counts."""
-        lowest: dict[int, Row] = {}
-        for row in self.rows.values():
-            if row.state == "inflight":
-                lowest.setdefault(id(row.owner), row)
+    def count_first(self, rows: list[Row]) -> set[object]:
+        """Of what comes back from one owner without a word, only what it got before all that it holds counts; nothing of what
+        it had behind one that has counted, until it settles something. Returns: of which owners one counts."""
+        firsts: dict[int, Row] = {}
+        held = [row for row in self.rows.values() if row.state == "inflight"]
+        for row in sorted(held, key=lambda row: (row.behind and row.owner in self.late, row.turn)):
+            firsts.setdefault(id(row.owner), row)
         counted = set[object]()
         for row in rows:
             if row.state == "inflight":
-                if lowest[id(row.owner)] is row and not (row.behind and row.owner in self.late):
+                if firsts[id(row.owner)] is row and not (row.behind and row.owner in self.late):
                     counted.add(row.owner)
                 else:
                     row.spare()
         return counted
 
     def restart(self) -> None:
-        self.count_lowest(list(self.rows.values()))
+        self.count_first(list(self.rows.values()))
         live = (i for i, r in self.rows.items() if r.state != "acked" and r.attempt)
         top = max(live, default=-1)
         for i, row in self.rows.items():

@@ -182,7 +182,7 @@ class Consumer(ConsumerView):
         return returned
 
     def release(self, owner: Lessee) -> int:
-        """End all leases of an owner that is gone; only the lowest id counts as attempted, in the topic that
+        """End all leases of an owner that is gone; only the one that it got first counts as attempted, in the topic that
         ``Lessee.counts_in`` says, or none of one that is ``uncounted`` or ``late``. Returns: how many messages."""
         released = self._runs.release(owner)
         if owner.uncounted or owner.late or owner.order is not None:  # else a snapshot has what a kill would have counted
@@ -197,7 +197,7 @@ class Consumer(ConsumerView):
         """The message that its application most likely has of all that an owner holds, if it is here. Assumes that it holds
         some."""
         here = owner.order is None or owner.order.first() is self._runs
-        return self._runs.leased_to(owner)[0][0] if here else None
+        return self._runs.first_of(owner) if here else None
 
     def disown(self) -> None:
         """The topic has ended: what its lessees hold here no longer decides which of their other messages counts."""

@@ -1,7 +1,7 @@
-"""In which order a lessee of several topics got the messages that it has not settled. ADR 0256, 0265.
+"""In which order a lessee of several topics got the messages that it has not settled. ADR 0256, 0265, 0267.
 
-Of what comes back without an answer one message counts an attempt: the one that the application most likely had. Within a topic
-that is the lowest id (ADR 0053). Of several topics it is in the one of the message that this lessee got before the others.
+Of what comes back without an answer one message counts an attempt: the one that the application most likely had, which is the
+one that this lessee got before the others.
 
 An application that hangs for several leases loses what it hangs on with the first of them, and gets others in its place, which
 time out in its buffer while it still hangs. So lots of these are excused: four, then eight and so on, as one that never settles
@@ -16,23 +16,25 @@ EXCUSES_MAX: Final = 64
 
 
 class DeliveryOrder:
-    """Of one lessee. A turn is a stretch of deliveries from one table, with none of another between them; turns ascend."""
+    """Of one lessee. A turn is a stretch of deliveries from one table with ascending ids; turns ascend."""
 
-    __slots__ = ("_excused", "_excuses", "_hangs_in", "_hangs_on", "_newest", "_turn", "_turns")
+    __slots__ = ("_excused", "_excuses", "_hangs_in", "_hangs_on", "_highest", "_newest", "_turn", "_turns")
 
     def __init__(self) -> None:
         self._excuses = self._excused = 0
         self._hangs_in: object = None
         self._hangs_on = 0
+        self._highest = 0
         self._turn = 0
         self._newest: object = None
         self._turns: dict[int, tuple[object, int]] = {}  # those with messages, oldest first: whose they are, and how many
 
-    def delivered(self, table: object, messages: int) -> int:
-        """Note a delivery. Returns: its turn, for ``settled``."""
-        if self._newest is not table:
+    def delivered(self, table: object, first: int, last: int, messages: int) -> int:
+        """Note a delivery of messages with ascending ids. Returns: its turn, for ``settled``."""
+        if self._newest is not table or first < self._highest:
             self._turn += 1
             self._newest = table
+        self._highest = last
         turn = self._turn
         known = self._turns.get(turn)
         self._turns[turn] = (table, messages if known is None else known[1] + messages)

@@ -3,7 +3,7 @@
 Pure state, changed only by the table that holds it. Contract: delivery.md, "Runs, not rows".
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from math import inf
@@ -77,16 +77,17 @@ class Lessee:
     what it takes at once, for good, and so takes from a consumer that has as many unacked messages as it may (ADR 0234).
     ``order``: in which order it got what it holds, where it takes from several topics; None of one topic (ADR 0256).
     ``mark``: what was delivered before the last time-out that counted, since it hangs, has a lower turn. ``turn``: that of what
-    it gets now, where it takes from one topic. ``expired``: the lowest message, of
+    it gets now, where it takes from one topic; ``highest``: the id that it got last there. ``expired``: the lowest message, of
     its topic, whose lease was the last to end by its deadline.
     """
 
-    __slots__ = ("active", "expired", "inflight", "late", "mark", "number", "order", "settles", "turn", "uncounted",
-                 "wants_room", "window")  # fmt: skip
+    __slots__ = ("active", "expired", "highest", "inflight", "late", "mark", "number", "order", "settles", "turn",
+                 "uncounted", "wants_room", "window")  # fmt: skip
 
     def __init__(self, window: int) -> None:
         self.active = 0
         self.expired = 0
+        self.highest = 0
         self.inflight = 0
         self.late = False
         self.mark = 0
@@ -97,6 +98,20 @@ class Lessee:
         self.uncounted = False
         self.wants_room = False
         self.window = window
+
+    def got(self, table: object, first: int, last: int, messages: int) -> int:
+        """It gets messages of a table, ids ascending. Returns: the turn; within one, ids are in the order of delivery."""
+        if self.order is not None:
+            return self.order.delivered(table, first, last, messages)
+        if first < self.highest:
+            self.turn += 1
+        self.highest = last
+        return self.turn
+
+    def rank(self, run: "LeaseRun") -> tuple[bool, int, int]:
+        """Ascending in the order in which its application comes to what it holds; what stood behind a message that it hangs on
+        is last."""
+        return self.late and run.turn < self.mark, run.turn, run.first
 
     def counts_in(self, table: object) -> bool:
         """Whether of what it holds, over all tables, the message that counts an attempt is in this one. Assumes that it holds
@@ -111,7 +126,7 @@ class Lessee:
         return not (self.uncounted or (self.late and run.turn < self.mark)) and self.counts_in(table)
 
     def timed_out(self, table: object, msg_id: int, counts: bool) -> bool:
-        """Leases of it have ended by their deadline, the lowest that of this message. ``counts``: it would count an attempt.
+        """Leases of it have ended by their deadline, the first that of this message. ``counts``: it would count an attempt.
         Returns: whether it does."""
         if not self.late:
             self.mark = 0
@@ -261,29 +276,27 @@ class LeaseRun:
         self.owner = None
 
 
-def attempts_if_killed(runs: Iterable[LeaseRun], table: object = None) -> Iterator[AttemptRange]:
-    """Attempts that count if the broker is killed now, in id order. Of the messages inflight to one lessee only the lowest id
-    counts, in the ``table`` that ``Lessee.counts_in`` says."""
-    seen = set[Lessee | None]()
+def attempts_if_killed(runs: Sequence[LeaseRun], table: object = None) -> Iterator[AttemptRange]:
+    """Attempts that count if the broker is killed now, in id order. Of the messages inflight to one lessee only the one counts
+    that it got before the others, in the ``table`` that ``Lessee.counts_in`` says."""
+    firsts = first_run_by_lessee(run for run in runs if run.deadline != inf)
     for run in runs:
         first, attempt = run.first, run.attempt
         if run.state is INFLIGHT and run.deadline != inf:
-            if run.owner not in seen:
-                seen.add(run.owner)
-                if run.owner is None or run.owner.counts(table, run):
-                    yield first, first, attempt
-                    first += 1
+            if run.owner is not None and firsts[run.owner] is run and run.owner.counts(table, run):
+                yield first, first, attempt
+                first += 1
             attempt -= 1
         if attempt and first <= run.last:
             yield first, run.last, attempt
 
 
-def lowest_run_by_lessee(runs: Iterable[LeaseRun]) -> dict[Lessee, LeaseRun]:
-    """The lowest inflight run of each lessee."""
-    lowest: dict[Lessee, LeaseRun] = {}
+def first_run_by_lessee(runs: Iterable[LeaseRun]) -> dict[Lessee, LeaseRun]:
+    """The inflight run of each lessee that it got before the others."""
+    firsts: dict[Lessee, LeaseRun] = {}
     for run in runs:
-        if run.state is INFLIGHT and run.owner is not None:
-            known = lowest.get(run.owner)
-            if known is None or run.first < known.first:
-                lowest[run.owner] = run
-    return lowest
+        if run.state is INFLIGHT and (owner := run.owner) is not None:
+            known = firsts.get(owner)
+            if known is None or owner.rank(run) < owner.rank(known):
+                firsts[owner] = run
+    return firsts

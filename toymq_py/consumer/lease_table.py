@@ -35,7 +35,7 @@ from toymq_py.consumer.lease_run import (
     HeldRange,
     LeaseRun,
     Lessee,
-    lowest_run_by_lessee,
+    first_run_by_lessee,
 )
 from toymq_py.consumer.run_list import RunList
 from toymq_py.records import IdRange
@@ -72,7 +72,7 @@ class LeaseTable(RunList):
 
     def lease(self, owner: Lessee, first: int, last: int, deadline: float, now: float | None = None) -> None:
         """Lease ids above every run in the table: their first delivery, at ``now``."""
-        turn = self._count_lease(owner, last + 1 - first)
+        turn = self._count_lease(owner, first, last, last + 1 - first)
         delivered: Delivered = None if now is None else (now, now)
         if self._runs:
             newest = self._runs[-1]
@@ -89,7 +89,7 @@ class LeaseTable(RunList):
         """Lease ascending ids that stand in no run, anywhere among the runs: their first delivery, at ``now``."""
         runs, firsts = self._runs, self._firsts
         delivered: Delivered = None if now is None else (now, now)
-        turn = self._count_lease(owner, len(ids))
+        turn = self._count_lease(owner, ids[0], ids[-1], len(ids))
         low = at = bisect_left(firsts, ids[0])
         added: list[LeaseRun] = []  # replaces runs low to at - 1: one copy, where each insert would move the rest
         before = runs[at - 1] if at else None
@@ -141,7 +141,7 @@ class LeaseTable(RunList):
             taken.append((first, last, attempt))
             max_count -= last + 1 - first
             self._totals[READY] -= last + 1 - first
-            turn = self._count_lease(owner, last + 1 - first)
+            turn = self._count_lease(owner, first, last, last + 1 - first)
             i = bisect_left(firsts, first)
             before = runs[i - 1] if i else None
             delivered: Delivered = None
@@ -200,7 +200,7 @@ class LeaseTable(RunList):
                 messages = run.last + 1 - run.first
                 self._totals[READY] -= messages
                 self._parked += messages
-                run.turn = self._count_lease(owner, messages)
+                run.turn = self._count_lease(owner, run.first, run.last, messages)
                 run.state, run.owner = INFLIGHT, owner
                 run.deadline = run.earliest = inf
                 run.ticket = None
@@ -395,17 +395,17 @@ class LeaseTable(RunList):
 
     def _return(self, changed: list[LeaseRun], *, gone: bool = False) -> None:
         """Make timed runs READY: a few by looking each up, many with one pass. Of a lessee's leases that end without an answer
-        only the lowest id that it holds counts as attempted, if ``Lessee.counts`` and ``timed_out`` say so."""
-        lowest = lowest_run_by_lessee(changed)
-        kept = {owner: owner.inflight for owner in lowest}
+        only the one that it got before all that it holds counts as attempted, if ``Lessee.counts`` and ``timed_out`` say so."""
+        firsts = first_run_by_lessee(changed)
+        kept = {owner: owner.inflight for owner in firsts}
         for run in changed:
             if run.state is INFLIGHT and (owner := run.owner) is not None:
                 kept[owner] -= run.last + 1 - run.first
-                if lowest[owner] is not run:
+                if firsts[owner] is not run:
                     run.spare()
-        for owner, run in lowest.items():
+        for owner, run in firsts.items():
             i = self._index(run.first)
-            counts = not (kept[owner] and self._holds_below(owner, i)) and owner.counts(self, run)
+            counts = not (kept[owner] and self._holds_before(owner, run)) and owner.counts(self, run)
             if not (counts and not owner.late if gone else owner.timed_out(self, run.first, counts)):
                 run.spare()
                 continue
@@ -475,11 +475,11 @@ class LeaseTable(RunList):
         self._deadlines.trim(len(self._runs))
         self._held.trim(len(self._runs))
 
-    def _count_lease(self, owner: Lessee, messages: int) -> int:
+    def _count_lease(self, owner: Lessee, first: int, last: int, messages: int) -> int:
         """Returns: the turn of the delivery."""
         self._totals[INFLIGHT] += messages
         owner.inflight += messages
-        return owner.turn if owner.order is None else owner.order.delivered(self, messages)
+        return owner.got(self, first, last, messages)
 
     def _discount(self, run: LeaseRun, messages: int) -> None:
         self._totals[run.state] -= messages

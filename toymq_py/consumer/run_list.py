@@ -8,7 +8,17 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from math import inf
 
-from toymq_py.consumer.lease_run import DELAYED, HELD, INFLIGHT, READY, LeaseRun, Lessee, RunState, attempts_if_killed
+from toymq_py.consumer.lease_run import (
+    DELAYED,
+    HELD,
+    INFLIGHT,
+    READY,
+    LeaseRun,
+    Lessee,
+    RunState,
+    attempts_if_killed,
+    first_run_by_lessee,
+)
 from toymq_py.id_rows import ID_ROWS_BLOCK, IdRows
 from toymq_py.records import IdRange
 
@@ -144,9 +154,14 @@ class RunList:
         """Of runs i to j - 1 those of ``rejectable``."""
         return list(filter(_is_rejectable, self._runs[i:j]))
 
-    def _holds_below(self, owner: Lessee, i: int) -> bool:
-        """Whether a run below run i is leased to the owner; nearly always the next one is, or none."""
-        return any(run.owner is owner and run.state is INFLIGHT for run in map(self._runs.__getitem__, range(i - 1, -1, -1)))
+    def _holds_before(self, owner: Lessee, run: LeaseRun) -> bool:
+        """Whether the owner holds a run that it got before this one."""
+        rank = owner.rank(run)
+        return any(each.owner is owner and each.state is INFLIGHT and owner.rank(each) < rank for each in self._runs)
+
+    def first_of(self, owner: Lessee) -> int:
+        """The id that an owner got before all that it holds. Assumes that it holds some here."""
+        return first_run_by_lessee(run for run in self._runs if run.owner is owner)[owner].first
 
     def _within(self, first: int, last: int) -> list[LeaseRun]:
         """The runs that hold some of these ids."""

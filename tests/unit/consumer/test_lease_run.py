@@ -11,7 +11,7 @@ from toymq_py.consumer.lease_run import (
     LeaseRun,
     Lessee,
     attempts_if_killed,
-    lowest_run_by_lessee,
+    first_run_by_lessee,
 )
 
 A, B = Lessee(100), Lessee(100)
@@ -74,7 +74,7 @@ def test_a_kill_counts_only_the_lowest_id_of_each_lessee_as_attempted() -> None:
 
 def test_the_lowest_run_of_each_lessee() -> None:
     runs = [leased(8, 9), leased(2, 3, B), leased(0, 1), LeaseRun(4, 5, READY, None, 0.0, 1)]
-    assert lowest_run_by_lessee(runs) == {A: runs[2], B: runs[1]}
+    assert first_run_by_lessee(runs) == {A: runs[2], B: runs[1]}
 
 
 def test_a_message_that_was_only_in_a_buffer_is_spared() -> None:

@@ -4,7 +4,7 @@ import gc
 import weakref
 
 from toymq_py.consumer import DeliveryOrder
-from toymq_py.consumer.lease_run import DELAYED, INFLIGHT, MERGE_SLACK_S, READY, Lessee
+from toymq_py.consumer.lease_run import DELAYED, INFLIGHT, MERGE_SLACK_S, READY, Lessee, attempts_if_killed
 from toymq_py.consumer.lease_table import ANY, DELIVERED, LeaseTable
 
 A, B, S = Lessee(100), Lessee(100), Lessee(100)
@@ -194,6 +194,20 @@ def test_what_sessions_had_in_hand_again_and_again_is_suspect_until_it_is_answer
     table.postpone(1, 1, 0.0, lambda attempt: 0.0)
     table.remove(0, 0, DELIVERED)
     assert suspects(table, 8) == [2, 3]
+
+
+def test_the_message_that_a_session_got_first_counts_also_where_lower_ones_came_later() -> None:
+    for order in (None, DeliveryOrder()):
+        table, other, session = LeaseTable(), Lessee(9), Lessee(9)
+        session.order = order
+        table.lease(other, 0, 1, 10.0)
+        table.lease(session, 2, 3, 30.0)
+        table.tick(10.0)
+        assert table.take_ready(session, 2, 31.0) == [(0, 0, 2), (1, 1, 1)]
+        assert list(attempts_if_killed(list(table), table)) == [(0, 0, 1), (2, 2, 1)]
+        table.remove(3, 3, DELIVERED)
+        table.tick(31.0)
+        assert [(run.first, run.attempt) for run in table] == [(0, 1), (1, 0), (2, 1)]
 
 
 def test_an_ack_of_some_that_wait_says_nothing_about_their_neighbours() -> None:
