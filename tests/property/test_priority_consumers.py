@@ -25,6 +25,7 @@ class PriorityMachine(SharedMachine):
     def __init__(self) -> None:
         super().__init__()
         self.priorities: dict[tuple[str, int], int] = {}
+        self.goals: dict[str, int] = {}
 
     @rule(topic=st.sampled_from(TOPICS), count=st.integers(1, 5))
     def publish(self, topic: str, count: int) -> None:
@@ -44,6 +45,8 @@ class PriorityMachine(SharedMachine):
             channel = topic.channels.get("c")
             if channel is not None and channel.consumer.priority_of is None:
                 channel.prioritize(int)
+        self.goals = {name: topic.consumers["c"].lanes.goal for name, topic in self.rig.broker.topics.items()
+                      if "c" in topic.consumers and isinstance(topic.consumers["c"].lanes, PriorityLanes)}  # fmt: skip
         super().take(worker)
         self.rig.loop.drain()
         while worker in self.workers and worker.hungry and not worker.stalled and self.is_looking_ahead():
@@ -60,6 +63,7 @@ class PriorityMachine(SharedMachine):
             (-self.priorities[of, other], other)
             for (of, other), row in self.rows.items()
             if of == topic and any(row is one for one in self.ready(topic))
+            and other < (self.goals.get(topic) or other + 1)  # what came since a look began is for the next one
         ]
         assert (-self.priorities[topic, msg_id], msg_id) == min(order), "another one comes first"
         self.seen["out of the order of ids"] += any(other < msg_id for _, other in order)

@@ -60,6 +60,7 @@ class Worker:
     settled nothing since."""
 
     late = False
+    expired_at = 0.0
     excuses = excused = 0
     hangs_on: tuple[str, int] | None = None
 
@@ -174,6 +175,7 @@ class SharedMachine(RuleBasedStateMachine):
             assert len(taken) == 1, "what came back again and again without an answer comes alone"
             self.seen["alone"] += 1
         for delivery in deliveries:
+            assert not self.rests(worker, delivery.topic, -0.1), "others work, and come to what it lost"
             for msg_id in delivery.records.ids[delivery.start : delivery.stop]:
                 row = self.rows[delivery.topic, msg_id]
                 self.check_delivery(delivery.topic, msg_id)
@@ -292,7 +294,8 @@ class SharedMachine(RuleBasedStateMachine):
         excused = {key for key, holder in would.items() if holder.excuse(key)}
         self.seen["excused"] += len(excused)
         counted = set(would.values())
-        late = {self.rows[key].holder for key in due}
+        before = {key: self.rows[key].holder for key in due}
+        late = set(before.values())
         self.seen["expired"] += len(due)
         for key in due:  # all in one tick
             self.rows[key].lose(counts=key in would and key not in excused)
@@ -301,8 +304,20 @@ class SharedMachine(RuleBasedStateMachine):
         for worker in late:
             assert worker is not None
             worker.late = True
+            worker.expired_at = max(self.rows[key].deadline for key in due if before[key] is worker)
         for row in self.rows.values():
             row.behind = row.behind or row.holder in counted
+
+    @rule(topic=st.sampled_from(TOPICS), leases=st.integers(2, 3))
+    def hang_alone(self, topic: str, leases: int) -> None:
+        """One of several topics gets others in the place of what it lost."""
+        self.join("a.*", 4)
+        while len(self.workers) > 1:
+            self.leave(0)
+        for _ in range(leases if self.workers else 0):
+            self.publish(topic, 2)
+            self.settle()
+            self.advance(31)
 
     @rule(topic=st.sampled_from(TOPICS))
     def let_expire(self, topic: str) -> None:
@@ -339,9 +354,15 @@ class SharedMachine(RuleBasedStateMachine):
                 continue
             held = sum(row.holder is worker for row in self.rows.values())
             for topic in TOPICS if "*" in worker.name else [worker.name]:
-                waits = held > 0 and self.comes_alone(worker)
+                waits = (held > 0 and self.comes_alone(worker)) or self.rests(worker, topic, 0.1)
                 assert held >= worker.window or waits or not self.ready(topic), f"{worker.name} was not told of {topic}"
         self.seen["settled"] += 1
+
+    def rests(self, worker: Worker, topic: str, slack_s: float) -> bool:
+        """Whether it gets nothing, as it lets leases end, and others work."""
+        names = (topic, "a.*")
+        others = [each for each in self.workers if each.name in names and each is not worker and not isinstance(each, Poller)]
+        return worker.late and self.now < worker.expired_at + VISIBILITY_S + slack_s and not all(each.late for each in others)
 
     def comes_alone(self, worker: Worker) -> bool:
         """Whether a worker gets nothing beside what it has."""

@@ -78,15 +78,16 @@ class Lessee:
     ``order``: in which order it got what it holds, where it takes from several topics; None of one topic (ADR 0256).
     ``mark``: what was delivered before the last time-out that counted, since it hangs, has a lower turn. ``turn``: that of what
     it gets now, where it takes from one topic; ``highest``: the id that it got last there. ``expired``: the lowest message, of
-    its topic, whose lease was the last to end by its deadline.
+    its topic, whose lease was the last to end by its deadline, and ``expired_at`` when, monotonic.
     """
 
-    __slots__ = ("active", "expired", "highest", "inflight", "late", "mark", "number", "order", "settles", "turn",
+    __slots__ = ("active", "expired", "expired_at", "highest", "inflight", "late", "mark", "number", "order", "settles", "turn",
                  "uncounted", "wants_room", "window")  # fmt: skip
 
     def __init__(self, window: int) -> None:
         self.active = 0
         self.expired = 0
+        self.expired_at = 0.0
         self.highest = 0
         self.inflight = 0
         self.late = False
@@ -125,14 +126,14 @@ class Lessee:
         counts nothing."""
         return not (self.uncounted or (self.late and run.turn < self.mark)) and self.counts_in(table)
 
-    def timed_out(self, table: object, msg_id: int, counts: bool) -> bool:
+    def timed_out(self, table: object, msg_id: int, now: float, counts: bool) -> bool:
         """Leases of it have ended by their deadline, the first that of this message. ``counts``: it would count an attempt.
         Returns: whether it does."""
         if not self.late:
             self.mark = 0
             if self.order is not None:
                 self.order.hangs()
-        self.late, self.expired = True, msg_id
+        self.late, self.expired, self.expired_at = True, msg_id, now
         if not counts:
             return False
         if self.order is None:
@@ -142,6 +143,9 @@ class Lessee:
         counts = self.order.timed_out(table, msg_id)
         self.mark = self.order.next_turn
         return counts
+
+    def works_again(self) -> None:
+        """It was late, and settles something."""
 
     def on_capacity(self) -> None:
         """Called by the channel when there is room after ``wants_room``."""
@@ -213,8 +217,10 @@ class LeaseRun:
 
     def answered(self) -> None:
         """A client settles it, or a part of it. Its lessee, if it has one, works."""
-        if self.owner is not None and self.state is INFLIGHT:
-            self.owner.late = False
+        owner = self.owner
+        if owner is not None and self.state is INFLIGHT and owner.late:
+            owner.late = False
+            owner.works_again()
 
     def spare(self) -> None:
         """Take back the count of this delivery: the message was in a buffer, the application did not have it."""

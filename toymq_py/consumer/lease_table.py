@@ -212,7 +212,7 @@ class LeaseTable(RunList):
         for first, last in self.leased_to(owner) if owner.order is not None and not owner.uncounted else ():
             i, j = self._carve(first, min(last, first + left - 1))
             left -= sum(run.lost() for run in self._runs[i:j])
-        self._return([r for r in self._runs if r.state is INFLIGHT and r.owner is owner] if before else [], gone=True)
+        self._return([r for r in self._runs if r.state is INFLIGHT and r.owner is owner] if before else [], None)
         return before - owner.inflight
 
     def postpone(self, first: int, last: int, now: float, delay_s: Callable[[int], float]) -> int:
@@ -250,7 +250,7 @@ class LeaseTable(RunList):
         while (run := self._deadlines.top()) is not None and run.deadline <= now:
             due.append(run)
             self._deadlines.pop()
-        self._return(due)
+        self._return(due, now)
         return bool(due)
 
     # -- dead letters
@@ -393,7 +393,7 @@ class LeaseTable(RunList):
         self._firsts.insert(i + 1, at)
         self._enqueue(rest)
 
-    def _return(self, changed: list[LeaseRun], *, gone: bool = False) -> None:
+    def _return(self, changed: list[LeaseRun], now: float | None) -> None:
         """Make timed runs READY: a few by looking each up, many with one pass. Of a lessee's leases that end without an answer
         only the one that it got before all that it holds counts as attempted, if ``Lessee.counts`` and ``timed_out`` say so."""
         firsts = first_run_by_lessee(changed)
@@ -406,7 +406,7 @@ class LeaseTable(RunList):
         for owner, run in firsts.items():
             i = self._index(run.first)
             counts = not (kept[owner] and self._holds_before(owner, run)) and owner.counts(self, run)
-            if not (counts and not owner.late if gone else owner.timed_out(self, run.first, counts)):
+            if not (counts and not owner.late if now is None else owner.timed_out(self, run.first, now, counts)):
                 run.spare()
                 continue
             if run.last > run.first:

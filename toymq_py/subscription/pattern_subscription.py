@@ -162,6 +162,10 @@ class MultiSubscription(Lessee, ABC):
     def end(self, code: str) -> None:
         """End the whole subscription with a CLOSED code."""
 
+    def works_again(self) -> None:
+        for part in self.parts.values():
+            part.channel.wake_rested()
+
     def on_capacity(self) -> None:
         self.on_messages()
 

@@ -10,14 +10,15 @@ from typing import ClassVar
 
 from toymq_py.consumer import Consumer, Lessee
 from toymq_py.consumer_options import Mode
-from toymq_py.errors import BadArgument, ModeConflict
+from toymq_py.errors import ModeConflict
 from toymq_py.failure import Failure
-from toymq_py.names import DEAD_LETTERS, TopicPattern
+from toymq_py.names import TopicPattern
 from toymq_py.records import IdRange, Records
 from toymq_py.topic import settlement
 from toymq_py.topic.delivered_ids import DeliveredIds
 from toymq_py.topic.deliverer import ChannelContext, NoDelivery, ranges_of
 from toymq_py.topic.deliverers import deliverer_for
+from toymq_py.topic.resting import Resting
 from toymq_py.topic.single_sessions import SingleSessions
 
 
@@ -25,8 +26,7 @@ from toymq_py.topic.single_sessions import SingleSessions
 class Delivery:
     """Leased records: rows ``start`` to ``stop`` of a run, all at the same attempt. Ids ascend, with gaps at what fell due."""
 
-    subscription: "Subscription"
-    """What they were leased through; of a pattern or a poll, the part that is the topic's."""
+    subscription: "Subscription"  # of a pattern or a poll, the part that is the topic's
     records: Records
     start: int
     stop: int
@@ -162,17 +162,14 @@ class Channel:
     """
 
     __slots__ = ("_arm", "_deliverer", "_held", "acked_total", "closed", "consumer", "context", "held_up", "idle", "instead",
-                 "mode", "polls", "redelivered_total", "sessions", "single")  # fmt: skip
+                 "mode", "polls", "redelivered_total", "resting", "sessions", "single")  # fmt: skip
 
     def __init__(
         self, context: ChannelContext, consumer: Consumer, *, arm: Callable[["Channel", float], None],
         held: Callable[["Channel"], None],
     ) -> None:  # fmt: skip
-        """
-        Args:
-            arm: has ``due`` called at a monotonic time, in seconds.
-            held: told that messages are held: they wait for the dead-letter topic.
-        """
+        """``arm`` has ``due`` called at a monotonic time, in seconds; ``held`` is told that messages wait for the dead-letter
+        topic."""
         self.context = context
         self.consumer = consumer
         self.mode: Mode = "exclusive"
@@ -180,13 +177,12 @@ class Channel:
         self.sessions: dict[Subscription, None] = {}
         self.polls: dict[Subscription, None] = {}
         self.idle: OrderedDict[Subscription, None] = OrderedDict()
+        self.resting = Resting(self.sessions)
         self.held_up: dict[Subscription, None] = {}
         """They have messages, and what is next comes alone. They look again when anything was taken or settled."""
-        self.closed = False
-        """The consumer was deleted."""
+        self.closed = False  # the consumer was deleted
         self.acked_total = self.redelivered_total = 0  # since the start of the broker
-        self.single: SingleSessions[Subscription] | None = None
-        """Which session is active, with mode=single."""
+        self.single: SingleSessions[Subscription] | None = None  # with mode=single
         self.instead: Callable[[Subscription, int, int, Subscription | None], Delivery | None] | None = None  # of take
         self._arm = arm
         self._held = held
@@ -249,6 +245,7 @@ class Channel:
         """Remove a closed subscription. The leases of a session end, attempts kept; those of a poll stay."""
         self.idle.pop(subscription, None)
         self.held_up.pop(subscription, None)
+        self.resting.forget(subscription)
         self._count_takers(-1)
         if subscription.mode is None:
             del self.polls[subscription]
@@ -329,6 +326,11 @@ class Channel:
         if self.idle:
             self.wake(self.available())
 
+    def wake_rested(self) -> None:
+        """Wake sessions that rest no more."""
+        if self.resting:
+            self.resting.wake(self.context.clock.monotonic())
+
     def notify_ready(self) -> None:
         """Wake takers: messages became ready again, or leases ended."""
         late = self._notify_room()
@@ -340,6 +342,7 @@ class Channel:
 
     def _notify_room(self) -> list[Lessee]:
         """Tell those that have room again. Returns: those that are late, to be told last."""
+        self.wake_rested()
         if self.held_up:
             self._let_go()
         if self.single is not None:
@@ -377,6 +380,10 @@ class Channel:
         own_s = subscription.visibility_s
         visibility_s = context.policy.visibility_s if own_s is None else own_s
         now = context.clock.monotonic()
+        if subscription.lessee.late and single is None and (until_s := self.resting.rests(subscription, now, visibility_s)):
+            self._arm(self, until_s)
+            self.wake_next()  # another one may have been passed over for it
+            return None
         if now >= context.permit.until_s:
             context.permit.wait(self.notify_ready)
             self.idle[waiting or subscription] = None
@@ -436,9 +443,13 @@ class Channel:
 
     def return_uncounted(self, ids: Sequence[IdRange]) -> int:
         """End leases of messages that no application had: no attempt (ADR 0088). Returns: how many were inflight."""
-        if count := self.consumer.return_uncounted(ids):
+        return self._given_back(self.consumer.return_uncounted(ids))
+
+    def _given_back(self, count: int) -> int:
+        if count:
             self.context.metrics.nack_total += count
             self.context.changed()
+            self.arm()
             self.notify_ready()
         return count
 
@@ -446,20 +457,10 @@ class Channel:
         self, ids: Sequence[IdRange], delay_s: float | None, *, dead: bool = False, failure: Failure | None = None
     ) -> int:
         """See ``Topic.nack``."""
-        consumer, context = self.consumer, self.context
-        if dead and context.topic.endswith(DEAD_LETTERS):
-            raise BadArgument(f"{context.topic} holds dead letters and has no dead-letter topic of its own")
-        if failure is not None:
-            consumer.note_failure(ids, (failure, context.clock.wall_ns() // 1_000_000), context.failure_budget, dead=dead)
-        count = consumer.give_up(ids) if dead else consumer.nack(ids, context.clock.monotonic(), delay_s, context.policy)
-        if count:
-            context.metrics.nack_total += count
-            context.changed()
-            if self.single is not None and not dead:
-                self.single.given_back(min(ids)[0])
-            self.arm()
-            self.notify_ready()
-        return count
+        count = settlement.nack(self.consumer, self.context, ids, delay_s, dead=dead, failure=failure)
+        if count and self.single is not None and not dead:
+            self.single.given_back(min(ids)[0])
+        return self._given_back(count)
 
     def touch(self, ids: Sequence[IdRange], visibility_s: float | None) -> int:
         """See ``Topic.touch``."""
@@ -467,8 +468,6 @@ class Channel:
         if count := self.consumer.touch(ids, self.context.clock.monotonic() + lease_s):
             self.arm()
         return count
-
-    # -- dead letters
 
     def ack_dead_lettered(self, first: int, last: int) -> None:
         """Ack messages of the range that are dead letters on stable storage now."""
@@ -481,8 +480,6 @@ class Channel:
         if not self.context.log.is_unreadable(first):
             self.consumer.skip(first, last)
             self.context.changed()
-
-    # -- time
 
     def arm(self) -> None:
         """Have ``due`` called when the next lease or backoff ends, or see ``SingleSessions.next_look``."""
@@ -497,4 +494,6 @@ class Channel:
             if self.consumer.tick(now) if self.single is None else self.single.tick(now):
                 self.context.changed()
                 self.notify_ready()
+            else:
+                self.wake_rested()
             self.arm()

@@ -3,8 +3,11 @@
 from collections.abc import Callable, Sequence
 
 from toymq_py.consumer import Consumer
+from toymq_py.errors import BadArgument
+from toymq_py.failure import Failure
+from toymq_py.names import DEAD_LETTERS
 from toymq_py.records import IdRange
-from toymq_py.topic.deliverer import ranges_of, stretches_of
+from toymq_py.topic.deliverer import ChannelContext, ranges_of, stretches_of
 
 Settle = Callable[[Sequence[IdRange]], int]
 """Does something with messages of one consumer. Returns: with how many."""
@@ -20,6 +23,18 @@ def ack_each(consumer: Consumer, ids: Sequence[int]) -> list[int]:
         else:
             counts += [consumer.ack(((msg_id, msg_id),)) for msg_id in range(first, last + 1)]
     return counts
+
+
+def nack(
+    consumer: Consumer, context: ChannelContext, ids: Sequence[IdRange], delay_s: float | None, *, dead: bool,
+    failure: Failure | None,
+) -> int:  # fmt: skip
+    """See ``Topic.nack``."""
+    if dead and context.topic.endswith(DEAD_LETTERS):
+        raise BadArgument(f"{context.topic} holds dead letters and has no dead-letter topic of its own")
+    if failure is not None:
+        consumer.note_failure(ids, (failure, context.clock.wall_ns() // 1_000_000), context.failure_budget, dead=dead)
+    return consumer.give_up(ids) if dead else consumer.nack(ids, context.clock.monotonic(), delay_s, context.policy)
 
 
 def settle_each(

@@ -83,6 +83,7 @@ def test_a_worker_that_hangs_is_the_last_choice() -> None:
         rig.ack("t", msg_id, msg_id)
         assert works.take(TAKE_BYTES) is None
     works.close()
+    assert hangs.take(TAKE_BYTES) is None
     rig.woken.clear()
     rig.publish("t", b"z")
     assert rig.woken == [hangs], "there is no other"

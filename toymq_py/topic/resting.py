@@ -1,0 +1,71 @@
+"""Sessions of a consumer that let a lease end, and get nothing for a while, as others work.
+
+Contract: delivery.md, "Visibility timeout"; ADR 0269. Belongs to the event loop.
+
+What a session lost would come back to it where the windows of the others are full at that moment, and count there each time: a
+worker that hangs beside busy ones would take healthy messages along. So it rests for a visibility timeout, in which the others
+come to what it lost. It rests no more when it settles something, or when no other session works.
+"""
+
+from collections.abc import Callable, Collection
+from itertools import islice
+from typing import Generic, Protocol, Self, TypeVar
+
+from toymq_py.consumer import Lessee
+
+LOOKED_AT_MAX = 64
+"""So many sessions are asked whether they work: of thousands, where none of the first does, it is taken that none does."""
+
+
+class RestingSession(Protocol):
+    """See ``Subscription``."""
+
+    lessee: Lessee
+    paused: bool
+
+    @property
+    def wake(self) -> Callable[[Self], bool]: ...
+
+
+S = TypeVar("S", bound=RestingSession)
+
+
+class Resting(Generic[S]):
+    """Of one channel, whose ``attached`` sessions it reads."""
+
+    __slots__ = ("_attached", "_until_s")
+
+    def __init__(self, attached: Collection[S]) -> None:
+        self._attached = attached
+        self._until_s: dict[S, float] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._until_s)
+
+    def rests(self, session: S, now: float, visibility_s: float) -> float | None:
+        """Until when a session gets nothing; it is woken then. None: it may take."""
+        lessee = session.lessee
+        until_s = lessee.expired_at + visibility_s
+        if not lessee.late or now >= until_s or not self._is_other_working(session):
+            return None
+        self._until_s[session] = until_s
+        return until_s
+
+    def wake(self, now: float) -> None:
+        """Wake those that rest no more."""
+        over = [each for each, until_s in self._until_s.items()
+                if not each.lessee.late or now >= until_s or not self._is_other_working(each)]  # fmt: skip
+        for session in over:
+            del self._until_s[session]
+        for session in over:
+            session.wake(session)
+
+    def forget(self, session: S) -> None:
+        """It is gone. Idempotent."""
+        self._until_s.pop(session, None)
+
+    def _is_other_working(self, session: S) -> bool:
+        own = session.lessee
+        return any(
+            not (each.lessee is own or each.lessee.late or each.paused) for each in islice(self._attached, LOOKED_AT_MAX)
+        )
