@@ -14,8 +14,8 @@ from toymqctl.tables import duration, printable, size, table
 NONE: Mapping[str, Any] = {}
 _COLUMNS = ("node", "state", "in sync", "address", "lag", "version", "last report")
 NS_PER_S = 1_000_000_000
-REPORTS = "last report: a node reports once a minute, so it may have run for up to a minute longer; `in sync` says who has all"
-"""Below a table with a node that does not run: nobody should choose a copy by that age."""
+REPORTS = "last report: a node reports once a minute, so it may have run up to a minute longer; `in sync` says which have all"
+"""Below a table with a node that does not run: that age is no measure to choose a copy by."""
 ID_SHOWN = 8
 """Digits of a replica whose node was never seen."""
 

@@ -77,8 +77,8 @@ class Lessee:
     what it takes at once, for good, and so takes from a consumer that has as many unacked messages as it may (ADR 0234).
     ``order``: in which order it got what it holds, where it takes from several topics; None of one topic (ADR 0256).
     ``mark``: what was delivered before the last time-out that counted, since it hangs, has a lower turn. ``turn``: that of what
-    it gets now, where it takes from one topic; ``highest``: the id that it got last there. ``expired``: the lowest message, of
-    its topic, whose lease was the last to end by its deadline, and ``expired_at`` when, monotonic.
+    it gets now, where it takes from one topic; ``highest``: the id that it got last there. ``expired``: the lowest id of
+    its topic of those whose leases were the last to end by their deadline, and ``expired_at`` when, monotonic.
     """
 
     __slots__ = ("active", "expired", "expired_at", "highest", "inflight", "late", "mark", "number", "order", "settles", "turn",
@@ -126,14 +126,14 @@ class Lessee:
         counts nothing."""
         return not (self.uncounted or (self.late and run.turn < self.mark)) and self.counts_in(table)
 
-    def timed_out(self, table: object, msg_id: int, now: float, counts: bool) -> bool:
+    def timed_out(self, table: object, msg_id: int, counts: bool) -> bool:
         """Leases of it have ended by their deadline, the first that of this message. ``counts``: it would count an attempt.
         Returns: whether it does."""
         if not self.late:
             self.mark = 0
             if self.order is not None:
                 self.order.hangs()
-        self.late, self.expired, self.expired_at = True, msg_id, now
+        self.late = True
         if not counts:
             return False
         if self.order is None:

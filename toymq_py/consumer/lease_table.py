@@ -398,15 +398,19 @@ class LeaseTable(RunList):
         only the one that it got before all that it holds counts as attempted, if ``Lessee.counts`` and ``timed_out`` say so."""
         firsts = first_run_by_lessee(changed)
         kept = {owner: owner.inflight for owner in firsts}
+        lowest: dict[Lessee, int] = {}
         for run in changed:
             if run.state is INFLIGHT and (owner := run.owner) is not None:
                 kept[owner] -= run.last + 1 - run.first
+                lowest[owner] = min(lowest.get(owner, run.first), run.first)
                 if firsts[owner] is not run:
                     run.spare()
         for owner, run in firsts.items():
             i = self._index(run.first)
+            if now is not None:
+                owner.expired, owner.expired_at = lowest[owner], now
             counts = not (kept[owner] and self._holds_before(owner, run)) and owner.counts(self, run)
-            if not (counts and not owner.late if now is None else owner.timed_out(self, run.first, now, counts)):
+            if not (counts and not owner.late if now is None else owner.timed_out(self, run.first, counts)):
                 run.spare()
                 continue
             if run.last > run.first:

@@ -59,7 +59,7 @@ def part_of(fs: FileSystem, path: str) -> Part | None:
 
 
 def check_no_part(fs: FileSystem, path: str) -> None:
-    """Raise DataDirectoryError for a part. Who serves or divides it alone takes the place of the others: it makes their
+    """Raise DataDirectoryError for a part. To serve or divide it alone takes the place of the others: it makes their
     partitions anew, and takes what is published for them. Blocks."""
     if (part := part_of(fs, path)) is not None:
         division = load_division(fs, part.root)

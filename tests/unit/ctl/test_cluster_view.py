@@ -158,7 +158,7 @@ def test_a_node_that_was_killed_is_not_taken_for_the_copy_in_sync_nor_its_last_w
     *_, row, _, note, trouble = shown("orders", found, NOW_S).splitlines()
     assert row == "n1    -        no       10.0.0.1:6789    -  5.0      43.0s ago"
     assert note == (
-        "last report: a node reports once a minute, so it may have run for up to a minute longer; `in sync` says who has all"
+        "last report: a node reports once a minute, so it may have run up to a minute longer; `in sync` says which have all"
     )
     assert trouble == "1 copy of 2 in sync; not in sync: n1 (last report 43.0s ago)"
 

@@ -349,17 +349,22 @@ async def test_where_a_group_or_worker_shuts_down_the_client_of_a_pattern_subscr
             await rig.aborted.wait()
 
 
+async def subscribe_to_both(rig: Rig) -> None:
+    """Its client has a message of each group: x.a 3 of this one, x.b 0 of the other."""
+    rig.held_here = b"OK 1 x.a 3\n"
+    rig.take("SUB x.* c\n")
+    await rig.hears("SUB x.* c\n")
+    rig.says("OK 1\nMSG x.b 0 1 9 - 1\ny\n")
+    await rig.client_reads("OK 1\nMSG x.b 0 1 9 - 1\ny\n")
+
+
 @pytest.mark.parametrize("end", ["eof", "lost"])
 async def test_of_what_a_client_had_at_several_groups_only_the_message_that_came_first_counts_an_attempt(
     of_groups: Rig, end: str
 ) -> None:
     """At each group one counted: poison took healthy messages of the others along."""
     rig = of_groups
-    rig.held_here = b"OK 1 x.a 3\n"
-    rig.take("SUB x.* c\n")
-    await rig.hears("SUB x.* c\n")
-    rig.says("OK 1\nMSG x.b 0 1 9 - 1\ny\n")
-    await rig.client_reads("OK 1\nMSG x.b 0 1 9 - 1\ny\n")
+    await subscribe_to_both(rig)
     (rig.passing.finish if end == "eof" else rig.passing.close)()
     await rig.hears("HELD x.* c uncounted=0\n")
     rig.says("MSG x.b 1 1 9 - 1\nz\nOK 2 x.b 0\n")
@@ -373,11 +378,7 @@ async def test_of_what_a_client_had_at_several_groups_only_the_message_that_came
 async def test_what_a_client_has_said_to_be_uncounted_is_so_at_all_groups(of_groups: Rig) -> None:
     """Its loss asked them which one counts, which took that back."""
     rig = of_groups
-    rig.held_here = b"OK 1 x.a 3\n"
-    rig.take("SUB x.* c\n")
-    await rig.hears("SUB x.* c\n")
-    rig.says("OK 1\nMSG x.b 0 1 9 - 1\ny\n")
-    await rig.client_reads("OK 1\nMSG x.b 0 1 9 - 1\ny\n")
+    await subscribe_to_both(rig)
     rig.take("HELD x.* c uncounted=1\n")
     await rig.hears("HELD x.* c uncounted=1\n")
     rig.says("OK 1 x.b 0\n")

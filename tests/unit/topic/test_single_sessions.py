@@ -164,6 +164,22 @@ def test_a_paused_one_loses_what_times_out_and_gets_nothing_of_one_that_hangs() 
     assert active_in(first, second, third) == [0, 0, 2]
 
 
+def test_what_is_behind_the_lowest_of_several_that_timed_out_comes_again_behind_it() -> None:
+    """The one that came first, and counts, may be another: lower ids that were delayed came behind it."""
+    rig = BrokerRig()
+    rig.broker.topic_or_new("t.0").publisher.publish([b""] * 3, [b"x"] * 3, [b""] * 3, delays_ms=[5_000, 8_000, 0])
+    rig.loop.drain()
+    session = rig.subscribe("t.0", mode="single", window=3)
+    assert rig.take(session) == [(2, 1)]
+    rig.advance(5)
+    assert rig.take(session) == [(0, 1)]
+    rig.broker.topic("t.0").touch("c", [(2, 2)], 30.0)
+    rig.advance(3)
+    assert rig.take(session) == [(1, 1)]
+    rig.advance(28)
+    assert rig.take(session) == [(0, 1), (1, 1), (2, 2)], "2 was in hand; 1 was leased still"
+
+
 def test_what_is_behind_a_message_that_is_given_back_waits_as_long() -> None:
     """Found by a blind attack: a handler that failed once broke the order, also with a window of 1, as the next message came in
     the meantime."""
@@ -194,7 +210,7 @@ def test_one_that_is_paused_hands_over_and_has_its_share_again_when_it_goes_on()
     assert work(rig, second) == ["t.1 1-1 x1"]
     assert active_in(first, second) == [0, 2]
     second.pause(True)
-    assert active_in(first, second) == [0, 2], "nobody else could"
+    assert active_in(first, second) == [0, 2], "no other one could"
     first.pause(False)
     assert active_in(first, second) == [2, 0]
     second.pause(False)
