@@ -397,19 +397,19 @@ class LeaseTable(RunList):
         """Make timed runs READY: a few by looking each up, many with one pass. Of a lessee's leases that end without an answer
         only the one that it got before all that it holds counts as attempted, if ``Lessee.counts`` and ``timed_out`` say so."""
         firsts = first_run_by_lessee(changed)
-        kept = {owner: owner.inflight for owner in firsts}
-        lowest: dict[Lessee, int] = {}
+        kept, lowest = {owner: owner.inflight for owner in firsts}, dict[Lessee, int]()
         for run in changed:
             if run.state is INFLIGHT and (owner := run.owner) is not None:
                 kept[owner] -= run.last + 1 - run.first
                 lowest[owner] = min(lowest.get(owner, run.first), run.first)
                 if firsts[owner] is not run:
                     run.spare()
+        held = self._firsts_of({owner for owner, more in kept.items() if more})
         for owner, run in firsts.items():
             i = self._index(run.first)
             if now is not None:
                 owner.expired, owner.expired_at = lowest[owner], now
-            counts = not (kept[owner] and self._holds_before(owner, run)) and owner.counts(self, run)
+            counts = held.get(owner, run) is run and owner.counts(self, run)
             if not (counts and not owner.late if now is None else owner.timed_out(self, run.first, counts)):
                 run.spare()
                 continue

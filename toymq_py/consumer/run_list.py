@@ -5,7 +5,7 @@ Changes nothing: ``LeaseTable`` does. Knows no heaps and no deadlines.
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from math import inf
 
 from toymq_py.consumer.lease_run import (
@@ -154,14 +154,13 @@ class RunList:
         """Of runs i to j - 1 those of ``rejectable``."""
         return list(filter(_is_rejectable, self._runs[i:j]))
 
-    def _holds_before(self, owner: Lessee, run: LeaseRun) -> bool:
-        """Whether the owner holds a run that it got before this one."""
-        rank = owner.rank(run)
-        return any(each.owner is owner and each.state is INFLIGHT and owner.rank(each) < rank for each in self._runs)
+    def _firsts_of(self, owners: Collection[Lessee | None]) -> dict[Lessee, LeaseRun]:
+        """Of each owner the run that it got before all that it holds. One pass, for as many as lose leases at once."""
+        return first_run_by_lessee(run for run in self._runs if run.owner in owners) if owners else {}
 
     def first_of(self, owner: Lessee) -> int:
         """The id that an owner got before all that it holds. Assumes that it holds some here."""
-        return first_run_by_lessee(run for run in self._runs if run.owner is owner)[owner].first
+        return self._firsts_of((owner,))[owner].first
 
     def _within(self, first: int, last: int) -> list[LeaseRun]:
         """The runs that hold some of these ids."""
