@@ -98,9 +98,10 @@ async def test_subscribers_of_all_go_on_without_a_group_and_get_its_messages_whe
             assert {message.attempt for _, message in work.got} == {1}
             assert await lacks(groups[A]) == []
             while {number for number, message in work.got if message.topic in there} != {1, 2}:
+                count = len(work.got) + len(there)
                 for partition in there:
                     await publisher.pub(partition, b"more")
-                await work.until(len(work.got) + len(there))
+                await work.until(count)
 
 
 PROBLEM = r"has had no leader for [0-9]+ s: look at its nodes \(`toymqctl cluster --group b`\)"

@@ -1,12 +1,11 @@
 """What other brokers did wrong, where it needs a clock that jumps or a disk that counts. See docs/faults-of-others.md."""
 
-import sys
 from collections import Counter
-from types import FrameType
 
 import pytest
 
 from tests.support.broker_rig import BrokerRig
+from tests.support.call_counts import counted_calls
 
 HOUR_S = 3600
 
@@ -29,21 +28,11 @@ def work_of_cycles(depth: int, cycles: int = 50) -> tuple[int, Counter[str]]:
         rig.publish("t", *[b"." * 100] * 1000)
     subscription = rig.subscribe("t", window=1)
     rig.disk.trace.clear()
-    calls = 0
-
-    def count(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
+    with counted_calls() as counted:
         for msg_id in range(cycles):
             assert rig.take(subscription) == [(msg_id, 1)]
             assert rig.ack("t", msg_id, msg_id) == 1
-    finally:
-        sys.setprofile(before)
-    return calls, Counter(op for op, _, _ in rig.disk.trace)
+    return counted.calls, Counter(op for op, _, _ in rig.disk.trace)
 
 
 def test_a_message_costs_the_same_at_any_depth() -> None:
