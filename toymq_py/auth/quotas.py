@@ -70,11 +70,12 @@ class Holder:
 class Seat:
     """One connection's part in the limits. It is anonymous until ``identify``."""
 
-    __slots__ = ("_evict", "_quotas", "address", "arriving_bytes", "held_bytes", "holder", "left", "takes_no_messages", "token",
+    __slots__ = ("_evict", "address", "arriving_bytes", "held_bytes", "holder", "left", "quotas", "takes_no_messages", "token",
                  "unread_bytes")  # fmt: skip
 
     def __init__(self, quotas: "Quotas", address: Holder, evict: Callable[[], None] | None) -> None:
-        self._quotas = quotas
+        self.quotas = quotas
+        """The limits, which all connections share."""
         self._evict = evict
         self.address = address
         self.token: Holder | None = None
@@ -91,39 +92,39 @@ class Seat:
     def identify(self, name: str, *, admin: bool) -> None:
         """Count the connection for its token. Raises: TooManyConnections; then close it."""
         if self.token is None or self.token.name != name or self.token.limited is admin:
-            self._quotas.identify(self, name, admin=admin)
+            self.quotas.identify(self, name, admin=admin)
 
     def busy(self) -> None:
         """A request is being answered: the connection is not evicted, unless it is anonymous where tokens are needed."""
-        self._quotas.busy(self)
+        self.quotas.busy(self)
 
     def idle(self) -> None:
         """The connection has no request: it may be evicted."""
-        self._quotas.idle(self)
+        self.quotas.idle(self)
 
     def begin_handshake(self) -> bool:
         """A handshake of TLS begins, until ``leave``. So many may be under way as ``max_held_bytes`` has room for; the oldest
         gives way, as one that is honest takes a moment. Returns: False while memory is high: close the connection."""
-        return self._quotas.begin_handshake(self)
+        return self.quotas.begin_handshake(self)
 
     @property
     def floor_bytes(self) -> int:
         """What it may hold whatever others do; so much does not count."""
-        return self._quotas.floor_bytes
+        return self.quotas.floor_bytes
 
     def settle(self, held_bytes: int) -> bool:
         """Set the bytes that the connection holds beside those; up to ``floor_bytes`` do not count.
 
         Returns: False when a limit is exceeded or memory runs out: take no more then.
         """
-        counted = held_bytes if held_bytes > self._quotas.floor_bytes else 0
-        return self._quotas.settle(self, counted + self.unread_bytes + self.arriving_bytes)
+        counted = held_bytes if held_bytes > self.quotas.floor_bytes else 0
+        return self.quotas.settle(self, counted + self.unread_bytes + self.arriving_bytes)
 
     def unread(self, unread_bytes: int) -> None:
         """Set the bytes that were written and that the client has not read; up to ``floor_bytes`` do not count."""
-        counted = unread_bytes if unread_bytes > self._quotas.floor_bytes else 0
+        counted = unread_bytes if unread_bytes > self.quotas.floor_bytes else 0
         if counted != self.unread_bytes:
-            self._quotas.settle(self, self.held_bytes + counted - self.unread_bytes)
+            self.quotas.settle(self, self.held_bytes + counted - self.unread_bytes)
             self.unread_bytes = counted
 
     def arriving(self, arriving_bytes: int) -> bool:
@@ -131,52 +132,52 @@ class Seat:
 
         Returns: whether there is room for more of it.
         """
-        counted = arriving_bytes if arriving_bytes > self._quotas.floor_bytes else 0
+        counted = arriving_bytes if arriving_bytes > self.quotas.floor_bytes else 0
         more, self.arriving_bytes = counted - self.arriving_bytes, counted
-        return self._quotas.settle(self, self.held_bytes + more) or not counted or self.may_go_on()
+        return self.quotas.settle(self, self.held_bytes + more) or not counted or self.may_go_on()
 
     @property
     def crowded(self) -> bool:
         """The token, the address or the broker holds too much."""
-        return not self._quotas.has_room(self)
+        return not self.quotas.has_room(self)
 
     @property
     def over_its_share(self) -> bool:
         """As ``crowded``, but what is held explains it: it ends when clients read. High memory may last."""
-        return not self._quotas.has_share(self)
+        return not self.quotas.has_share(self)
 
     def may_go_on(self) -> bool:
         """Whether a body that is arriving may go on although the broker holds too much: that of one connection at a time may,
         so that some are stored where many send at once. The first that asks is it, until it holds nothing. Not while memory is
         high, or beyond the share of a token or address."""
-        return self._quotas.may_go_on(self)
+        return self.quotas.may_go_on(self)
 
     def hold(self, more_bytes: int) -> None:
         """Count a part of a body. Raises: QueueFull; then take no more of it."""
         held_bytes = self.held_bytes + more_bytes
-        if not self._quotas.settle(self, held_bytes) and held_bytes > self._quotas.floor_bytes:
-            raise self._quotas.too_much(self)
+        if not self.quotas.settle(self, held_bytes) and held_bytes > self.quotas.floor_bytes:
+            raise self.quotas.too_much(self)
 
     def check_answer(self, size: int) -> None:
         """Check that an answer of ``size`` bytes may be made, beside what others hold; where they hold little, also one that is
         larger than a limit. High memory alone does not stop it: an operator needs it to find the reason. Raises: QueueFull."""
-        if size > self._quotas.floor_bytes and not self._quotas.has_share(self, apart_bytes=self.held_bytes):
-            raise self._quotas.too_much(self)
+        if size > self.quotas.floor_bytes and not self.quotas.has_share(self, apart_bytes=self.held_bytes):
+            raise self.quotas.too_much(self)
 
     def grow(self, more_bytes: int) -> None:
         """Count a part of an answer that is made in parts, as ``check_answer``. Raises: QueueFull; then make no more of it."""
-        self._quotas.settle(self, self.held_bytes + more_bytes)
+        self.quotas.settle(self, self.held_bytes + more_bytes)
         self.check_answer(self.held_bytes)
 
     def too_much(self) -> QueueFull:
         """The error that says which limit is exceeded."""
-        return self._quotas.too_much(self)
+        return self.quotas.too_much(self)
 
     def leave(self) -> None:
         """The connection is closed or closing. Idempotent."""
         if not self.left:
             self.left = True
-            self._quotas.leave(self)
+            self.quotas.leave(self)
 
     def evict(self) -> None:
         """Close the connection and free its seat."""

@@ -57,6 +57,8 @@ class BatchParser:
             if taken:
                 left -= taken
                 pos = buffer.pos
+                if pos == end:
+                    break
                 continue
             keys: list[bytes] = []
             bodies: list[bytes] = []
@@ -135,7 +137,7 @@ class BatchParser:
                 key = b""
             elif not is_key(key):
                 return 0
-            commands.append(Publish(topic, [key], [data[line_end + 1 : end - 1]]))
+            commands.append(Publish(topic, [key], [data[line_end + 1 : end - 1]], shape=(len(key), size)))
             buffer.pos = end
             return 1
         stride = stop - pos

@@ -115,10 +115,9 @@ class Handler:
                     return True
             if replies.held_bytes > self.max_held_bytes:
                 return False
-            run = reader.next_run()
-            self._run = iter(run)
-            if not run:
+            if not (run := reader.next_run()):
                 return False
+            self._run = iter(run)
         return False
 
     def end_waits(self) -> bool:

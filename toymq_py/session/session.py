@@ -161,7 +161,7 @@ class Session:
             return
         reader, seat = self._reader, self._seat
         reader.received(data)
-        if seat is not None and reader.bytes_max > seat.floor_bytes:  # before others are read: it bounds what one pass reads
+        if seat is not None and reader.bytes_max > seat.quotas.floor_bytes:  # at once: bounds what a pass reads
             self._settle(seat)
         self._runnable.wake()
 
@@ -209,7 +209,7 @@ class Session:
                 more = self._writer.step(slice_end, deliver=True) or more
             seat = self._seat
             if seat is not None and (
-                self._replies.held_bytes + reader.bytes_max > seat.floor_bytes or seat.held_bytes or self._writer.paused
+                self._replies.held_bytes + reader.bytes_max > seat.quotas.floor_bytes or seat.held_bytes or self._writer.paused
             ):
                 more = self._settle(seat) or more
             return more or (not reader.caught_up and self._has_room_again()) or (reader.paused and self._makes_room())

@@ -278,5 +278,5 @@ def test_a_body_that_arrives_can_be_dropped_and_its_publish_refused(arrived: int
         connection.receive_data(b"x")
         assert connection.buffered_bytes <= 1
     connection.receive_data(b"\nPUB t - 1\ny\n")
-    assert connection.next_commands() == [Publish("t", [b""], [b"y"])]
+    assert connection.next_commands() == [Publish("t", [b""], [b"y"], shape=(0, 1))]
     assert not connection.refuse_body(error), "nothing arrives"
