@@ -1,10 +1,12 @@
 """docs/configuration.md says what the schema says."""
 
+import re
 import tomllib
 from pathlib import Path
 
 from tests.packaging.configuration_page import PAGE, with_table
 from toymq_py.cli.options import look_into
+from toymq_py.config.options import SUBSYSTEMS
 
 
 def test_the_table_is_that_of_the_schema() -> None:
@@ -20,3 +22,8 @@ def test_the_example_is_a_file_without_mistakes(tmp_path: Path) -> None:
     values, problems = look_into(file.read_text(), str(file))
     assert problems == []
     assert values["visibility_ms"] == 120_000
+
+
+def test_the_subsystems_of_the_log_are_named() -> None:
+    (named,) = re.findall(r"others by subsystem: (.*?) \(the loggers", PAGE.read_text(), re.S)
+    assert tuple(re.findall(r"`(\w+)`", named)) == SUBSYSTEMS
