@@ -132,6 +132,31 @@ async def test_what_a_missing_group_has_is_refused_by_name_and_publishes_wait_fo
             assert [(await messages.next(timeout=WAIT_S)).payload for _ in range(2)] == [b"0", b"1"]
 
 
+async def test_publishes_to_healthy_topics_go_on_beside_those_to_partitions_of_a_missing_group(groups: Groups) -> None:
+    """Each publish to a partition of the missing group held up all that its client sent behind it for 4 s."""
+    say(groups[A], b"CREATE plain group=a\n", 1)
+    say(groups[A], b"CREATE parted partitions=4\n", 1)
+    (node,) = groups[B].nodes.values()
+    async with await connected(groups[A]) as client:
+        await asyncio.to_thread(node.kill)
+        until = MONOTONIC() + WAIT_S
+        while say(groups[A], b"OFFSETS parted#%d\n" % _partition_of_b(groups), 1)[0].startswith(b"ERR MOVED"):
+            assert MONOTONIC() < until, groups[A].logs()
+        began = MONOTONIC()
+        refused = 0
+        for number in range(40):
+            both = client.pub("plain", b"x"), client.pub("parted", b"x", route=f"{number}")
+            found = await asyncio.gather(*both, return_exceptions=True)
+            assert found[0] == toymq.Receipt(number, duplicate=False)
+            refused += isinstance(found[1], PlacementUnknown)
+        assert 0 < refused < 40, "routes of both groups"
+        assert MONOTONIC() - began < WAIT_S / 2, "4 s for each that was refused"
+
+
+def _partition_of_b(groups: Groups) -> int:
+    return min(int(name.partition("#")[2]) for name in stored(groups[B]) if name.startswith("parted#"))
+
+
 async def test_a_leader_that_is_newer_than_the_absence_says_the_same(groups: Groups) -> None:
     """It knew no node of the missing group, and refused publishes at once. A topic that was to be made there had a record."""
     a, (node,), (own,) = groups[A], groups[B].nodes.values(), groups[A].nodes.values()

@@ -400,7 +400,7 @@ class Passing:
         if place == self._placement.here:
             return None
         try:
-            worker = self.links.to(place)
+            worker = self.links.to_one_that_leads(place)
         except RequestError as error:  # of other partitions some may be sent by now
             if part.seqs is not None:
                 refused.refuse(part.topic, part.keys, part.seqs)

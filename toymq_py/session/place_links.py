@@ -73,6 +73,14 @@ class PlaceLinks:
             self.send(worker, [encode_command(Pause())], Expected(None, 1))
         return worker
 
+    def to_one_that_leads(self, place: Place) -> WorkerLink:
+        """As ``to``, but not to a group that has had no leader for longer than a failover takes: what waited for it would hold
+        up the replies to all that its client sends behind it. Raises: PlacementUnknown."""
+        worker = self.open.get(place)
+        if (worker is None or not worker.link.reached) and (problem := self._placement.problem_of(place)):
+            raise _unreached(place, f"does not answer, and {problem}")
+        return self.to(place)
+
     def connected(self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None]) -> PlaceLink:
         """Another connection to a worker. Raises: PlacementUnknown."""
         greeting = b"" if self.hello is None else encode_command(self.hello)
@@ -208,7 +216,7 @@ class PlaceLinks:
         why = f"does not answer, and {problem}" if problem else "does not answer, so its topics are not known: try again"
         if worker.link.refusal:
             why = f"refuses this node: {worker.link.refusal}"
-        error = PlacementUnknown(f"{named(place)} {why}")
+        error = _unreached(place, why)
         for expected in unanswered:
             if expected.spread is not None:
                 continue
@@ -345,3 +353,7 @@ class PlaceLinks:
             self._loop.call_soon(heard, b"")
         else:
             self.send(worker, [encode_command(command)], Expected(None, 1, share=heard, ends=ends, last=True))
+
+
+def _unreached(place: Place, why: str) -> PlacementUnknown:
+    return PlacementUnknown(f"{named(place)} {why}")

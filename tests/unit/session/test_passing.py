@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.passing_rig import HERE, THERE, Rig, commands, rig_of_groups, running_rig
+from tests.support.passing_rig import HERE, THERE, Groups, Rig, commands, rig_of_groups, running_rig
 from toymq_py.errors import Moved, NameBusy, PlacementUnknown
 from toymq_py.partitions import Partitioned, half_made
 from toymq_py.placement import worker_of
 from toymq_py.protocol import Publish
 from toymq_py.session.replies import PendingReply
+from toymq_py.topic import Refused
 
 
 @pytest.fixture
@@ -177,6 +178,27 @@ async def test_publishes_to_a_partition_are_passed_on_for_a_client_that_follows(
     await rig.hears(f"PUB {there} - 1\nx\nPUB {there} k 1\ny\n")
     rig.says("OK 7\nERR QUEUE_FULL x\n")
     await rig.client_reads("OK 7\nPONG\nERR QUEUE_FULL x\n")
+
+
+async def test_publishes_to_a_partition_of_a_group_that_is_away_hold_up_no_others(
+    of_groups: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each held up all that its client sent behind it, to healthy topics too, for 4 s: one publish in 4 s of a client."""
+    rig = of_groups
+    part = Publish(THERE, [b"p", b"p"], [b"x", b"y"], seqs=[1, 2])
+    before = rig.passing.take_part(part, rig.refused)
+    assert before is not None
+    assert [type(place).__name__ for place in before] == ["PendingReply"] * 2, "it may be a failover"
+    problem = "has had no leader for 9 s: look at its nodes"
+    monkeypatch.setattr(Groups, "problem_of", lambda self, place: problem)
+    refused = rig.passing.take_part(part, rig.refused)
+    assert refused is not None
+    said = [str(place.error) for place in refused if isinstance(place, Refused)]
+    assert said == [f"group b does not answer, and {problem}"] * 2
+    await rig.hears(f"PUB {THERE} p 1 seq=1\nx\n")
+    later = rig.passing.take_part(part, rig.refused)
+    assert later is not None
+    assert {type(place).__name__ for place in later} == {"PendingReply"}, "it is reached"
 
 
 async def test_a_refused_number_holds_those_behind_it_in_its_partition(rig: Rig) -> None:
