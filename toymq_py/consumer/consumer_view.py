@@ -184,6 +184,10 @@ class ConsumerView:
         """The ids of this consumer that are inflight to an owner; ``owner.inflight`` counts those of all its consumers."""
         return self._runs.leased_to(owner)
 
+    def expiring(self, now: float) -> list[IdRange]:
+        """The ids whose leases end at ``now``."""
+        return self._runs.expiring(now)
+
     def counts(self, next_id: int) -> MessageCounts:
         """Count messages by what they wait for. Assumes that no id at or above ``next_id`` was delivered."""
         inflight = self.inflight + self._runs.messages(HELD)

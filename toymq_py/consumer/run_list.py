@@ -55,6 +55,10 @@ class RunList:
             return []
         return [(r.first, r.last) for r in self._runs if r.state is INFLIGHT and r.owner is owner]
 
+    def expiring(self, now: float) -> list[IdRange]:
+        """The ids whose leases end at ``now``."""
+        return [(run.first, run.last) for run in self._runs if run.state is INFLIGHT and run.deadline <= now]
+
     def run_of(self, msg_id: int) -> LeaseRun | None:
         """The run that contains an id; None without one."""
         i = self._index(msg_id)

@@ -14,7 +14,7 @@ from toymq_py.errors import ModeConflict
 from toymq_py.failure import Failure
 from toymq_py.names import TopicPattern
 from toymq_py.records import IdRange, Records
-from toymq_py.topic import settlement
+from toymq_py.topic import lease_log, settlement
 from toymq_py.topic.delivered_ids import DeliveredIds
 from toymq_py.topic.deliverer import ChannelContext, NoDelivery, ranges_of
 from toymq_py.topic.deliverers import deliverer_for
@@ -229,9 +229,7 @@ class Channel:
             self.mode = mode
             self.single = None
             if mode == "single":
-                self.single = SingleSessions(
-                    self.context, self.consumer, self.sessions, self.idle, self.available, self.head
-                )
+                self.single = SingleSessions(self.context, self.consumer, self.sessions, self.idle, self.available, self.head)
             self._deliverer = deliverer_for(mode, self.context, self.consumer, self.notify_ready)
             self.wake_next()  # whether there is room is not known to a new one before it has looked
 
@@ -251,6 +249,7 @@ class Channel:
             del self.polls[subscription]
         else:
             del self.sessions[subscription]
+            lease_log.log_lost(self.context.topic, self.consumer, subscription.lessee)
             before = self.consumer.changes
             if self.consumer.release(subscription.lessee) and self.consumer.changes > before:
                 self.context.changed()
@@ -491,6 +490,7 @@ class Channel:
     def due(self, now: float) -> None:
         """End leases and backoffs that are due."""
         if not self.closed:
+            lease_log.log_expiring(self.context.topic, self.consumer, now)
             if self.consumer.tick(now) if self.single is None else self.single.tick(now):
                 self.context.changed()
                 self.notify_ready()

@@ -1,0 +1,33 @@
+"""Debug lines that say why messages come again without a NACK: docs/operations.md, "A message came twice".
+
+Nothing is looked up while the logger does not show them.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from toymq_py.consumer import Consumer, Lessee
+from toymq_py.records import IdRange
+
+logger = logging.getLogger("toymq_py.topic")
+
+RANGES_MAX = 100
+"""Of one line: where every second message is acked, each lease is a range."""
+
+
+def log_expiring(topic: str, consumer: Consumer, now: float) -> None:
+    """Leases end at ``now``, which is monotonic, as nothing was heard of them. Call it before they do."""
+    if logger.isEnabledFor(logging.DEBUG) and (ranges := consumer.expiring(now)):
+        logger.debug("%s, consumer %s: the leases of %s ended, and nothing had settled them", topic, consumer.name, _ids(ranges))
+
+
+def log_lost(topic: str, consumer: Consumer, lessee: Lessee) -> None:
+    """A session goes, or ends its subscription, and holds messages. Call it before they are given back."""
+    if logger.isEnabledFor(logging.DEBUG) and (ranges := consumer.inflight_to(lessee)):
+        logger.debug("%s, consumer %s: a session ended and had %s", topic, consumer.name, _ids(ranges))
+
+
+def _ids(ranges: Sequence[IdRange]) -> str:
+    """As commands name them."""
+    named = ",".join(f"{first}-{last}" if first < last else f"{first}" for first, last in ranges[:RANGES_MAX])
+    return named if len(ranges) <= RANGES_MAX else f"{named} and {len(ranges) - RANGES_MAX} more ranges"
