@@ -18,7 +18,8 @@ RANGES_MAX = 100
 def log_expiring(topic: str, consumer: Consumer, now: float) -> None:
     """Leases end at ``now``, which is monotonic, as nothing was heard of them. Call it before they do."""
     if logger.isEnabledFor(logging.DEBUG) and (ranges := consumer.expiring(now)):
-        logger.debug("%s, consumer %s: the leases of %s ended, and nothing had settled them", topic, consumer.name, _ids(ranges))
+        ended = "%s, consumer %s: the leases of %s ended, and nothing had settled them"
+        logger.debug(ended, topic, consumer.name, _ids(ranges))
 
 
 def log_lost(topic: str, consumer: Consumer, lessee: Lessee) -> None:
