@@ -322,15 +322,16 @@ class Publisher:
         blocks = encode_sequences(sequences) if extras is None else extras.encode(sequences)
         if self.limit is None or self._fits(producers, payloads, extras):
             return self._store_sequenced(producers, payloads, blocks, extras, sequences)
-        admitted, _, refusal = self.limit.admit(_sizes(producers, payloads, blocks))
+        admitted, refused, refusal = self.limit.admit(_sizes(producers, payloads, blocks))
         outcomes: list[Published] = []
         if admitted:
             rows = slice(admitted)
             part = extras and extras.part(rows)
             outcomes += self._store_sequenced(producers[rows], payloads[rows], blocks[rows], part, sequences[rows])
-            refusal = outcomes[-1].error or refusal
-        if refusal is not None and admitted < len(producers):
-            outcomes.append(Refused(len(producers) - admitted, refusal))
+            if outcomes[-1].error is not None:
+                return outcomes
+        if refusal is not None:
+            outcomes.append(Refused(refused, refusal))
         return outcomes
 
     def _store_sequenced(

@@ -12,6 +12,7 @@ from toymq_py.dedupe import KeyBudget, ProducerTable
 from toymq_py.errors import (
     BadArgument,
     DiskFull,
+    PayloadTooLarge,
 )
 from toymq_py.storage import checked_json
 from toymq_py.storage.commit.batch import CommitState
@@ -83,6 +84,16 @@ def test_a_key_is_plain_or_a_producer() -> None:
     (stored, mixed) = topic.publisher.publish_sequenced([b"q", b"k", b"q"], [b""] * 3, None, [1, 1, 2])
     assert stored.error is None
     assert isinstance(mixed.error, BadArgument), "and what stands behind is the session's to say"
+
+
+def test_one_that_is_larger_than_the_backlog_is_refused_alone() -> None:
+    """What stood behind it was refused with its error, of other producers, too."""
+    rig = BrokerRig()
+    assert rig.change("create", "t", backlog_max_bytes="1000") == "OK"
+    rig.subscribe("t")
+    topic = rig.broker.topics["t"]
+    outcomes = topic.publisher.publish_sequenced([b"p", b"p", b"q", b"p"], [b"1", bytes(2000), b"2", b"3"], None, [1, 2, 1, 3])
+    assert [(o.count, type(o.error)) for o in outcomes] == [(1, type(None)), (1, PayloadTooLarge)], "the rest is the session's to say"
 
 
 def test_without_deduplication_nothing_is_promised() -> None:
