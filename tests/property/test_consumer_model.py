@@ -200,7 +200,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         want = 0
         for first, last in ranges:
             for row in self.model.pick(first, last, "inflight"):
-                row.deadline = self.now + lease
+                self.model.touch(row, self.now + lease)
                 want += 1
         assert self.real.touch(self.ids(ranges), self.now + lease) == want
 
@@ -221,11 +221,11 @@ class ConsumerMachine(RuleBasedStateMachine):
     @rule(owner=owners)
     def release(self, owner: Lessee) -> None:
         mine = [r for r in self.model.pick(0, SPAN - 1, "inflight") if r.owner == owner]
-        late = owner in self.model.late
-        if not late:
+        hung = self.model.has_counted(owner)
+        if not hung:
             self.model.count_first(mine)
         for row in mine:
-            if late:  # what it hung on has counted
+            if hung:
                 row.spare()
             self.model.return_(row)
         assert self.real.release(owner) == len(mine)
@@ -274,7 +274,10 @@ class ConsumerMachine(RuleBasedStateMachine):
     def seek(self, to: int, really: bool) -> None:
         if not really:
             return
-        self.model = Model(to, SPAN, self.model.rows, max_attempts=self.model.max_attempts, late=self.model.late)
+        kept = self.model
+        self.model = Model(
+            to, SPAN, kept.rows, max_attempts=kept.max_attempts, late=kept.late, hung=kept.hung, life=kept.life
+        )  # fmt: skip
         self.real.seek(self.base + to, 2)
         assert not self.real.has_acked
 

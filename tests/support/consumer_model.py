@@ -28,6 +28,23 @@ class Row:
 
 
 @dataclass
+class Hang:
+    """A lessee that hangs, from the first message on that counted."""
+
+    on: object = None
+    lot: int = 0  # time-outs of other messages that count nothing
+    left: int = 0
+
+    def counts(self, one: object) -> bool:
+        if self.left and one != self.on:
+            self.left -= 1
+            return False
+        self.on, self.lot = one, min(2 * self.lot, 64) or 4
+        self.left = self.lot
+        return True
+
+
+@dataclass
 class Model:
     start: int
     end: int
@@ -36,6 +53,9 @@ class Model:
     maybe_below: int = 0
     late: set[object] = field(default_factory=set)
     """Owners that let a lease end, and have settled nothing since."""
+    hung: dict[object, "Hang"] = field(default_factory=dict)
+    """Of those that are late, if a time-out of theirs counted, or would have."""
+    life: int = 0
 
     def __post_init__(self) -> None:
         before = self.rows
@@ -83,6 +103,12 @@ class Model:
         due = [row for row in rows if row.deadline <= now]
         counted = self.count_first(due)
         owners = {row.owner for row in due if row.state == "inflight"}
+        for owner in owners - self.late:
+            self.hung.pop(owner, None)
+        for owner, row in counted.items():
+            self.hung.setdefault(owner, Hang())
+            if not self.hung[owner].counts((self.life, next(i for i, each in self.rows.items() if each is row))):
+                row.spare()
         for row in rows:
             row.behind = row.behind and row.owner not in owners - self.late
         self.late |= owners
@@ -92,23 +118,34 @@ class Model:
             row.behind = row.behind or (row.owner in counted)
         return bool(due)
 
-    def count_first(self, rows: list[Row]) -> set[object]:
+    def touch(self, row: Row, deadline: float) -> None:
+        """Its owner renews it. One that hung has come to it, if it got it behind what it hung on."""
+        row.deadline = deadline
+        if row.owner in self.hung and not row.behind:
+            self.late.discard(row.owner)
+
+    def has_counted(self, owner: object) -> bool:
+        """Whether it hangs on something that has counted, so that its loss counts nothing."""
+        return owner in self.late and owner in self.hung
+
+    def count_first(self, rows: list[Row]) -> dict[object, Row]:
         """Of what comes back from one owner without a word, only what it got before all that it holds counts; nothing of what
-        it had behind one that has counted, until it settles something. Returns: of which owners one counts."""
+        it had behind one that has counted, until it settles something. Returns: by owner, what counts."""
         firsts: dict[int, Row] = {}
         held = [row for row in self.rows.values() if row.state == "inflight"]
         for row in sorted(held, key=lambda row: (row.behind and row.owner in self.late, row.turn)):
             firsts.setdefault(id(row.owner), row)
-        counted = set[object]()
+        counted: dict[object, Row] = {}
         for row in rows:
             if row.state == "inflight":
                 if firsts[id(row.owner)] is row and not (row.behind and row.owner in self.late):
-                    counted.add(row.owner)
+                    counted[row.owner] = row
                 else:
                     row.spare()
         return counted
 
     def restart(self) -> None:
+        self.life += 1
         self.count_first(list(self.rows.values()))
         live = (i for i, r in self.rows.items() if r.state != "acked" and r.attempt)
         top = max(live, default=-1)

@@ -9,7 +9,9 @@ S, T, U = Lessee(100), Lessee(100), Lessee(100)
 
 
 def consumer(start: int = 0, *, delivered: int = 0) -> Consumer:
-    """A consumer "c" with so many messages leased to S until 30.0."""
+    """A consumer "c" with so many messages leased to S until 30.0. S, T and U have let no lease end before."""
+    for lessee in (S, T, U):
+        lessee.late = False
     it = Consumer("c", start=start, since_ns=7)
     if delivered:
         it.take_fresh(S, start, start + delivered - 1, 30.0)

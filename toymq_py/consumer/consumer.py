@@ -183,7 +183,7 @@ class Consumer(ConsumerView):
 
     def release(self, owner: Lessee) -> int:
         """End all leases of an owner that is gone; only the one that it got first counts as attempted, in the topic that
-        ``Lessee.counts_in`` says, or none of one that is ``uncounted`` or ``late``. Returns: how many messages."""
+        ``Lessee.counts_in`` says, or none of one that is ``uncounted`` or ``has_counted``. Returns: how many messages."""
         released = self._runs.release(owner)
         if owner.uncounted or owner.late or owner.order is not None:  # else a snapshot has what a kill would have counted
             self.changes += released > 0
@@ -191,7 +191,7 @@ class Consumer(ConsumerView):
 
     def counts_loss_of(self, owner: Lessee) -> bool:
         """Whether the loss of an owner counts an attempt of a message here: of all that it holds, over all consumers."""
-        return not owner.late and owner.counts_in(self._runs)
+        return not owner.has_counted and owner.counts_in(self._runs)
 
     def first_of(self, owner: Lessee) -> int | None:
         """The message that its application most likely has of all that an owner holds, if it is here. Assumes that it holds

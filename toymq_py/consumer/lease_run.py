@@ -10,6 +10,7 @@ from math import inf
 from typing import Final
 
 from toymq_py.consumer.delivery_order import DeliveryOrder
+from toymq_py.consumer.excuses import Excuses
 
 AttemptRange = tuple[int, int, int]
 """First id, last id, deliveries so far."""
@@ -76,16 +77,19 @@ class Lessee:
     ``active``: of how many topics it is the active one, with mode=single (ADR 0186). ``settles``: it settles
     what it takes at once, for good, and so takes from a consumer that has as many unacked messages as it may (ADR 0234).
     ``order``: in which order it got what it holds, where it takes from several topics; None of one topic (ADR 0256).
-    ``mark``: what was delivered before the last time-out that counted, since it hangs, has a lower turn. ``turn``: that of what
-    it gets now, where it takes from one topic; ``highest``: the id that it got last there. ``expired``: the lowest id of
-    its topic of those whose leases were the last to end by their deadline, and ``expired_at`` when, monotonic.
+    ``counted``: while it is late, one of what it held has counted, or would have (``excuses``). ``mark``: what was delivered
+    before that time-out has a lower turn. ``turn``: that of what it gets now, where it takes from one topic; ``highest``: the
+    id that it got last there. ``expired``: the lowest id of its topic of those whose leases were the last to end by their
+    deadline, and ``expired_at`` when, monotonic.
     """
 
-    __slots__ = ("active", "expired", "expired_at", "highest", "inflight", "late", "mark", "number", "order", "settles", "turn",
-                 "uncounted", "wants_room", "window")  # fmt: skip
+    __slots__ = ("active", "counted", "excuses", "expired", "expired_at", "highest", "inflight", "late", "mark", "number",
+                 "order", "settles", "turn", "uncounted", "wants_room", "window")  # fmt: skip
 
     def __init__(self, window: int) -> None:
         self.active = 0
+        self.counted = False
+        self.excuses: Excuses | None = None
         self.expired = 0
         self.expired_at = 0.0
         self.highest = 0
@@ -130,19 +134,21 @@ class Lessee:
         """Leases of it have ended by their deadline, the first that of this message. ``counts``: it would count an attempt.
         Returns: whether it does."""
         if not self.late:
-            self.mark = 0
-            if self.order is not None:
-                self.order.hangs()
+            self.counted, self.mark, self.excuses = False, 0, None
         self.late = True
         if not counts:
             return False
+        self.counted = True
         if self.order is None:
             self.turn += 1
-            self.mark = self.turn
-            return True
-        counts = self.order.timed_out(table, msg_id)
-        self.mark = self.order.next_turn
-        return counts
+        self.mark = self.turn if self.order is None else self.order.end_turn()
+        self.excuses = self.excuses or Excuses()
+        return self.excuses.counts(table, msg_id)
+
+    @property
+    def has_counted(self) -> bool:
+        """It hangs on a message that has counted an attempt: its loss counts none."""
+        return self.late and self.counted
 
     def works_again(self) -> None:
         """It was late, and settles something."""
@@ -214,6 +220,12 @@ class LeaseRun:
         if self.losses < LOSSES_MIN:
             self.losses += 1
         return self.last + 1 - self.first
+
+    def renewed(self) -> None:
+        """A client renews its lease. If its lessee got it behind what it hung on, it has come to it, and hangs no more."""
+        owner = self.owner
+        if owner is not None and owner.has_counted and self.turn >= owner.mark:
+            self.answered()
 
     def answered(self) -> None:
         """A client settles it, or a part of it. Its lessee, if it has one, works."""

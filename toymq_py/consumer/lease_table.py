@@ -144,10 +144,8 @@ class LeaseTable(RunList):
             turn = self._count_lease(owner, first, last, last + 1 - first)
             i = bisect_left(firsts, first)
             before = runs[i - 1] if i else None
-            delivered: Delivered = None
-            if now is not None:
-                known = run.delivered
-                delivered = (now if attempt == 1 else None if known is None else known[0], now)
+            began = now if attempt == 1 else None if run.delivered is None else run.delivered[0]
+            delivered: Delivered = None if now is None else (began, now)
             if whole:
                 self._ready.pop()
             else:  # what is left keeps its heap entry, which top() puts right
@@ -207,7 +205,7 @@ class LeaseTable(RunList):
         self._settle(i, j)
 
     def release(self, owner: Lessee) -> int:
-        """End all leases of a session that is lost: READY. One that is late hung on what has counted. Returns: how many ids."""
+        """End all leases of a session that is lost: READY. Of one that ``has_counted`` none counts. Returns: how many ids."""
         before, left = owner.inflight, SUSPECTS_MAX
         for first, last in self.leased_to(owner) if owner.order is not None and not owner.uncounted else ():
             i, j = self._carve(first, min(last, first + left - 1))
@@ -238,6 +236,7 @@ class LeaseTable(RunList):
         (i, j), touched = self._carve(first, last), 0
         for run in self._leases_of(i, j):
             touched += run.last + 1 - run.first
+            run.renewed()
             if deadline < run.deadline:
                 run.ticket = None  # its entry would come too late
             run.deadline = run.earliest = deadline
@@ -410,7 +409,7 @@ class LeaseTable(RunList):
             if now is not None:
                 owner.expired, owner.expired_at = lowest[owner], now
             counts = held.get(owner, run) is run and owner.counts(self, run)
-            if not (counts and not owner.late if now is None else owner.timed_out(self, run.first, counts)):
+            if not (counts and not owner.has_counted if now is None else owner.timed_out(self, run.first, counts)):
                 run.spare()
                 continue
             if run.last > run.first:

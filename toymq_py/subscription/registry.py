@@ -210,7 +210,7 @@ class SubscriptionRegistry:
                 if part.channel.consumer.counts_loss_of(subscription):
                     subscription.parts.pop(name).close()
                     break
-            subscription.late = True  # one has counted
+            subscription.late = subscription.counted = True
         self._in_pieces(partial(self._leave_some, subscription))
 
     def _leave_some(self, subscription: MultiSubscription, limit: int) -> int | None:

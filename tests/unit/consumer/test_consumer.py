@@ -307,7 +307,7 @@ def test_a_lease_ends_at_its_deadline_and_not_before() -> None:
 
 def test_a_worker_that_hangs_counts_one_message_a_time_out_whenever_the_others_were_delivered() -> None:
     """Leases that began at different times end at different times, and each was the lowest then: five of five counted."""
-    it = Consumer("c", start=0, since_ns=1)
+    it = consumer()
     for msg_id in range(5):
         it.take_fresh(S, msg_id, msg_id, 30.0 + msg_id)
     for now in range(30, 35):
@@ -318,7 +318,7 @@ def test_a_worker_that_hangs_counts_one_message_a_time_out_whenever_the_others_w
 
 
 def test_a_worker_that_has_settled_something_hangs_on_another_message() -> None:
-    it = Consumer("c", start=0, since_ns=1)
+    it = consumer()
     it.take_fresh(S, 0, 0, 30.0)
     it.take_fresh(S, 1, 2, 31.0)
     it.tick(30.0)

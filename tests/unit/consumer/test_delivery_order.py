@@ -1,4 +1,4 @@
-"""In which order a lessee of several topics got its messages. ADR 0256, 0265."""
+"""In which order a lessee of several topics got its messages. ADR 0256."""
 
 from tests.support.shares import examples
 from toymq_py.consumer import DeliveryOrder
@@ -31,26 +31,13 @@ def test_a_turn_that_goes_on_behind_its_end_is_the_newest_still() -> None:
 def test_what_stood_behind_a_time_out_that_counted_is_not_first_since_then() -> None:
     order = DeliveryOrder()
     hung, behind = order.delivered(A, 0, 0, 1), order.delivered(B, 0, 0, 1)
-    order.timed_out(A, 1)
-    since = order.next_turn
+    since = order.end_turn()
     order.settled(hung, 1)
     assert order.first(since) is None
     assert order.delivered(B, 0, 0, 1) == since > behind, "behind a time-out a turn ends, also of the same table"
     assert order.first(since) == order.first() == B
     order.settled(since, 1)
     assert (order.first(since), order.first()) == (None, B)
-
-
-def test_a_lessee_that_hangs_for_several_leases_is_excused_for_lots_of_other_messages_and_comes_to_an_end() -> None:
-    order = DeliveryOrder()
-    assert order.timed_out(A, 1)
-    assert order.timed_out(A, 1), "it hangs on this one"
-    counts = [order.timed_out(B, number) for number in range(32)]
-    assert "".join("x" if each else "." for each in counts) == "........x................x......"
-    assert order.timed_out(B, 25), "it hangs on this one since then"
-    order.hangs()
-    assert order.timed_out(B, 99), "it had settled something"
-    assert [order.timed_out(A, number) for number in range(5)] == [False] * 4 + [True]
 
 
 def test_what_is_settled_twice_or_was_never_known_changes_nothing() -> None:
@@ -69,6 +56,6 @@ def test_memory_is_bounded_by_what_is_not_settled() -> None:
     for _ in range(examples(1000)):
         for table in (A, B):
             order.settled(order.delivered(table, 0, 0, 1), 1)
-        order.timed_out(A, 1)
+        order.end_turn()
         order.settled(order.delivered(A, 0, 0, 1), 1)
     assert not order._turns

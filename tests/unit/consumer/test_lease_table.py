@@ -3,6 +3,8 @@
 import gc
 import weakref
 
+import pytest
+
 from toymq_py.consumer import DeliveryOrder
 from toymq_py.consumer.lease_run import DELAYED, INFLIGHT, MERGE_SLACK_S, READY, Lessee, attempts_if_killed
 from toymq_py.consumer.lease_table import ANY, DELIVERED, LeaseTable
@@ -248,6 +250,42 @@ def test_a_lessee_that_hangs_and_goes_counts_once() -> None:
     table.take_ready(hung, 1, 60.0)
     table.remove(1, 1, DELIVERED)
     assert not hung.late
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["topic", "pattern"])
+def test_what_a_session_renews_and_dies_of_counts_although_what_waited_behind_it_timed_out(several: bool) -> None:
+    """Found by a blind attack: it was taken to hang on something that had counted. Its poison killed workers for ever."""
+    table = LeaseTable()
+    for death in range(1, 4):
+        session = Lessee(9)
+        session.order = DeliveryOrder() if several else None
+        if death == 1:
+            table.lease(session, 0, 3, 30.0)
+        else:
+            while table.take_ready(session, 9, 30.0):
+                pass
+        table.touch(0, 0, 60.0)
+        table.tick(30.0)
+        table.take_ready(session, 9, 60.0)
+        assert session.late
+        table.release(session)
+        assert [(run.first, run.last, run.attempt) for run in table] == [(0, 0, death), (1, 3, 0)]
+
+
+def test_a_session_that_renews_what_it_got_behind_its_hang_has_come_to_it() -> None:
+    """It gave up 0 without a word, and is at work on 1: that one counts, as 0 did, and not some later one."""
+    table, session, other = LeaseTable(), Lessee(9), Lessee(9)
+    table.lease(session, 0, 0, 30.0)
+    table.tick(30.0)
+    table.take_ready(other, 1, 90.0)
+    table.lease(session, 1, 2, 60.0)
+    table.touch(1, 1, 61.0)
+    assert not session.late
+    table.tick(61.0)
+    assert [(run.first, run.attempt) for run in table] == [(0, 2), (1, 1), (2, 0)]
+    table.take_ready(session, 1, 90.0)
+    table.touch(2, 2, 95.0)
+    assert session.late, "that one it had before"
 
 
 def test_a_table_that_is_cleared_gives_its_lessees_room() -> None:

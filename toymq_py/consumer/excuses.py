@@ -1,0 +1,33 @@
+"""Which time-outs of a session that hangs count no attempt. ADR 0265, 0272.
+
+An application that hangs for several leases loses what it hangs on with the first of them, and gets others in its place, which
+time out in its buffer while it still hangs. So lots of these are excused: four, then eight and so on, as one that never settles
+anything must come to an end. Pure.
+"""
+
+from typing import Final
+
+EXCUSES_MIN: Final = 4
+EXCUSES_MAX: Final = 64
+"""Of time-outs in a row that would count, behind one that did."""
+
+
+class Excuses:
+    """Of one lessee, from the first lease that it let end until it settles something: then a new one begins."""
+
+    __slots__ = ("_excused", "_excuses", "_hangs_in", "_hangs_on")
+
+    def __init__(self) -> None:
+        self._excuses = self._excused = 0
+        self._hangs_in: object = None
+        self._hangs_on = 0
+
+    def counts(self, table: object, msg_id: int) -> bool:
+        """A time-out of this message of a table would count. Returns: whether it does: it hangs on this one from then on."""
+        if self._excused < self._excuses and not (self._hangs_in is table and self._hangs_on == msg_id):
+            self._excused += 1
+            return False
+        self._excuses = min(2 * self._excuses, EXCUSES_MAX) or EXCUSES_MIN
+        self._excused = 0
+        self._hangs_in, self._hangs_on = table, msg_id
+        return True
