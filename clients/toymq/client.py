@@ -286,7 +286,7 @@ class Client(ClientBase, AsyncWith):
         loop = asyncio.get_running_loop()
         wait = command.wait_ms / 1000
         deadline = loop.time() + wait
-        feed = Feed(Subscribe(command.topic, command.consumer), lambda: None)
+        feed = Feed(Subscribe(command.topic, command.consumer, visibility_ms=command.visibility_ms), lambda: None)
         feed.pulled = True
         while True:
             home = self._home(topic)

@@ -70,7 +70,10 @@ class LeasedMessage(Delivery, Generic[C]):
         return requests.nack_line(self.topic, consumer, ids, delay, dead=dead, failure=failure, lease=self.lease)
 
     def _touch(self, visibility: Seconds | None) -> requests.Request[int]:
-        """A TOUCH of this message. Raises: TypeError, BadArgument."""
+        """A TOUCH of this message; the broker knows the ``visibility`` of a subscription, and not that of a ``pull``. Raises:
+        TypeError, BadArgument."""
+        if visibility is None and self._feed.pulled and (pulled_ms := self._feed.command.visibility_ms) is not None:
+            visibility = pulled_ms / 1000
         return requests.touch(self.topic, self._feed.command.consumer, [(self.id, self.id)], visibility, lease=self.lease)
 
     def _handling(self) -> AbstractContextManager[None]:

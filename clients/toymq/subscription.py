@@ -103,7 +103,7 @@ class Message(LeasedMessage[Link]):
         """Renew its lease.
 
         Args:
-            visibility: seconds of the new lease; None takes the subscription's.
+            visibility: seconds of the new lease; None takes that of the ``sub`` or ``pull`` that it came with.
 
         Returns: False when the lease was over or its connection was lost: another worker may have the message.
 

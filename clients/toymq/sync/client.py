@@ -277,7 +277,7 @@ class Client(PublishingClient, PlainWith):
         command = requests.pull_command(topic, consumer, max, wait, visibility, mode)
         wait = command.wait_ms / 1000
         deadline = now() + wait
-        feed = Feed(Subscribe(command.topic, command.consumer), lambda: None)
+        feed = Feed(Subscribe(command.topic, command.consumer, visibility_ms=command.visibility_ms), lambda: None)
         feed.pulled = True
         while True:
             request = requests.pull(command, wait, self._home(topic).conversation, feed)

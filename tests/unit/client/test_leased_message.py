@@ -1,6 +1,7 @@
 """What the messages of both clients share: NACK, TOUCH, and a handler that fails."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -33,6 +34,15 @@ def leased(peer: Conversing) -> Iterator[LeasedMessage[Connection]]:
 def test_requests_name_the_message_and_its_consumer(leased: LeasedMessage[Connection]) -> None:
     assert leased._nack(1.5).slot.frame() == b"NACK t c 7 delay=1500\n"
     assert leased._nack(1.5, dead=True).slot.frame() == b"NACK t c 7 dead=1\n", "a dead letter has no delay"
+    assert leased._touch(30).slot.frame() == b"TOUCH t c 7 visibility=30000\n"
+
+
+def test_a_message_of_a_pull_is_renewed_for_as_long_as_it_was_leased(leased: LeasedMessage[Connection]) -> None:
+    """The broker knows the ``visibility`` of a subscription alone, and took the topic's: 30 s of a lease of 1 s."""
+    leased._feed.command = replace(leased._feed.command, visibility_ms=1000)
+    assert leased._touch(None).slot.frame() == b"TOUCH t c 7\n", "the broker knows it"
+    leased._feed.pulled = True
+    assert leased._touch(None).slot.frame() == b"TOUCH t c 7 visibility=1000\n"
     assert leased._touch(30).slot.frame() == b"TOUCH t c 7 visibility=30000\n"
 
 
