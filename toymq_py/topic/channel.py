@@ -466,6 +466,7 @@ class Channel:
         lease_s = self.context.policy.visibility_s if visibility_s is None else visibility_s
         if count := self.consumer.touch(ids, self.context.clock.monotonic() + lease_s):
             self.arm()
+            self.wake_rested()
         return count
 
     def ack_dead_lettered(self, first: int, last: int) -> None:

@@ -65,6 +65,24 @@ def test_it_goes_on_when_no_other_works(how: str) -> None:
     assert rig.take(hangs) == ([(0, 2), (1, 1)])
 
 
+def test_it_goes_on_when_it_has_come_to_what_it_got_since() -> None:
+    rig = BrokerRig()
+    rig.publish("t", *[b"x"] * 5)
+    hangs, works = rig.subscribe("t", mode="shared", window=2), rig.subscribe("t", mode="shared", window=1)
+    assert (rig.take(hangs), rig.take(works)) == ([(0, 1), (1, 1)], [(2, 1)])
+    rig.advance(31)  # neither works: it gets others
+    hangs.lessee.window = 3
+    assert (rig.take(works), rig.take(hangs)) == ([(0, 2)], [(1, 1), (2, 2), (3, 1)])
+    rig.broker.topic("t").nack("c", [(2, 2)], 60.0, lease=0)
+    hangs.lessee.late = True
+    rig.ack("t", 0, 0)
+    assert rig.take(hangs) == [], "the other one works"
+    rig.woken.clear()
+    rig.broker.topic("t").touch("c", [(1, 1)], 600.0)
+    assert rig.woken == [hangs]
+    assert rig.take(hangs) == [(4, 1)]
+
+
 def test_one_that_hangs_alone_for_many_leases_takes_no_message_along() -> None:
     """Found by a blind attack: each lot of four leases made a dead letter, six of seven of messages that no handler had."""
     rig = BrokerRig(max_attempts=4)
