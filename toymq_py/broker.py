@@ -14,7 +14,8 @@ from toymq_py import broker_stats, units
 from toymq_py.auth.quotas import Quotas, acting_token
 from toymq_py.callbacks import call_all
 from toymq_py.clock import Clock
-from toymq_py.config.options import BrokerOptions, TopicSettings, check_dead_letter_settings
+from toymq_py.config.options import BrokerOptions
+from toymq_py.config.topic_settings import TopicSettings, check_dead_letter_settings
 from toymq_py.consumer import FailureBudget
 from toymq_py.consumer_options import Mode
 from toymq_py.data_directory import DataDirectory

@@ -12,7 +12,7 @@ import pytest
 from tests.simulation.world import QUEUES, run
 from toymq_chaos.verdict import Verdict
 from toymq_py.broker import Broker
-from toymq_py.config.options import TopicSettings
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.consumer import Consumer, KeyLanes
 from toymq_py.deadletter.mover import DeadLetterMover
 from toymq_py.deadletter.transfer import TransferBatch

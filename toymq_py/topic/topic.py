@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from toymq_py.config.options import TopicSettings
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.consumer import Consumer, DeliveryPolicy, Lessee
 from toymq_py.consumer_options import Mode, Start
 from toymq_py.errors import NoSuchConsumer, NoSuchTopic, OutOfRange, RequestError, StorageFailed
