@@ -126,15 +126,6 @@ def test_nothing_behind_quit_is_applied(session: SessionRig) -> None:
     assert session.write() == b"PONG\nOK 0\n"
 
 
-def test_a_setting_is_answered_when_it_is_stored(session: SessionRig) -> None:
-    session.handler.apply(commands.Create("t", {"max_attempts": "3"}))
-    assert session.write() == b""
-    session.rig.loop.advance(0)
-    assert session.write() == b"OK 0\n"
-    session.apply(commands.Create("t", {"max_attempts": "4"}))
-    assert session.write().startswith(b"ERR EXISTS ")
-
-
 def subscribe_and_end(session: SessionRig, subscribed: str, ended: str) -> bytes:
     session.apply(commands.Subscribe(subscribed, "c"))
     session.apply(commands.Unsubscribe(ended, "c"))
