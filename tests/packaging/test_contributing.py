@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md tells the truth: the log shows why a message was redelivered."""
+"""CONTRIBUTING.md tells the truth: the log shows why a message was redelivered, and the tests of its recipes are there."""
 
 import re
 from pathlib import Path
@@ -34,3 +34,11 @@ def test_the_wire_log_shows_the_cause_of_each_redelivery(tmp_path: Path) -> None
     assert "wire: 1 x " in "".join(parts[3:]), "the end of the first session"
     for shown in ("< NACK", "x the connection is gone", "MSG <topic> <id> <attempt>"):
         assert shown in PAGE
+
+
+def test_what_the_recipes_run_is_there() -> None:
+    """``test_readme.py`` looks for the files in backticks."""
+    lines = re.findall(r"pytest -q ((?:.*\\\n)*.*)", PAGE)
+    run = {word for line in lines for word in line.split() if word.startswith("tests/")}
+    assert len(run) > 12
+    assert {path for path in run if not (ROOT / path).exists()} == set()
