@@ -10,11 +10,12 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from toymq_py import broker_stats, units
+from toymq_py import broker_stats
 from toymq_py.auth.quotas import Quotas, acting_token
 from toymq_py.callbacks import call_all
 from toymq_py.clock import Clock
-from toymq_py.config.options import BrokerOptions, TopicSettings, check_dead_letter_settings
+from toymq_py.config.options import BrokerOptions
+from toymq_py.config.topic_settings import TopicSettings, check_dead_letter_settings
 from toymq_py.consumer import FailureBudget
 from toymq_py.consumer_options import Mode
 from toymq_py.data_directory import DataDirectory
@@ -41,7 +42,6 @@ from toymq_py.partitioned_topics import PartitionedTopics
 from toymq_py.placement import Placement
 from toymq_py.records import IdRange
 from toymq_py.shutdown import Shutdown
-from toymq_py.storage import id_ranges, offsets, topic_settings
 from toymq_py.storage.commit.commit_place import CommitPlace
 from toymq_py.storage.commit.space_guard import SpaceGuard
 from toymq_py.storage.commit.sync_threads import Scheduler
@@ -49,11 +49,11 @@ from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets_flusher import OffsetsFlusher
 from toymq_py.storage.open_files import OPEN_FILES_MAX, OpenFiles
-from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.tail_cache import TailBudget
 from toymq_py.subscription import AnyPoll, PatternPoll, PatternSubscription, Poll, SubscriptionRegistry
 from toymq_py.topic import DeliveryPermit, Ticker, Topic, TopicServices, TracedTopic, Tracer, begin_carefully, unopened_topic
 from toymq_py.topic_moves import TopicMoves
+from toymq_py.topic_opener import TopicOpener
 
 logger = logging.getLogger("toymq_py.broker")
 
@@ -116,8 +116,11 @@ class Broker:
         self._deletions = Deletions(
             self.topics, self.unopened, self.directory, self._flusher, self._dead_letters, self._topic_gone, self._subscriptions
         )
+        self._opener = TopicOpener(
+            fs, clock, options, self.directory, self.topics, self.unopened, self.quotas, self._dead_letters, self._make
+        )
         self.moves = TopicMoves(self.topics, self.unopened, self.directory, self._flusher, self._dead_letters,
-                                open_topic=self._open_topic, opened=self._subscriptions.topic_made,
+                                open_topic=self._opener.open, opened=self._subscriptions.topic_made,
                                 closed=self.quotas.topic_gone)  # fmt: skip
         self._shutdown = Shutdown(self.topics, self._subscriptions, self._dead_letters, self._flusher, scheduler, clock)
         self._directory_check: DirectoryCheck | None = None
@@ -166,61 +169,10 @@ class Broker:
         self.directory.refuse_strays({name: error for name, error in moved.items() if error is not None}, self.unopened)
         for name in names:
             if name not in self.unopened:
-                self._open_safely(name, self.directory.topic_path(name))
+                self._opener.open_safely(name)
         self._dead_letters.settle_moves(self.topics)
         call_all(topic.opened for topic in self.topics.values())
         begin_carefully(self.topics.values(), self.directory.unclean_ends)
-
-    def _open_safely(self, name: str, path: str) -> None:
-        """Open a topic. One that fails stays closed until a restart, and the others are served."""
-        try:
-            self._open_topic(name, path)
-        except (OSError, DamagedData) as error:
-            if self.options.strict_recovery:
-                raise
-            logger.error("topic %s cannot be opened and stays closed until a restart: %s", name, error)  # noqa: TRY400 (one line)
-            self.unopened[name] = StorageFailed(f"{name} could not be opened when the broker started: {error}")
-
-    def _open_topic(self, name: str, path: str) -> None:
-        found = topic_settings.load(self._fs, path)
-        if found.problem is not None and self.options.strict_recovery:
-            raise DataDirectoryError(f"topic {name}: {found.problem}, and --strict-recovery is on")
-        topic_settings.mark(self._fs, path)
-        loaded = offsets.load(self._fs, path)
-        try:
-            offsets.settle(self._fs, path, loaded)
-        except OSError as error:
-            logger.warning("topic %s: its damaged offsets cannot be set aside: %s", name, error)
-        state = loaded.state
-        wanted = found.settings.dedupe_keys if found.settings.dedupe_keys is not None else self.options.dedupe_keys
-        if name.endswith(DEAD_LETTERS):
-            wanted = max(wanted, LETTER_KEYS)
-        recovered = recover_log(
-            self._fs, path, first_id=state.first_id, next_id=state.next_id, removed=state.removed,
-            first_id_known=loaded.first_id_known,
-            dedupe_keys=wanted, now_ns=self._clock.wall_ns(),
-        )  # fmt: skip
-        topic = self._make(name, found.settings, recovered=recovered, offsets=loaded, incarnation=found.incarnation)
-        if found.problem is not None:
-            topic.distrust_settings(found.problem)
-            logger.error("topic %s is degraded: its settings cannot be trusted: %s; the defaults hold and nothing is removed, "
-                         "until CONFIG or `toymq repair`", name, found.problem)  # fmt: skip
-        self.topics[name] = topic
-        self.quotas.topic_there(name, self.topics)
-        self._dead_letters.note_recovered_keys(name, recovered.keys)
-        if topic.offsets.problem is not None:
-            level = logging.WARNING if loaded.source is offsets.OffsetsSource.CURRENT else logging.ERROR
-            logger.log(level, "topic %s: offsets from %s: %s", name, loaded.source.value, topic.offsets.problem)
-        log = topic.log
-        if log.degraded and self.options.strict_recovery:
-            what = f"is damaged: {next(iter(log.problems), '')}"
-            for first, last in (log.lost or log.unreadable)[:1]:
-                what = f"has a hole, {id_ranges.record_range(first, last, 'are lost' if log.lost else 'are unreadable')}"
-            raise DataDirectoryError(f"topic {name} {what}, and --strict-recovery is on")
-        if log.degraded:
-            unreadable = sum(last - first + 1 for first, last in log.unreadable)
-            what = f"{units.counted(log.lost_count(), 'record', 'are lost')}, {unreadable} unreadable"
-            logger.error("topic %s is degraded: %s", name, "; ".join([what, *log.problems[:1]]))
 
     def _make(self, name: str, settings: TopicSettings, **recovered: Any) -> Topic:
         make = Topic if self._tracer is None else partial(TracedTopic, self._tracer)

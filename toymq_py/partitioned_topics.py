@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 from toymq_py.callbacks import call_all
-from toymq_py.config.options import TopicSettings
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.data_directory import DataDirectory
 from toymq_py.errors import (
     BadArgument,

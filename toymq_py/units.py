@@ -139,6 +139,8 @@ USUALLY_SHORT = frozenset(("nack_backoff_min", "nack_backoff_max"))
 """Of those; below a second nothing is doubted."""
 SIZE_SETTINGS = frozenset(("backlog_max_bytes", "retain_max_bytes", "tier_local_bytes"))
 """Topic settings that people write with a unit. On the wire they are integers: milliseconds and bytes."""
+PLAIN_SETTINGS = frozenset(("max_attempts", "dedupe_keys", "backlog_max_messages", "when_full"))
+"""The others: counts and words."""
 
 
 def parse_setting(name: str, text: str) -> str:

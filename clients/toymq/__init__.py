@@ -16,8 +16,9 @@ from toymq_py.version import __version__
 
 if _TYPE_CHECKING:
     from toymq import errors, sync, testing, tracing  # noqa: F401 (two need optional packages and stay out of ``import *``)
-    from toymq.client import Client, connect
+    from toymq.client import Client
     from toymq.codecs import Codec, values
+    from toymq.connecting import connect
     from toymq.publishing import Publishing
     from toymq.subscription import Message, Subscription
     from toymq.workers.app import App
@@ -30,7 +31,7 @@ _LOADED_ON_USE = {
     "Message": "toymq.subscription",
     "Publishing": "toymq.publishing",
     "Subscription": "toymq.subscription",
-    "connect": "toymq.client",
+    "connect": "toymq.connecting",
     "open": "toymq_py.embedded.asyncio",
     "values": "toymq.codecs",
 }

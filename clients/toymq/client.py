@@ -1,10 +1,8 @@
 """The asyncio client."""
 
 import asyncio
-import ssl as ssl_module
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
-from random import Random
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_args
 
@@ -20,13 +18,13 @@ from toymq.keyword_hints import hinted
 from toymq.link import Link, close_all
 from toymq.message import Item, Key, Receipt, outgoing
 from toymq.mixups import AsyncWith
-from toymq.options import DRAIN_S, InjectHeaders, MessageTracing, OnEvent, Options, times
+from toymq.options import DRAIN_S, Options
 from toymq.outages import Outages
 from toymq.pending_replies import CallSlot
 from toymq.publishing import Publishing, receipt_of
 from toymq.spare_links import SpareLinks
 from toymq.subscription import Message, Subscription
-from toymq.url import DEFAULT_URL, Address, parse_urls
+from toymq.url import Address
 from toymq_py.consumer_options import Mode
 from toymq_py.errors import AlreadySubscribed, ConnectionLost, Moved
 from toymq_py.protocol import OkReply, Pause, Resume, Subscribe
@@ -455,46 +453,3 @@ class Client(ClientBase, AsyncWith):
         task = asyncio.get_running_loop().create_task(link.close(), name="toymq closes a connection")
         self._leaving.add(task)  # awaited by close
         task.add_done_callback(self._leaving.discard)
-
-
-@hinted
-def connect(
-    urls: str | Sequence[str] = DEFAULT_URL, *, token: str | None = None, name: str | None = None,
-    ssl: ssl_module.SSLContext | None = None, timeout_s: Seconds = 30.0, connect_timeout_s: Seconds = 5.0,
-    wait_s: Seconds | None = None, backoff_min_s: Seconds = 0.05, backoff_max_s: Seconds = 5.0, idempotent: bool = True,
-    on_event: OnEvent | None = None, inject_headers: InjectHeaders | None = None, tracing: MessageTracing | None = None,
-    describe_errors: bool = True, random: Random | None = None,
-) -> Client:  # fmt: skip
-    """Create a client; ``async with connect(...) as mq`` or ``mq = await connect(...)`` connects it. Its block drains for up
-    to 5 s and closes.
-
-    Args:
-        urls: ``toymq://[token@]host[:port]``, ``toymqs://`` for TLS, ``unix:PATH`` for a Unix socket; several, or one with
-            several hosts, ``toymq://a,b``, are tried in turn. In a cluster the client goes on to the node that leads, and with
-            ``--workers`` to the worker that has the topic, over a connection each. TOYMQ_URL is not read here: pass
-            ``os.environ["TOYMQ_URL"]``.
-        token: for all URLs, in place of those in them; it needs no quoting here.
-        name: name of this client, shown by the broker.
-        ssl: for ``toymqs://``; default: the system's CAs.
-        timeout_s: for every request, outages included.
-        connect_timeout_s: for one attempt to connect.
-        wait_s: how long to retry the first connection while no broker answers; 0: try each URL once. Default: 0, and 10 s where
-            a node of a cluster answers, but none that leads.
-        backoff_min_s: bound of the first random wait before another attempt; doubles up to ``backoff_max_s``.
-        idempotent: publishes without a key are numbered, so that a retry is stored once. False: such a publish is not retried,
-            and raises ConnectionLost when its outcome is unknown.
-        on_event: called with Connected and Disconnected. It must not block.
-        inject_headers: called with a dict for each publish, may add to it; for trace context,
-            ``opentelemetry.propagate.inject``.
-        tracing: a ``toymq.tracing.Tracing``: spans around publishes and ``message.process()``, and their context.
-        describe_errors: False: NACK carries only the type of a handler's exception, not its text and traceback.
-        random: source of the random waits, for tests.
-
-    Raises: ConfigError, BadArgument; when it connects, see ``Client.open``.
-    """
-    return Client(
-        Options(
-            parse_urls(urls, token), name, ssl, *times(timeout_s, connect_timeout_s, wait_s, backoff_min_s, backoff_max_s),
-            idempotent, on_event, inject_headers, tracing, random or Random(), describe_errors,
-        )
-    )  # fmt: skip

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from toymq_py.units import DURATION_SETTINGS, SIZE_SETTINGS
+from toymq_py.units import DURATION_SETTINGS, PLAIN_SETTINGS, SIZE_SETTINGS
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,7 +24,7 @@ MEANT = {
     "url": "urls", "visibility_timeout": "visibility",
 }  # fmt: skip
 """What other clients call it, and how it is called here; it counts where the method has that argument."""
-SETTINGS = (*DURATION_SETTINGS, *SIZE_SETTINGS, "max_attempts", "dedupe_keys", "backlog_max_messages", "when_full")
+SETTINGS = DURATION_SETTINGS | SIZE_SETTINGS | PLAIN_SETTINGS
 
 
 def hinted(method: Callable[P, T]) -> Callable[P, T]:

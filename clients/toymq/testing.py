@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from toymq.broker_process import TOYMQ_WITH_PARENT, BrokerProcess, Option
-from toymq.client import Client, connect
+from toymq.client import Client
+from toymq.connecting import connect
 from toymq.sync.client import Client as BlockingClient
 from toymq.sync.client import connect as connect_blocking
 

@@ -7,9 +7,9 @@ import click
 from toymq import arguments
 from toymq.message import Settings
 from toymq_py.errors import BadArgument
-from toymq_py.units import DURATION_SETTINGS, SIZE_SETTINGS, format_setting
+from toymq_py.units import DURATION_SETTINGS, PLAIN_SETTINGS, SIZE_SETTINGS, format_setting
 
-SETTINGS = sorted((*DURATION_SETTINGS, *SIZE_SETTINGS, "backlog_max_messages", "dedupe_keys", "max_attempts", "when_full"))
+SETTINGS = sorted(DURATION_SETTINGS | SIZE_SETTINGS | PLAIN_SETTINGS)
 """Names for completion; the broker checks them."""
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.support.broker_process import BrokerProcess
 from toymq import sync
-from toymq_py.config.options import TopicSettings
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.storage import evicted, offsets, topic_settings
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.segment import Segment, segment_name

@@ -16,6 +16,7 @@ from tests.support.sim_disk import SimDisk
 from toymq_py.session.session import LINGER_BYTES
 from toymq_py.storage.segment import segment_name
 from toymq_py.topic import Subscription, Topic
+from toymq_py.topic.consumer_registry import ConsumerRegistry
 from toymq_py.topic.publisher import Publisher
 
 DIR = "/data/d"
@@ -111,14 +112,13 @@ async def test_a_bug_in_one_command_is_answered_and_logged(
         await wire.ask(b"PUB t - 1\na\n")
         await other.ask(b"SUB t c\n")
         await other.message()
-        for method, command in (
-            (Topic.describe, b"DESCRIBE t\n"),
-            (Topic.ack, b"ACK t c 0\n"),
-            (Publisher._append, b"PUB t - 1\nx\n"),
-            (Topic.resolve, b"SEEK t c latest\n"),
+        for owner, method, command in (
+            (Topic, Topic.describe, b"DESCRIBE t\n"),
+            (Topic, Topic.ack, b"ACK t c 0\n"),
+            (Publisher, Publisher._append, b"PUB t - 1\nx\n"),
+            (ConsumerRegistry, ConsumerRegistry.resolve, b"SEEK t c latest\n"),
         ):
             with monkeypatch.context() as patch:
-                owner = Publisher if method is Publisher._append else Topic
                 patch.setattr(owner, method.__name__, bug)
                 assert await code(wire, command) == "INTERNAL"
             assert await wire.ask(b"PING\n") == b"PONG", "the connection lives"

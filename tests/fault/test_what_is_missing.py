@@ -14,7 +14,7 @@ from tests.support.mounts import mounted
 from tests.support.sim_disk import SimDisk
 from toymq_py import partition_operations
 from toymq_py.broker import Broker
-from toymq_py.config.options import TopicSettings
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.errors import DataDirectoryError, StorageFailed
 from toymq_py.placement import Placement
 from toymq_py.storage import topic_settings

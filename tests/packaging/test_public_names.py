@@ -227,5 +227,5 @@ def test_help_tells_what_is_returned_and_what_may_be_set() -> None:
         assert "payload:" in texts[f"{package}.Message"]
         assert "second ack" in texts[f"{package}.Message.ack"]
     assert "retryable:" in texts["toymq.RequestError"]
-    settings = importlib.import_module("toymq_py.config.options").SETTINGS
+    settings = importlib.import_module("toymq_py.config.topic_settings").SETTINGS
     assert [name for name in settings if f"``{name}``" not in texts["toymq.Client.create"]] == []

@@ -12,7 +12,7 @@ import pytest
 from tests.simulation.world import QUEUES, run
 from toymq_chaos.verdict import Verdict
 from toymq_py.broker import Broker
-from toymq_py.config.options import TopicSettings
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.consumer import Consumer, KeyLanes
 from toymq_py.deadletter.mover import DeadLetterMover
 from toymq_py.deadletter.transfer import TransferBatch
@@ -104,7 +104,7 @@ def test_a_schedule_that_is_forgotten_by_a_restart_is_caught(monkeypatch: pytest
         found.scheduled_ids, found.deliver_at_ns = found.scheduled_ids[:0], found.deliver_at_ns[:0]
         return found
 
-    monkeypatch.setattr("toymq_py.broker.recover_log", punctual)
+    monkeypatch.setattr("toymq_py.topic_opener.recover_log", punctual)
     assert caught("a message came before its time")
 
 
@@ -291,7 +291,7 @@ def test_a_producer_that_is_forgotten_by_a_restart_is_caught(monkeypatch: pytest
         found.producers = {}
         return found
 
-    monkeypatch.setattr("toymq_py.broker.recover_log", forgetful)
+    monkeypatch.setattr("toymq_py.topic_opener.recover_log", forgetful)
     assert caught("one key was given two ids", first=9)
 
 

@@ -97,7 +97,7 @@ def test_a_broker_that_does_not_rebuild_its_dedupe_table_is_caught(monkeypatch: 
         found.keys = []
         return found
 
-    monkeypatch.setattr("toymq_py.broker.recover_log", keyless)
+    monkeypatch.setattr("toymq_py.topic_opener.recover_log", keyless)
     assert caught() == "one key was given two ids"
 
 

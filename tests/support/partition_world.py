@@ -11,7 +11,7 @@ from tests.support.sim_disk import SimDisk
 from tests.support.sim_event_loop import run_simulated
 from tests.support.simulated_etcd import SimulatedEtcd
 from toymq_py.cluster.group_placement import GroupPlacement
-from toymq_py.config.options import TopicSettings
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.data_directory import DataDirectory
 from toymq_py.errors import NameBusy, NoSuchTopic, PlacementUnknown, RequestError
 from toymq_py.partitioned_topics import Done, PartitionedTopics

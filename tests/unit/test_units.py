@@ -2,7 +2,7 @@
 
 import pytest
 
-from toymq_py.config.options import TopicSettings
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.errors import BadArgument, ConfigError
 from toymq_py.partitions import parse_partitions
 from toymq_py.units import (

@@ -45,7 +45,6 @@ from toymq_py.config import amqp_definitions
 from toymq_py.config.alerts import Alert
 from toymq_py.config.amqp_definitions import AmqpDefinition, Declare, Key
 from toymq_py.config.option_schema import did_you_mean, shown_key
-from toymq_py.config.options import SETTINGS, TopicSettings
 from toymq_py.config.topic_definitions import (
     MakeConsumer,
     Settings,
@@ -54,6 +53,7 @@ from toymq_py.config.topic_definitions import (
     described_topics,
     plan_topics,
 )
+from toymq_py.config.topic_settings import SETTINGS, TopicSettings
 from toymq_py.config.webhooks import Webhook, check_webhook_name
 from toymq_py.consumer_options import EARLIEST, Start
 from toymq_py.errors import BadArgument, BadName, ConfigError

@@ -11,7 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from toymq_py.config.option_schema import options_of
-from toymq_py.config.options import BrokerOptions, ServeOptions, TopicSettings
+from toymq_py.config.options import BrokerOptions, ServeOptions
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.errors import BadName, NoSuchTopic
 from toymq_py.gateway import whole_topics
 from toymq_py.gateway.operations import TOPIC, Answer, Operation

@@ -58,10 +58,6 @@ class GuardedHandler(Handler):
         self._seat = seat
         self._on_admitted = on_admitted
 
-    @property
-    def token_name(self) -> str | None:
-        return None if self._grant is None else self._grant.name
-
     def too_late(self) -> None:
         """Reply that HELLO is overdue; the caller ends the session."""
         self._refuse(commands.Hello(PROTOCOL_VERSION), AuthRequired(f"no HELLO with a token within {GREETING_S:g} s"))
@@ -81,7 +77,9 @@ class GuardedHandler(Handler):
             logger.warning("session %d (%s), token %s: %s", self._number, self._peer, before.name, error)
             self._refuse(commands.Hello(PROTOCOL_VERSION), error.with_traceback(None))
             self._grant = None
+            self._trail.token = None
             return True
+        self._trail.token = self._grant.name
         if not self._grant.allows_all_of(before):
             logger.warning("session %d (%s): the token of %s may read less now", self._number, self._peer, before.name)
             return True
@@ -119,6 +117,7 @@ class GuardedHandler(Handler):
         if self._seat is not None:
             self._seat.identify(grant.name, admin=grant.admin)
         self._grant = grant
+        self._trail.token = grant.name
         self.admitted = True
         self._on_admitted()
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from toymq_py import partition_operations
 from toymq_py.auth import audit
-from toymq_py.broker import Broker, Done
+from toymq_py.broker import Broker
 from toymq_py.clock import Clock
 from toymq_py.disk_errors import BeingExamined, storage_error
 from toymq_py.errors import BadArgument, BadVersion, InternalError, Moved, NameBusy, NoSuchTopic, RequestError, ShuttingDown
@@ -35,27 +35,26 @@ from toymq_py.protocol import (
 from toymq_py.protocol.frames import PROTOCOL_VERSION
 from toymq_py.records import IdRange
 from toymq_py.routes import Router
+from toymq_py.session.changes import Changes
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.fetches import Fetches, living
 from toymq_py.session.gate import ADMINISTRATIVE, TAKEN_AT_SHUTDOWN, Gate
 from toymq_py.session.listing import Listed, json_reply, listed_behind
-from toymq_py.session.passed_on import code_of
 from toymq_py.session.passing import Passing
 from toymq_py.session.publish import answer, grouped, publish, publish_part
 from toymq_py.session.pull import Pulls
 from toymq_py.session.reader import Reader
 from toymq_py.session.refused_sequences import RefusedSequences
-from toymq_py.session.replies import MADE_COST_BYTES, PendingReply, Replies
+from toymq_py.session.replies import PendingReply, Replies
 from toymq_py.session.seek import seeking
 from toymq_py.session.subscribe import seconds, subscribe
+from toymq_py.session.trail import Trail, verb
 from toymq_py.topic import Channel, Published, Refused
 from toymq_py.trace_context import log_fields
 from toymq_py.version import __version__
 
 logger = logging.getLogger("toymq_py.session")
 
-OK_BYTES = 5
-"""Of the reply to one command of a ``SettlementRun``."""
 NO_OUTCOME = Refused(1, InternalError())
 """In the place of a row until it has its outcome."""
 
@@ -63,16 +62,15 @@ NO_OUTCOME = Refused(1, InternalError())
 class Handler:
     """The commands of one session."""
 
-    __slots__ = ("_address", "_broker", "_deliveries", "_fetches", "_greeted", "_may_wait", "_metrics", "_number",
-                 "_pulls", "_refused", "_replies", "_router", "_run", "client_name", "ended", "gate", "max_held_bytes",
-                 "passing")  # fmt: skip
+    __slots__ = ("_broker", "_changes", "_deliveries", "_fetches", "_greeted", "_may_wait", "_metrics", "_number",
+                 "_pulls", "_refused", "_replies", "_router", "_run", "_trail", "client_name", "ended", "gate",
+                 "max_held_bytes", "passing")  # fmt: skip
 
     def __init__(
         self, number: int, broker: Broker, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop,
         address: str | None = None,
     ) -> None:  # fmt: skip
         """``number`` of the session for the log, ``address`` of the client for the audit trail."""
-        self._address = address
         self.client_name: str | None = None
         self.ended = False
         """After QUIT or a fatal error: no more commands are applied."""
@@ -88,6 +86,8 @@ class Handler:
         self._run: Iterator[Command] = iter(())
         self._may_wait = True
         self.gate = Gate()
+        self._trail = Trail(broker, replies, address)
+        self._changes = Changes(replies, self.gate, self._trail)
         self._pulls = Pulls(broker, replies, deliveries, loop, self.gate)
         self.max_held_bytes = broker.options.max_inflight_bytes
         """No command is applied while the replies hold more."""
@@ -147,13 +147,13 @@ class Handler:
             self._refuse(command, error)
         except OSError as error:
             if not isinstance(error, BeingExamined):  # which passes, and is said to the client alone
-                logger.error("session %d: %s failed: %s", self._number, _verb(command), error, extra=_trace_fields(command))  # noqa: TRY400
+                logger.error("session %d: %s failed: %s", self._number, verb(command), error, extra=_trace_fields(command))  # noqa: TRY400
             refusal = storage_error(error)
             if isinstance(command, ADMINISTRATIVE):
-                self._audit(command, refusal.code)
+                self._trail.record(command, refusal.code)
             self._error(refusal)
         except Exception:
-            logger.exception("session %d: bug in %s", self._number, _verb(command), extra=_trace_fields(command))
+            logger.exception("session %d: bug in %s", self._number, verb(command), extra=_trace_fields(command))
             self._refuse(command, InternalError())
         finally:
             self._greeted = True
@@ -166,7 +166,7 @@ class Handler:
     def _refuse(self, command: Command, error: RequestError) -> None:
         """Reply with one ``ERR`` for each command of a run, or for another command; with only one if it is fatal."""
         if error.code in audit.REFUSED or isinstance(command, ADMINISTRATIVE):
-            self._audit(command, error.code, error.token)
+            self._trail.record(command, error.code, error.token)
         error = error if self.passing is None else self.passing.refusal(command, error)
         if isinstance(command, Publish) and command.seqs is not None:
             self._refused.refuse(command.topic, command.keys, command.seqs, moved=isinstance(error, Moved))
@@ -175,30 +175,6 @@ class Handler:
             count = len(command.keys) if isinstance(command, Publish) else len(command.ids)
         for _ in range(count):
             self._error(error)
-
-    @property
-    def token_name(self) -> str | None:
-        """Name of the client's token; None where the broker has no tokens."""
-        return None
-
-    def _audit(self, command: Command, result: str, refused_token: str | None = None) -> None:
-        about = {name: value for name in ("topic", "consumer") if isinstance(value := getattr(command, name, None), str)}
-        self._record(_verb(command).lower(), result, self.token_name or refused_token, about)
-
-    def _audit_new(self, name: str) -> None:
-        """Record that a command created a topic implicitly; only with tokens, which tell whose it is."""
-        if self.token_name is not None:
-            self._record("create", audit.OK, self.token_name, {"topic": name})
-
-    def _record(self, action: str, result: str, token: str | None, about: dict[str, str]) -> None:
-        passed = self._address is None and self._broker.placement.is_divided
-        audit.record(action, result, token=token, address=self._address, via="passed" if passed else "tcp", about=about)
-
-    def _audit_passed(self, command: Command) -> None:
-        """Record a command that was passed on, as its client is told; its reply is the last one. The worker that applies it
-        writes a line, too, without an address: the client, or this worker, may be gone by then."""
-        if isinstance(command, ADMINISTRATIVE):
-            self._replies.when_told(lambda reply: self._audit(command, code_of(reply) or audit.OK))
 
     def _error(self, error: RequestError) -> None:
         self._replies.add_error(error)
@@ -215,7 +191,7 @@ class Handler:
         if not self._may_wait and isinstance(command, commands.Fetch | commands.Pull):
             command = replace(command, wait_ms=0)
         if self.passing is not None and self.passing.take(command, self._refused):
-            self._audit_passed(command)
+            self._trail.passed_on(command)
             return
         match command:
             case Publish():
@@ -229,7 +205,7 @@ class Handler:
             case commands.Ping():
                 self._replies.add(encode_pong())
             case commands.Subscribe():
-                subscribe(command, self._broker, self._replies, self._deliveries, self._audit_new)
+                subscribe(command, self._broker, self._replies, self._deliveries, self._trail.made)
             case commands.Unsubscribe():
                 self._unsubscribe(command)
             case commands.Held():
@@ -248,7 +224,7 @@ class Handler:
                 self._offsets(command)
             case commands.Create():
                 settings = command.settings
-                self._stored(
+                self._changes.stored(
                     lambda done: partition_operations.create(self._broker, command.topic, settings, done), audited=command
                 )
             case commands.Config():
@@ -256,13 +232,15 @@ class Handler:
             case commands.Delete():
                 self._delete(command)
             case commands.Purge():
-                self._counted(lambda done: partition_operations.purge(self._broker, command.topic, done), command)
+                self._changes.counted(lambda done: partition_operations.purge(self._broker, command.topic, done), command)
             case commands.Seek():
                 begin, answer = seeking(self._broker, command)
-                self._stored(begin, answer=answer, audited=command)
+                self._changes.stored(begin, answer=answer, audited=command)
             case commands.Forget():
                 topic, consumer = command.topic, command.consumer
-                self._stored(lambda done: partition_operations.forget(self._broker, topic, consumer, done), audited=command)
+                self._changes.stored(
+                    lambda done: partition_operations.forget(self._broker, topic, consumer, done), audited=command
+                )
             case commands.Topics():
                 self._replies.listed(lambda: (b"[", self._described(command.pattern), b"]"))
             case commands.Describe():
@@ -280,7 +258,7 @@ class Handler:
                 self._pull(command)
             case commands.Redrive():
                 ids, max_count = command.ids, command.max_count
-                self._counted(
+                self._changes.counted(
                     lambda done: partition_operations.redrive(self._broker, command.topic, ids, max_count, done), command
                 )
 
@@ -308,7 +286,7 @@ class Handler:
     # -- publishing and consuming
 
     def _publish(self, command: Publish) -> None:
-        if publish(command, self._broker, self._replies, self._refused, self._audit_new):
+        if publish(command, self._broker, self._replies, self._refused, self._trail.made):
             self.ended = True
 
     def _publish_routed(self, command: Publish, whole: Partitioned) -> None:
@@ -330,7 +308,7 @@ class Handler:
         known = command.topic in self._broker.topics
         self._pulls.pull(command)
         if not known and command.topic in self._broker.topics:  # else it is a pattern
-            self._audit_new(command.topic)
+            self._trail.made(command.topic)
 
     def _unsubscribe(self, command: commands.Unsubscribe) -> None:
         other = self._broker.partitioned.other_name(command.topic)
@@ -341,18 +319,18 @@ class Handler:
 
     def _delete(self, command: commands.Delete) -> None:
         try:
-            self._counted(lambda done: partition_operations.delete(self._broker, command.topic, done), command)
+            self._changes.counted(lambda done: partition_operations.delete(self._broker, command.topic, done), command)
         except NoSuchTopic as error:
             if self.passing is None or not self.passing.ask_others(command, error):
                 raise
-            self._audit_passed(command)
+            self._trail.passed_on(command)
 
     def _ack(self, command: Ack) -> None:
         topic = self._broker.topic(command.topic)
         self._deliveries.settles(topic.channel(command.consumer))
         count = topic.ack(command.consumer, command.ids)
         if command.sync:
-            self._stored(topic.flush_offsets, count=count)
+            self._changes.stored(topic.flush_offsets, count=count)
         else:
             self._ok(count)
 
@@ -368,7 +346,7 @@ class Handler:
             counts = channel.settle_each(run.ids, command.lease, self._settler(channel, command), dead=dead)
         answers = b"".join([b"OK 1\n" if count else b"OK 0\n" for count in counts])
         if isinstance(command, Ack) and command.sync:
-            self._stored(topic.flush_offsets, answer=lambda: answers, replies=len(counts))
+            self._changes.stored(topic.flush_offsets, answer=lambda: answers, replies=len(counts))
         else:
             self._replies.add(answers)
 
@@ -435,64 +413,12 @@ class Handler:
             return json_reply(partition_operations.settings_of(self._broker, name))
 
         if settings:
-            self._stored(
+            self._changes.stored(
                 lambda done: partition_operations.configure(self._broker, name, settings, done), answer=answer, audited=command
             )
         else:
             self._replies.in_turn(lambda: answer())
 
-    def _counted(
-        self, begin: Callable[[Callable[[int, OSError | RequestError | None], None]], None], command: Command
-    ) -> None:
-        """As ``_stored``; the reply is the count that ``begin`` reports."""
-        counted = 0
-
-        def start(done: Done) -> None:
-            def finished(count: int, error: OSError | RequestError | None) -> None:
-                nonlocal counted
-                counted = count
-                done(error)
-
-            begin(finished)
-
-        self._stored(start, answer=lambda: encode_ok(counted), audited=command)
-
-    def _stored(
-        self, begin: Callable[[Done], None], *, count: int = 0, answer: Callable[[], bytes] | None = None,
-        audited: Command | None = None, replies: int = 1,
-    ) -> None:  # fmt: skip
-        """Begin a change, and reply when it is on stable storage: with ``answer``, or ``OK <count>``. Record ``audited`` then.
-        Where ``answer`` has the ``replies`` of a run, a failure is the reply to each.
-
-        Raises: RequestError when ``begin`` does; then no reply is queued.
-        """
-        held = PendingReply(MADE_COST_BYTES + OK_BYTES * replies)
-        change = self.gate.change if audited is not None else lambda begun: None  # acks share flushes: any number is cheap
-
-        def done(error: OSError | RequestError | None) -> None:
-            change(-1)
-            if isinstance(error, OSError):
-                error = storage_error(error)
-            if audited is not None:
-                self._audit(audited, audit.OK if error is None else error.code)
-            if error is not None:
-                self._replies.fail(held, error, replies)
-            else:
-                self._replies.fill(held, answer or (lambda: encode_ok(count)))
-
-        change(1)
-        try:
-            begin(done)
-        except BaseException:
-            change(-1)
-            raise
-        self._replies.hold(held)
-
-
 def _trace_fields(command: Command) -> dict[str, str]:
     """The trace of a command, for its log line; of a run of publishes that of the first."""
     return log_fields(command.bodies[0][: command.hdr]) if isinstance(command, Publish) and command.hdr else {}
-
-
-def _verb(command: Command) -> str:
-    return type(command.command if isinstance(command, SettlementRun) else command).__name__.upper()

@@ -56,6 +56,8 @@ from toymq_py.topic import Refused
 SETTLES = Ack, Nack, Touch, SettlementRun
 SETTLING = (*SETTLES, Unsubscribe)
 STAGED = Create, Delete
+BY_PATTERN = Subscribe, Pull, Unsubscribe, Held
+"""Of a partitioned topic they are as of the pattern of its partitions."""
 OF_WHOLE = (*WHOLE, Subscribe, Pull)
 TOPICS_CACHED_MAX = 4096
 
@@ -241,7 +243,7 @@ class Passing:
 
     def _take_whole(self, command: Command, topic: str) -> bool:
         """A command for a partitioned topic: each worker has some of its partitions. A PUB is divided before it comes here."""
-        if isinstance(command, Subscribe | Pull | Unsubscribe | Held):
+        if isinstance(command, BY_PATTERN):
             return self._take_pattern(command)
         if (merge := WHOLE.get(type(command))) is None:
             return False

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from toymq_py.config.options import TopicSettings
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.errors import DamagedData, RequestError
 from toymq_py.partitions import Partitioned, check_whole_name, parse_partitions
 from toymq_py.storage import checked_json

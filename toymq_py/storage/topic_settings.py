@@ -11,7 +11,7 @@ it is first asked for, and stays until the topic is deleted. ADR 0135.
 from contextlib import suppress
 from dataclasses import dataclass
 
-from toymq_py.config.options import TopicSettings
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.errors import DamagedData, RequestError
 from toymq_py.storage import checked_json
 from toymq_py.storage.checked_json import decode, encode, incarnation_of, parse_object

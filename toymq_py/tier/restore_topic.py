@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from toymq_py.config.options import TopicSettings
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.errors import DamagedData
 from toymq_py.records import IdRange
 from toymq_py.storage import offsets, topic_settings

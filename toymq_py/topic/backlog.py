@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from toymq_py.clock import Clock
-from toymq_py.config.options import TopicSettings
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.consumer import CommonAcks, Consumer
 from toymq_py.errors import PayloadTooLarge, QueueFull, RequestError
 from toymq_py.records import IdRange

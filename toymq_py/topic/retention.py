@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any
 
-from toymq_py.config.options import TopicSettings
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.disk_errors import NO_SPACE
 from toymq_py.errors import NoSuchTopic, RequestError
 from toymq_py.records import IdRange

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from toymq_py.callbacks import call_all
-from toymq_py.config.options import TopicSettings
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.errors import RequestError
 from toymq_py.storage import topic_settings as settings_file
 from toymq_py.storage.commit.sync_threads import Scheduler

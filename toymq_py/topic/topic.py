@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from toymq_py.config.options import TopicSettings
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.consumer import Consumer, DeliveryPolicy, Lessee
 from toymq_py.consumer_options import Mode, Start
-from toymq_py.errors import NoSuchConsumer, NoSuchTopic, OutOfRange, RequestError, StorageFailed
+from toymq_py.errors import NoSuchTopic, RequestError, StorageFailed
 from toymq_py.failure import Failure
-from toymq_py.names import DEAD_LETTERS, some_of
+from toymq_py.names import DEAD_LETTERS
 from toymq_py.records import IdRange
 from toymq_py.storage.commit.committer import Committer
 from toymq_py.storage.log import Log
@@ -24,7 +24,8 @@ from toymq_py.topic.backlog import Backlog, BacklogLimit
 from toymq_py.topic.channel import Channel, Subscription
 from toymq_py.topic.commits import TopicCommits
 from toymq_py.topic.consumer_offsets import ConsumerOffsets
-from toymq_py.topic.consumer_recovery import restore, skip_missing
+from toymq_py.topic.consumer_recovery import restore
+from toymq_py.topic.consumer_registry import ConsumerRegistry
 from toymq_py.topic.delays import Delays
 from toymq_py.topic.deliverer import ChannelContext
 from toymq_py.topic.description import describe_channel, describe_consumers, due_times, unconsumed
@@ -99,6 +100,10 @@ class Topic:
             flush_offsets=self.offsets.flush,
         )  # fmt: skip
         self.offsets.on_stored, self.offsets.on_full = self.retention.offsets_stored, self.retention.apply_on_full_disk
+        self.registry = ConsumerRegistry(
+            name, self.channels, self.log, clock, self.offsets, self.delays, services,
+            open_channel=self._open_channel, moved=self._backlog_moved,
+        )  # fmt: skip
         self.commits = self._commit_listener()
         self.committer.listener = self.commits
         self.settings_queue = SettingsQueue(
@@ -110,6 +115,7 @@ class Topic:
         self.highest_sequence = self.publisher.highest_sequence
         self.read, self.fetch, self.messages = self.log.read, self.log.read_frames, self.log.messages
         self.when_committed, self.flush_offsets = self.commits.when_committed, self.offsets.flush
+        self.resolve, self.seek, self.forget = self.registry.resolve, self.registry.seek, self.registry.forget
         self.due_times = partial(due_times, self.log)
         self.unconsumed = partial(unconsumed, self.log, self.delays.schedule.ids, self.redrive_consumer.waiting, self.context)
         self.is_settled, self.discard_letters = self.redrive_consumer.has_acked, self.redrive_consumer.discard
@@ -136,7 +142,7 @@ class Topic:
             if consumer.name == REDRIVER:
                 self.redrive_consumer.consumers = [consumer]
             else:
-                self._add_channel(consumer).set_mode(restored.modes.get(consumer.name, "exclusive"))
+                self.registry.add(consumer).set_mode(restored.modes.get(consumer.name, "exclusive"))
 
     def opened(self) -> None:
         """Start limits and retention. Assumes that all topics are recovered and moves between them settled; nothing may block
@@ -168,9 +174,7 @@ class Topic:
         self.publisher.ttl_ms = self.settings.ttl
         self.retention.settings, self.retention.keys_wanted = self.settings, self._setting("dedupe_keys")
         self.retention.retain_acked_for_ms = self._setting("retain_acked_for")
-        self._max_attempts = 0 if self.is_dead_letters else self._setting("max_attempts")
-        for channel in self.channels.values():
-            channel.limit_attempts(self._max_attempts)
+        self.registry.limit_attempts(0 if self.is_dead_letters else self._setting("max_attempts"))
 
     def distrust_settings(self, problem: str) -> None:
         """The settings of the disk are damaged or another topic's: the defaults hold, and nothing is removed that the right
@@ -219,22 +223,6 @@ class Topic:
 
     # -- consumers
 
-    def resolve(self, start: Start) -> int:
-        """The id of a position now, not clamped. Raises: OSError when the log cannot be searched for a time."""
-        if start.kind == "earliest":
-            return self.log.first_id
-        if start.kind == "latest":
-            return self.log.committed_id
-        if start.kind == "time":
-            return self.log.id_at_time(start.value * 1_000_000, self._clock.wall_ns())
-        return start.value
-
-    def start_of_new(self, start: Start | None) -> int:
-        """The id at which a new consumer begins. Raises: as ``resolve``."""
-        if start is None or self.offsets.lacks_consumers:
-            return self.log.first_id
-        return min(max(self.resolve(start), self.log.first_id), self.log.committed_id)
-
     @property
     def deleted(self) -> bool:
         return self.context.topic_deleted
@@ -248,23 +236,8 @@ class Topic:
         """The channel of a consumer. Raises: NoSuchConsumer."""
         found = self.channels.get(name)
         if found is None:
-            raise NoSuchConsumer(f"{self.name} has no consumer {name}: it has {some_of(self.channels)}")
+            raise self.registry.missing(name)
         return found
-
-    def _make_channel(self, name: str, start: int) -> Channel:
-        """Make a consumer in memory that begins at the id ``start``. Raises: TooManyConsumers."""
-        self._services.quotas.admit_consumer(self.name, name, self.channels)
-        consumer = Consumer(name, start=start, since_ns=self._clock.wall_ns(), scheduled=self.delays.schedule.ids)
-        skip_missing(consumer, self.log)
-        channel = self._add_channel(consumer)
-        self.offsets.changed()
-        self._backlog_moved()
-        return channel
-
-    def _add_channel(self, consumer: Consumer) -> Channel:
-        channel = self.channels[consumer.name] = self._open_channel(consumer)
-        channel.limit_attempts(self._max_attempts)
-        return channel
 
     def _open_channel(self, consumer: Consumer) -> Channel:
         return Channel(self.context, consumer, arm=self._services.arm, held=self._held)
@@ -297,9 +270,9 @@ class Topic:
         channel = self.channels.get(name)
         registration = Registration.KNOWN
         if channel is None:
-            at = self.start_of_new(start)
+            at = self.registry.start_of_new(start)
             registration = Registration.NEW if at == self.log.first_id else Registration.NEW_AHEAD
-            channel = self._make_channel(name, at)
+            channel = self.registry.make(name, at)
             if mode is None:
                 channel.mode = "shared"
         subscription = channel.attach(
@@ -319,7 +292,7 @@ class Topic:
                 done(None)
             else:
                 subscription.close()
-                self._withdraw(subscription.channel)
+                self.registry.withdraw(subscription.channel)
                 done(error)
 
         if registration is Registration.KNOWN:
@@ -347,7 +320,7 @@ class Topic:
         """Ack deliveries. With ``unseen`` also messages that the client has read from the log; a missing consumer is made then.
         Returns: how many were not acked before. Raises: NoSuchConsumer, TooManyConsumers."""
         if unseen and name not in self.channels:
-            self._make_channel(name, self.log.first_id)
+            self.registry.make(name, self.log.first_id)
         return self.channel(name).ack(ids, unseen=unseen)
 
     def nack(
@@ -365,43 +338,6 @@ class Topic:
         NoSuchConsumer."""
         channel = self.channel(name)
         return channel.touch(channel.leased_under(ids, lease), visibility_s)
-
-    def seek(self, name: str, start: Start, *, creates: bool = True) -> int:
-        """Move a consumer, or make it at that position (ADR 0104). The caller flushes the offsets before it answers.
-
-        Returns: the id. Raises: NoSuchConsumer (without ``creates``), OutOfRange, TooManyConsumers, OSError.
-        """
-        channel = self.channels.get(name) if creates else self.channel(name)
-        target = self.resolve(start)
-        if not self.log.first_id <= target <= self.log.committed_id:
-            raise OutOfRange.outside(self.name, target, self.log.first_id, self.log.committed_id)
-        if channel is None:
-            self._make_channel(name, target)
-            return target
-        ended = channel.end_sessions("SEEK")
-        self.offsets.moved_back()
-        channel.consumer.seek(target, self._clock.wall_ns())
-        skip_missing(channel.consumer, self.log)
-        self.offsets.changed()
-        self._services.rejoin(self.name, ended)
-        channel.notify_ready()
-        self._backlog_moved()
-        return target
-
-    def forget(self, name: str) -> None:
-        """Delete a consumer; the caller flushes the offsets before it answers. Raises: NoSuchConsumer."""
-        self._remove(self.channel(name))
-        self.offsets.moved_back()
-
-    def _withdraw(self, channel: Channel) -> None:
-        if not channel.closed and not channel.takers:
-            self._remove(channel)
-
-    def _remove(self, channel: Channel) -> None:
-        del self.channels[channel.consumer.name]
-        channel.close("DELETED")
-        self.offsets.changed()
-        self._backlog_moved()
 
     # -- dead letters
 

@@ -6,7 +6,7 @@ into headers. What is followed is found by the message's headers, so it is the s
 
 from collections.abc import Callable, Mapping, Sequence
 
-from toymq_py.config.options import TopicSettings
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.consumer import Consumer
 from toymq_py.failure import Failure
 from toymq_py.records import IdRange

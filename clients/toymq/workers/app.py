@@ -12,7 +12,8 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 from toymq import arguments, json_values
 from toymq.arguments import Seconds
-from toymq.client import Client, connect
+from toymq.client import Client
+from toymq.connecting import connect
 from toymq.errors import ClientClosed
 from toymq.keyword_hints import hinted
 from toymq.message import Receipt

@@ -14,7 +14,7 @@ from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment
 from tests.support.ctl import Ctl, ok
 from tests.support.forked_broker import TOYMQCTL
 from tests.support.forked_scripts import ForkedScripts
-from toymq_py.config.options import TopicSettings
+from toymq_py.config.topic_settings import TopicSettings
 from toymqctl.cli import main as toymqctl
 from toymqctl.settings import SETTINGS
 

@@ -12,7 +12,7 @@ from tests.support.frames import encode_frame
 from tests.support.tiers import unnamed
 from toymq_py.cli.main import main
 from toymq_py.clock import SystemClock
-from toymq_py.config.options import TopicSettings
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.storage import topic_settings
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.tier.bucket import open_bucket

@@ -21,8 +21,8 @@ from toymq_py.config.definitions import (
     to_json,
     to_toml,
 )
-from toymq_py.config.options import SETTINGS
 from toymq_py.config.topic_definitions import ChangeSettings, CreateTopic, MakeConsumer, TopicDefinition
+from toymq_py.config.topic_settings import SETTINGS
 from toymq_py.config.webhooks import CONCURRENCY_MAX, NAME_MAX, SIGNED, TIMEOUT_MS_MAX, Webhook
 from toymq_py.consumer_options import EARLIEST, LATEST, OLDEST_MS, Start
 from toymq_py.errors import ConfigError

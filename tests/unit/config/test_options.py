@@ -1,4 +1,4 @@
-"""Quantities, limits and settings. Contract: clients.md, "Command lines"; delivery.md, "Per-topic settings"."""
+"""Quantities and limits of options. Contract: clients.md, "Command lines"."""
 
 import re
 from dataclasses import fields
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from toymq_py.config.options import SETTINGS, BrokerOptions, ServeOptions, TopicSettings
-from toymq_py.errors import BadArgument, ConfigError
-from toymq_py.units import DURATION_MS_MAX, DURATION_SETTINGS, MAY_BE_ZERO, SIZE_SETTINGS, parse_duration_ms, parse_size
+from toymq_py.config.options import BrokerOptions, ServeOptions
+from toymq_py.errors import ConfigError
+from toymq_py.units import DURATION_MS_MAX, parse_duration_ms, parse_size
 
 
 @pytest.mark.parametrize(
@@ -127,59 +127,3 @@ def test_every_number_has_its_unit_in_its_name() -> None:
     for option in fields(BrokerOptions):
         if option.type == "int" or option.type is int:
             assert option.name.endswith(("_ms", "_bytes")) or option.name in counts, option.name
-
-
-def test_settings_are_changed_unset_and_shown() -> None:
-    settings = TopicSettings().changed({"visibility": "5000", "dedupe_keys": "0"})
-    assert settings.to_json() == {"visibility": 5000, "dedupe_keys": 0}
-    assert settings.changed({"visibility": "default"}).to_json() == {"dedupe_keys": 0}
-    assert TopicSettings.from_json(settings.to_json()) == settings
-    assert TopicSettings().to_json() == {}
-
-
-def test_every_setting_of_the_contract_is_there_with_its_limits() -> None:
-    names = [
-        "visibility", "max_attempts", "nack_backoff_min", "nack_backoff_max", "dedupe_keys", "backlog_max_messages",
-        "backlog_max_bytes", "when_full", "retain_acked_for", "retain_max_age", "retain_max_bytes", "ttl", "tier_local_bytes",
-        "tier_local_age",
-    ]  # fmt: skip
-    assert [field.name for field in fields(TopicSettings)] == names
-    assert list(SETTINGS) == names
-    for name, limits in SETTINGS.items():
-        for value in (limits[0], limits[-1]):
-            assert TopicSettings().changed({name: str(value)}).to_json() == {name: value}
-
-
-def test_how_people_write_them_is_known_for_each_setting() -> None:
-    counts = {"max_attempts", "dedupe_keys", "backlog_max_messages", "when_full"}
-    assert DURATION_SETTINGS | SIZE_SETTINGS | counts == set(SETTINGS)
-    assert not DURATION_SETTINGS & SIZE_SETTINGS
-    assert {name for name in DURATION_SETTINGS if SETTINGS[name][0] == 0} == MAY_BE_ZERO
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"colour": "1"},
-        {"visibility": "0"},
-        {"visibility": "30s"},
-        {"visibility": "-1"},
-        {"visibility": str(DURATION_MS_MAX + 1)},
-        {"dedupe_keys": "1e3"},
-        {"retain_acked_for": ""},
-        {"retain_acked_for": "9" * 50},
-        {"max_attempts": "-1"},
-        {"backlog_max_messages": "0"},
-        {"backlog_max_bytes": "64MiB"},
-        {"when_full": "drop"},
-        {"when_full": "1"},
-        {"retain_max_age": "0"},
-        {"retain_max_bytes": str((1 << 62) + 1)},
-        {"ttl": "0"},
-        {"nack_backoff_min": "2", "nack_backoff_max": "1"},
-    ],
-    ids=str,
-)
-def test_settings_that_make_no_sense_are_named(changes: dict[str, str]) -> None:
-    with pytest.raises(BadArgument, match=next(iter(changes))):
-        TopicSettings().changed(changes)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.http_rig import gateway
 from tests.support.sim_disk import SimDisk
-from toymq_py.config.options import SETTINGS
+from toymq_py.config.topic_settings import SETTINGS
 from toymq_py.gateway import app, pages
 
 STATIC = Path(pages.__file__).parent / "static"

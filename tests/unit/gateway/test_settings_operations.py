@@ -8,7 +8,8 @@ from typing import Any
 from tests.support.http_rig import HttpRig, gateway, refused
 from tests.support.http_tokens import bearer, three_tokens
 from tests.support.sim_disk import SimDisk
-from toymq_py.config.options import ServeOptions, TopicSettings
+from toymq_py.config.options import ServeOptions
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.gateway.settings_operations import in_force
 
 DIR = "/data/d"

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.passing_rig import commands as parsed
 from tests.support.session_rig import SessionRig
+from tests.support.topic_commands import ONE_PARTITION, TEXTS, kinds_with_a_topic
 from tests.support.worker_processes import topic_of
 from toymq_py.consumer_options import Mode
 from toymq_py.placement import Placement
@@ -126,15 +128,6 @@ def test_nothing_behind_quit_is_applied(session: SessionRig) -> None:
     assert session.write() == b"PONG\nOK 0\n"
 
 
-def test_a_setting_is_answered_when_it_is_stored(session: SessionRig) -> None:
-    session.handler.apply(commands.Create("t", {"max_attempts": "3"}))
-    assert session.write() == b""
-    session.rig.loop.advance(0)
-    assert session.write() == b"OK 0\n"
-    session.apply(commands.Create("t", {"max_attempts": "4"}))
-    assert session.write().startswith(b"ERR EXISTS ")
-
-
 def subscribe_and_end(session: SessionRig, subscribed: str, ended: str) -> bytes:
     session.apply(commands.Subscribe(subscribed, "c"))
     session.apply(commands.Unsubscribe(ended, "c"))
@@ -158,3 +151,20 @@ def test_a_subscription_to_all_partitions_ends_under_either_name(session: Sessio
 def test_a_plain_topic_has_one_name(session: SessionRig, subscribed: str, ended: str) -> None:
     assert b"\nERR NOT_SUBSCRIBED " in subscribe_and_end(session, subscribed, ended)
     assert list(session.deliveries.by_name) == [subscribed]
+
+
+def test_each_command_for_a_partitioned_topic_is_applied_to_all_or_asks_for_one(session: SessionRig) -> None:
+    """Those that are about ids are refused with PARTITIONED. A kind that is missing in TEXTS is to be entered there."""
+    session.apply(commands.Create("jobs", {"partitions": "3"}))
+    session.write()
+    assert set(TEXTS) == kinds_with_a_topic()
+    refused: set[type] = set()
+    for kind, text in TEXTS.items():
+        (command,) = parsed(text.format("jobs"))
+        assert type(command) is kind
+        session.apply(command)
+        replies = session.write().splitlines()
+        assert replies, kind
+        if replies[0].startswith(b"ERR PARTITIONED "):
+            refused.add(kind)
+    assert refused == ONE_PARTITION

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.passing_rig import HERE, THERE, Groups, Rig, commands, rig_of_groups, running_rig
+from tests.support.topic_commands import DIVIDED, ONE_PARTITION, TEXTS, kinds_with_a_topic
 from toymq_py.errors import Moved, NameBusy, PlacementUnknown
 from toymq_py.partitions import Partitioned, half_made
 from toymq_py.placement import worker_of
-from toymq_py.protocol import Publish
+from toymq_py.protocol import Held, Publish, Subscribe, Unsubscribe
+from toymq_py.session.gathering import WHOLE
+from toymq_py.session.passing import BY_PATTERN, STAGED
 from toymq_py.session.replies import PendingReply
 from toymq_py.topic import Refused
 
@@ -329,3 +332,23 @@ async def test_a_subscription_to_all_partitions_ends_everywhere_under_either_nam
     assert rig.here_heard[-2:] == [f"HELD {subscribed} c uncounted=0\n", f"UNSUB {subscribed} c\n"], "what it has came first"
     assert not rig.gate.closed
     assert rig.passing.links.spread == {}
+
+
+def test_each_command_with_a_topic_is_for_all_partitions_or_names_one() -> None:
+    """One that is neither is applied by this worker alone, to the partitions that are here: its reply is silently wrong."""
+    of_all = {*WHOLE, *BY_PATTERN, *STAGED, *DIVIDED}
+    assert not of_all & ONE_PARTITION
+    new = {kind.__name__ for kind in kinds_with_a_topic() - of_all - ONE_PARTITION}
+    assert new == set(), (
+        f"{new}: make one reply of those of all workers (WHOLE in session/gathering.py) and apply it to each partition that is "
+        "here (partition_operations.py); or, if it is about ids, enter it in ONE_PARTITION of tests/support/topic_commands.py"
+    )
+
+
+@pytest.mark.parametrize("kind", TEXTS, ids=lambda kind: kind.__name__)
+async def test_what_is_for_all_partitions_is_asked_of_the_other_worker(rig: Rig, kind: type) -> None:
+    rig.partitioned.by_name["jobs"] = Partitioned("jobs", 8)
+    if kind in (Unsubscribe, Held):
+        assert rig.take(TEXTS[Subscribe].format("jobs"))
+    assert [type(command) for command in commands(TEXTS[kind].format("jobs"))] == [kind]
+    assert rig.take(TEXTS[kind].format("jobs")) == (kind not in ONE_PARTITION | DIVIDED)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.buckets import MemoryBucket
 from tests.support.sealed_history import PLACE, fill
-from toymq_py.config.options import TopicSettings
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.errors import NoSuchTopic
 from toymq_py.storage import topic_settings
 from toymq_py.storage.fs import RealFileSystem

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.logs import PATH, disk_with
-from toymq_py.config.options import TopicSettings
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.errors import DamagedData
 from toymq_py.storage import topic_settings
 from toymq_py.storage.topic_settings import LoadedSettings

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.buckets import MemoryBucket
 from tests.support.tiers import AGAIN, PAYLOAD, TierRig, exchange, filled, unnamed
-from toymq_py.config.options import TopicSettings
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.tier.keys import seal_key, segment_key, state_key
 from toymq_py.tier.states import ids_left_out
 

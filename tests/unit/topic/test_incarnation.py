@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
-from toymq_py.config.options import TopicSettings
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.storage import offsets, segment_heads, topic_settings
 from toymq_py.storage.offline.backup import back_up
 from toymq_py.storage.offline.repair import repair

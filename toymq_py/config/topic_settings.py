@@ -1,0 +1,129 @@
+"""The settings of a topic: their limits, how they are written, and which are in force.
+
+Contract: delivery.md, "Per-topic settings". A setting is a field and a row of ``SETTINGS``: the wire, HTTP, ``toymqctl``,
+definitions and ``topic.json`` are made of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+from toymq_py.config.option_schema import shown_key
+from toymq_py.config.options import BrokerOptions
+from toymq_py.errors import BadArgument
+from toymq_py.names import DEAD_LETTERS
+from toymq_py.units import DURATION_MS_MAX, DURATION_SETTINGS, SIZE_SETTINGS, format_setting, parse_number
+
+WhenFull = Literal["reject", "drop-oldest"]
+"""What a publish beyond the backlog's limit does."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """One topic's settings: integers in milliseconds, bytes and counts, and words. None means the broker's default.
+
+    Their limits stand in ``SETTINGS``. Contract: delivery.md, "Per-topic settings".
+    """
+
+    visibility: int | None = None
+    max_attempts: int | None = None
+    """Deliveries after which a message is a dead letter; 0: for ever."""
+    nack_backoff_min: int | None = None
+    nack_backoff_max: int | None = None
+    dedupe_keys: int | None = None
+    backlog_max_messages: int | None = None
+    """None: no limit. So with the next one, and with what is retained at most."""
+    backlog_max_bytes: int | None = None
+    when_full: WhenFull | None = None
+    """None: ``reject``."""
+    retain_acked_for: int | None = None
+    retain_max_age: int | None = None
+    retain_max_bytes: int | None = None
+    ttl: int | None = None
+    """None: messages that bring no ttl of their own never expire."""
+    tier_local_bytes: int | None = None
+    """None: what is in the bucket of ``--tier`` stays on the disk, too. So with the next one."""
+    tier_local_age: int | None = None
+
+    def changed(self, changes: Mapping[str, str]) -> "TopicSettings":
+        """These settings with some of them set anew; ``default`` unsets one.
+
+        Raises: BadArgument for a name that is not a setting here, or a value out of its range.
+        """
+        values: dict[str, Any] = {name: _parse_setting(name, text) for name, text in changes.items()}
+        changed = replace(self, **values)
+        low, high = changed.nack_backoff_min, changed.nack_backoff_max
+        if low is not None and high is not None and low > high:
+            raise BadArgument("nack_backoff_min is above nack_backoff_max")
+        return changed
+
+    def differences(self, other: "TopicSettings") -> str:
+        """The settings in which another one differs, with the values of both, for an error."""
+        pairs = ((f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        return ", ".join(f"{name}={_shown(name, ours)}, not {_shown(name, its)}" for name, ours, its in pairs if ours != its)
+
+    def value(self, name: str, options: BrokerOptions) -> int:
+        """A setting in force: the topic's own, or the broker's default. Milliseconds, bytes, counts."""
+        own = getattr(self, name)
+        if own is None:
+            own = getattr(options, name if name in ("dedupe_keys", "max_attempts") else f"{name}_ms")
+        return int(own)
+
+    def to_json(self) -> dict[str, int | str]:
+        """Those that are set."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "TopicSettings":
+        """Raises: BadArgument."""
+        return cls().changed({name: str(value) for name, value in found.items()})
+
+
+SETTINGS: dict[str, tuple[int, int] | tuple[str, ...]] = {
+    "visibility": (1, DURATION_MS_MAX),
+    "max_attempts": (0, 1 << 20),
+    "nack_backoff_min": (1, DURATION_MS_MAX),
+    "nack_backoff_max": (1, DURATION_MS_MAX),
+    "dedupe_keys": (0, 1 << 24),
+    "backlog_max_messages": (1, 1 << 62),
+    "backlog_max_bytes": (1, 1 << 62),
+    "when_full": get_args(WhenFull),
+    "retain_acked_for": (0, DURATION_MS_MAX),
+    "retain_max_age": (1, DURATION_MS_MAX),
+    "retain_max_bytes": (1, 1 << 62),
+    "ttl": (1, DURATION_MS_MAX),
+    "tier_local_bytes": (0, 1 << 62),
+    "tier_local_age": (0, DURATION_MS_MAX),
+}
+"""Smallest and largest of a number, or the words that a setting takes."""
+
+
+def _shown(name: str, value: object) -> str:
+    return "default" if value is None else format_setting(name, value)
+
+
+def _parse_setting(name: str, text: str) -> int | str | None:
+    limits = SETTINGS.get(name)
+    if limits is None:
+        raise BadArgument(f"{shown_key(name)} is not a topic setting; there are {', '.join(SETTINGS)}")
+    if text == "default":
+        return None
+    low, high = limits[0], limits[-1]
+    if isinstance(low, str) or isinstance(high, str):
+        if text not in limits:
+            raise BadArgument(f"invalid {name} {text[:50]!a}: write {', '.join(map(str, limits))} or default")
+        return text
+    try:
+        return parse_number(name, text, low, high)
+    except BadArgument:
+        unit = " of milliseconds" if name in DURATION_SETTINGS else " of bytes" if name in SIZE_SETTINGS else ""
+        text = f"invalid {name} {text[:50]!a}: write a whole number{unit} from {low} to {high}, or default"
+        raise BadArgument(text) from None
+
+
+def check_dead_letter_settings(name: str, changes: Mapping[str, str]) -> None:
+    """Refuse settings that have no effect on a dead-letter topic. Raises: BadArgument."""
+    if name.endswith(DEAD_LETTERS) and "max_attempts" in changes:
+        raise BadArgument("max_attempts has no effect here: dead letters have no dead-letter topic of their own")
+    if name.endswith(DEAD_LETTERS) and "ttl" in changes:
+        raise BadArgument("ttl has no effect here: dead letters do not expire; retain_max_age removes old ones")

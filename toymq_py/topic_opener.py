@@ -1,0 +1,98 @@
+"""Opens the topics of a data directory, and says what is wrong with each. Contract: storage.md, "Recovery".
+
+Blocks; nothing is served before. What of the directory belongs to other brokers is the caller's business.
+"""
+
+import logging
+from collections.abc import Callable
+
+from toymq_py import units
+from toymq_py.auth.quotas import Quotas
+from toymq_py.clock import Clock
+from toymq_py.config.options import BrokerOptions
+from toymq_py.data_directory import DataDirectory
+from toymq_py.deadletter import LETTER_KEYS, DeadLetters
+from toymq_py.errors import DamagedData, DataDirectoryError, StorageFailed
+from toymq_py.names import DEAD_LETTERS
+from toymq_py.storage import id_ranges, offsets, topic_settings
+from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.recovery import recover_log
+from toymq_py.topic import Topic
+
+logger = logging.getLogger("toymq_py.broker")
+
+
+class TopicOpener:
+    """Of one broker. With ``strict_recovery`` whatever is lost or damaged is an error."""
+
+    def __init__(
+        self, fs: FileSystem, clock: Clock, options: BrokerOptions, directory: DataDirectory, topics: dict[str, Topic],
+        unopened: dict[str, StorageFailed], quotas: Quotas, dead_letters: DeadLetters, make: Callable[..., Topic],
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            topics, unopened: the broker's own.
+            make: makes a topic of its name, its settings and what was recovered, as ``Topic``.
+        """
+        self._fs = fs
+        self._clock = clock
+        self._options = options
+        self._directory = directory
+        self._topics = topics
+        self._unopened = unopened
+        self._quotas = quotas
+        self._dead_letters = dead_letters
+        self._make = make
+
+    def open_safely(self, name: str) -> None:
+        """Open a topic. One that fails stays closed until a restart, and the others are served. Raises: as ``open``, with
+        ``strict_recovery`` alone."""
+        try:
+            self.open(name, self._directory.topic_path(name))
+        except (OSError, DamagedData) as error:
+            if self._options.strict_recovery:
+                raise
+            logger.error("topic %s cannot be opened and stays closed until a restart: %s", name, error)  # noqa: TRY400 (one line)
+            self._unopened[name] = StorageFailed(f"{name} could not be opened when the broker started: {error}")
+
+    def open(self, name: str, path: str) -> None:
+        """Recover a topic from its directory. Raises: OSError, DamagedData, DataDirectoryError."""
+        found = topic_settings.load(self._fs, path)
+        if found.problem is not None and self._options.strict_recovery:
+            raise DataDirectoryError(f"topic {name}: {found.problem}, and --strict-recovery is on")
+        topic_settings.mark(self._fs, path)
+        loaded = offsets.load(self._fs, path)
+        try:
+            offsets.settle(self._fs, path, loaded)
+        except OSError as error:
+            logger.warning("topic %s: its damaged offsets cannot be set aside: %s", name, error)
+        state = loaded.state
+        wanted = found.settings.dedupe_keys if found.settings.dedupe_keys is not None else self._options.dedupe_keys
+        if name.endswith(DEAD_LETTERS):
+            wanted = max(wanted, LETTER_KEYS)
+        recovered = recover_log(
+            self._fs, path, first_id=state.first_id, next_id=state.next_id, removed=state.removed,
+            first_id_known=loaded.first_id_known,
+            dedupe_keys=wanted, now_ns=self._clock.wall_ns(),
+        )  # fmt: skip
+        topic = self._make(name, found.settings, recovered=recovered, offsets=loaded, incarnation=found.incarnation)
+        if found.problem is not None:
+            topic.distrust_settings(found.problem)
+            logger.error("topic %s is degraded: its settings cannot be trusted: %s; the defaults hold and nothing is removed, "
+                         "until CONFIG or `toymq repair`", name, found.problem)  # fmt: skip
+        self._topics[name] = topic
+        self._quotas.topic_there(name, self._topics)
+        self._dead_letters.note_recovered_keys(name, recovered.keys)
+        if topic.offsets.problem is not None:
+            level = logging.WARNING if loaded.source is offsets.OffsetsSource.CURRENT else logging.ERROR
+            logger.log(level, "topic %s: offsets from %s: %s", name, loaded.source.value, topic.offsets.problem)
+        log = topic.log
+        if log.degraded and self._options.strict_recovery:
+            what = f"is damaged: {next(iter(log.problems), '')}"
+            for first, last in (log.lost or log.unreadable)[:1]:
+                what = f"has a hole, {id_ranges.record_range(first, last, 'are lost' if log.lost else 'are unreadable')}"
+            raise DataDirectoryError(f"topic {name} {what}, and --strict-recovery is on")
+        if log.degraded:
+            unreadable = sum(last - first + 1 for first, last in log.unreadable)
+            what = f"{units.counted(log.lost_count(), 'record', 'are lost')}, {unreadable} unreadable"
+            logger.error("topic %s is degraded: %s", name, "; ".join([what, *log.problems[:1]]))
