@@ -204,11 +204,7 @@ class PlaceLinks:
 
     def _refuse(self, place: Place, worker: WorkerLink, unanswered: Sequence[Expected]) -> None:
         """Refuse commands of which nothing was done, or which change nothing."""
-        problem = self._placement.problem_of(place)
-        why = f"does not answer, and {problem}" if problem else "does not answer, so its topics are not known: try again"
-        if worker.link.refusal:
-            why = f"refuses this node: {worker.link.refusal}"
-        error = PlacementUnknown(f"{named(place)} {why}")
+        error = self.away(place, worker.link)
         for expected in unanswered:
             if expected.spread is not None:
                 continue
@@ -219,6 +215,14 @@ class PlaceLinks:
                 expected.share(encode_error(error))
             elif expected.held is not None:
                 self._replies.fail(expected.held, error, expected.left)
+
+    def away(self, place: Place, link: PlaceLink) -> PlacementUnknown:
+        """The error for a place to which there is no connection any more, or none."""
+        problem = self._placement.problem_of(place)
+        why = f"does not answer, and {problem}" if problem else "does not answer, so its topics are not known: try again"
+        if link.refusal:
+            why = f"refuses this node: {link.refusal}"
+        return PlacementUnknown(f"{named(place)} {why}")
 
     def end_soon(self, begin: int) -> None:
         self._loop.call_soon(self.abort)
