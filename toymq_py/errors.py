@@ -370,8 +370,8 @@ class Moved(RequestError):
 
 class PlacementUnknown(RequestError):
     """Which group has the topic, or is to have it, cannot be found out now: etcd, or a group, does not answer; or the worker
-    that has it does not answer. Nothing was done. Or several have it to do, as for a partitioned topic that is being made or
-    deleted, and some have done it: a repeat completes it."""
+    that has it does not answer. Nothing was done. What several have to do, as of a partitioned topic, some may have done: the
+    text says so then, and what to repeat."""
 
     code = "PLACEMENT_UNKNOWN"
     retryable = True

@@ -94,10 +94,12 @@ class Partitioned:
 
 def described_whole(name: str, count: int, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The JSON object of a partitioned topic, made of those of its partitions: numbers are sums, of ages and attempts the
-    largest is shown; ``settings`` are those that all have; ``parts`` are the partitions themselves."""
+    largest is shown; ``settings`` are those that all have, ``settings_differ`` the names of others;
+    ``parts`` are the partitions themselves."""
     parts = sorted(parts, key=lambda part: number_of(str(part["topic"])) or 0)
     summed = ("messages", "bytes", "segments", "expired_total", "dead_lettered_total", "dropped_total", "lost")
     states = [str(part["state"]) for part in parts]
+    settings = [part["settings"] for part in parts]
     by_consumer: dict[str, list[Mapping[str, Any]]] = {}
     for part in parts:
         for consumer in part["consumers"]:
@@ -112,7 +114,8 @@ def described_whole(name: str, count: int, parts: Sequence[Mapping[str, Any]]) -
         PARTITIONS: count,
         **{word: sum(part[word] for part in parts) for word in summed},
         "state": next((state for state in ("failed", "degraded") if state in states), "ok"),
-        "settings": common_settings([part["settings"] for part in parts]),
+        "settings": common_settings(settings),
+        "settings_differ": differing_settings(settings),
         **largest,
         "consumers": consumers,
         "parts": list(parts),
@@ -123,6 +126,12 @@ def common_settings(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The settings that have the same value in all."""
     first, *others = found or [{}]
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
+
+
+def differing_settings(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of the settings that not all have, or not with the same value: such as one that was changed in part."""
+    common = common_settings(found)
+    return sorted({name for one in found for name in one if name not in common})
 
 
 def _whole_consumer(name: str, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

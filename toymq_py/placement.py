@@ -218,6 +218,16 @@ class Placement:
         """What is known to be wrong with a place that does not answer; "" without."""
         return ""
 
+    def check_led(self, why: str, words: str) -> None:
+        """Refuse a change of all groups that would be done in part. ADR 0270.
+
+        Args:
+            why: what a group that is away would miss of it.
+            words: the command to repeat.
+
+        Raises: PlacementUnknown: a group is known to have no leader.
+        """
+
     def gone(self, topic: str) -> None:
         """A topic is no more, or was not made."""
 

@@ -2,7 +2,9 @@
 
 import click
 
+from toymq_py.partitions import PARTITIONS, differing_settings
 from toymqctl.broker import Broker
+from toymqctl.partitions import parts_of
 from toymqctl.quantities import SETTING, TOPIC
 from toymqctl.settings import format_settings, in_wire_units, parse_settings
 from toymqctl.tables import as_json as json_option
@@ -24,7 +26,10 @@ def config(broker: Broker, topic: str, settings: tuple[str, ...], as_json: bool)
     """
     with broker.connect() as client:
         found = in_wire_units(client.config(topic, parse_settings(settings)))
+        parts = parts_of(client.describe(topic)) if PARTITIONS in found and not settings and not as_json else []
     if as_json:
         print_json([found])
     else:
         click.echo("\n".join(format_settings(found)) or f"{topic} has no settings of its own: the broker's defaults hold")
+        if differ := differing_settings([part["settings"] for part in parts]):
+            click.echo(f"{', '.join(differ)}: not the same in all partitions, see `toymqctl describe {topic}`", err=True)

@@ -3,6 +3,7 @@
 import click
 
 from toymq import sync
+from toymq_py.errors import PlacementUnknown, RequestError
 from toymq_py.units import counted
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -14,7 +15,28 @@ def confirm(client: sync.Client, topic: str, verb: str, participle: str) -> None
     Raises: NoSuchTopic; UsageError when stdin ends without an answer.
     """
     found = client.describe(topic)
-    question = f"{verb} {topic}: {counted(found['messages'], 'message')}, {counted(len(found['consumers']), 'consumer')}?"
+    what = f"{counted(found['messages'], 'message')}, {counted(len(found['consumers']), 'consumer')}"
+    ask(f"{verb} {topic}: {what}?", verb, participle)
+
+
+def is_half_deleted(client: sync.Client, topic: str) -> bool:
+    """Whether a DELETE, or CREATE, of a partitioned topic was interrupted: it is not described any more, and can be deleted.
+
+    Raises: PlacementUnknown: a worker or group does not answer, which a DELETE needs, too.
+    """
+    try:
+        client.describe(topic)
+    except PlacementUnknown as error:
+        if f"repeat DELETE {topic}" in str(error) or "repeat the CREATE or DELETE of it" in str(error):
+            return True
+        raise PlacementUnknown(f"{error}; nothing was done") from None
+    except RequestError:  # the command is refused, too, or needs less
+        return False
+    return False
+
+
+def ask(question: str, verb: str, participle: str) -> None:
+    """Exit with 1 when the answer is no. Raises: UsageError when stdin ends without one."""
     try:
         sure = click.confirm(question, err=True)
     except click.Abort:

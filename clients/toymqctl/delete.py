@@ -4,7 +4,7 @@ import click
 
 from toymq_py.units import counted
 from toymqctl.broker import Broker
-from toymqctl.confirmation import confirm, yes_option
+from toymqctl.confirmation import ask, confirm, is_half_deleted, yes_option
 from toymqctl.quantities import TOPIC
 
 
@@ -15,6 +15,13 @@ from toymqctl.quantities import TOPIC
 def delete(broker: Broker, topic: str, yes: bool) -> None:
     """Delete TOPIC with all its messages and consumers. This cannot be undone."""
     with broker.connect() as client:
-        if not yes:
+        interrupted = is_half_deleted(client, topic)
+        if interrupted and not yes:
+            ask(f"delete {topic}: that was begun and interrupted; complete it?", "delete", "deleted")
+        elif not yes:
             confirm(client, topic, "delete", "deleted")
-        click.echo(f"deleted {topic} with {counted(client.delete(topic), 'message')}")
+        count = client.delete(topic)
+        if interrupted:  # the broker counts what it has removed just now
+            click.echo(f"deleted {topic}, which was interrupted before: how many messages it had is not known")
+        else:
+            click.echo(f"deleted {topic} with {counted(count, 'message')}")

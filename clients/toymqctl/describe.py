@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from toymq_py.names import DEAD_LETTERS
+from toymq_py.partitions import differing_settings
 from toymq_py.units import counted
 from toymqctl.broker import Broker
 from toymqctl.consumers import consumer_table
@@ -25,7 +26,7 @@ def _facts(topic: dict[str, Any]) -> list[tuple[str, str]]:
         ("partitions", str(topic["partitions"])) if "parts" in topic else ("ids", _ids(topic)),
         ("stored", f"{size(topic['bytes'])} in {counted(topic['segments'], 'segment')}"),
         *_evicted(topic),
-        ("settings", " ".join(format_settings(topic["settings"])) or "the broker's defaults"),
+        ("settings", _settings(topic)),
     ]
     losses = [
         ("lost", "lost"), ("expired", "expired_total"), ("dead-lettered", "dead_lettered_total"), ("dropped", "dropped_total"),
@@ -35,6 +36,14 @@ def _facts(topic: dict[str, Any]) -> list[tuple[str, str]]:
         (name, f"{counted(topic[field], 'message')}{since if field.endswith('_total') else ''}")
         for name, field in losses if topic[field]
     ]  # fmt: skip
+
+
+def _settings(topic: dict[str, Any]) -> str:
+    """Those of its own; of partitions those that all have, and the names of those that not all have."""
+    own = format_settings(topic["settings"])
+    if differ := differing_settings([part["settings"] for part in topic.get("parts", ())]):
+        own.append(f"{'and ' if own else ''}{', '.join(differ)}: not the same in all partitions, see below")
+    return " ".join(own) or "the broker's defaults"
 
 
 def _ids(topic: dict[str, Any]) -> str:

@@ -157,6 +157,55 @@ def _partition_of_b(groups: Groups) -> int:
     return min(int(name.partition("#")[2]) for name in stored(groups[B]) if name.startswith("parted#"))
 
 
+async def test_a_change_of_all_partitions_is_made_nowhere_while_a_group_is_away(groups: Groups) -> None:
+    """What group a had of the topic was purged for good, and changed, and the answer was only that group b does not answer."""
+    a, (node,), (own,) = groups[A], groups[B].nodes.values(), groups[A].nodes.values()
+    say(a, b"CREATE whole partitions=6\n", 1)
+    async with await connected(a) as client:
+        await client.pub_many("whole", [b"x"] * 12)
+        assert await client.seek("whole", "c", "earliest", create=True) == 6
+        here = next(one for one in stored(a) if one.startswith("whole#"))
+        await asyncio.to_thread(node.kill)
+        (answer,) = await asyncio.to_thread(say, a, b"PURGE whole\n", 1)
+        assert re.fullmatch(rb"ERR PLACEMENT_UNKNOWN group b .*nothing was done.*\n", answer), "it is not known as away yet"
+        await asyncio.to_thread(_until_no_leader, own)
+        for command in ("PURGE whole", "CONFIG whole", "SEEK whole c", "FORGET whole c", "REDRIVE whole.dlq", "DELETE whole"):
+            more = {"CONFIG": " max_attempts=7", "SEEK": " latest"}.get(command.split()[0], "")
+            (answer,) = await asyncio.to_thread(say, a, f"{command}{more}\n".encode(), 1)
+            assert answer.decode() == f"ERR PLACEMENT_UNKNOWN {refusal_of(command)}\n"
+        async with httpx.AsyncClient(base_url=f"http://{own.host}:{own.http_port}/v1/topics") as http:
+            for command, answered in (
+                ("PURGE whole", await http.post("/whole:purge")),
+                ("REDRIVE whole.dlq", await http.post("/whole.dlq:redrive")),
+                ("CONFIG whole", await http.patch("/whole?partitions=6", json={"max_attempts": 7})),
+                ("SEEK whole c", await http.put("/whole/consumers/c", json={"seek": "latest"})),
+                ("FORGET whole c", await http.delete("/whole/consumers/c")),
+                ("DELETE whole", await http.delete("/whole?partitions=6")),
+            ):
+                assert (answered.status_code, answered.json()["detail"]) == (503, refusal_of(command))
+        found = await client.describe(here)
+        assert (found["messages"], found["settings"], [one["backlog"] for one in found["consumers"]]) == (2, {}, [2])
+        await asyncio.to_thread(node.start)
+        while True:
+            try:
+                assert await client.purge("whole") == 12
+                break
+            except PlacementUnknown:
+                await asyncio.sleep(0.1)
+
+
+def refusal_of(command: str) -> str:
+    remedy = f"start its nodes (`toymqctl cluster --group b`), and repeat {command} when it has one; nothing was done"
+    return f"group b has no leader, and would not do its part: {remedy}"
+
+
+def _until_no_leader(node: Any) -> None:
+    until = MONOTONIC() + WAIT_S
+    while 'toymq_group_has_leader{group="b"} 0.0' not in httpx.get(f"http://{node.host}:{node.http_port}/metrics").text:
+        assert MONOTONIC() < until
+        time.sleep(0.1)
+
+
 async def test_a_leader_that_is_newer_than_the_absence_says_the_same(groups: Groups) -> None:
     """It knew no node of the missing group, and refused publishes at once. A topic that was to be made there had a record."""
     a, (node,), (own,) = groups[A], groups[B].nodes.values(), groups[A].nodes.values()

@@ -28,6 +28,8 @@ from toymq_py.storage import partitions_file
 from toymq_py.storage.partitions_file import StoredPartitions
 
 WORKERS = "/d/workers"
+DONE = b"SUB", b"UNSUB", b"PULL", b"CREATE", b"DELETE", b"PURGE", b"SEEK", b"FORGET", b"REDRIVE"
+"""What the one at "here" answers with OK 0."""
 HERE, THERE = (next(name for name in "abcdefgh" if worker_of(name, 2) == worker) for worker in (0, 1))
 
 
@@ -174,7 +176,7 @@ async def rig_of_groups(path: Path) -> AsyncIterator[Rig]:
                 writer.write(rig.held_here)
                 continue
             body = b"[]" if line.startswith(b"TOPICS") else b"{}"
-            writer.write(b"OK 0\n" if line.startswith((b"SUB", b"UNSUB", b"PULL")) else b"JSON %d\n%b\n" % (len(body), body))
+            writer.write(b"OK 0\n" if line.startswith(DONE) else b"JSON %d\n%b\n" % (len(body), body))
 
     here = await asyncio.start_unix_server(answer, path / "here")
     async with running_rig(path, Groups(0, (), (str(path / "here"), str(path / "s")))) as rig:

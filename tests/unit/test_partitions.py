@@ -12,6 +12,7 @@ from toymq_py.partitions import (
     check_whole_name,
     common_settings,
     described_whole,
+    differing_settings,
     number_of,
     parse_partitions,
     partition_of_route,
@@ -128,6 +129,14 @@ def test_a_whole_is_described_by_its_partitions() -> None:
     assert described_whole("orders", 2, [_part(1), _part(2)])["backlog"] == 6, "of the consumer with the most, over all parts"
     empty = described_whole("orders", 3, [])
     assert (empty["messages"], empty["settings"], empty["consumers"], empty["state"]) == (0, {}, [], "ok")
+
+
+def test_a_setting_that_some_partitions_have_is_named() -> None:
+    """After a change that was done in part the whole had "the broker's defaults"."""
+    assert differing_settings([]) == differing_settings([{"a": 1}, {"a": 1}]) == []
+    assert differing_settings([{"a": 1, "b": 2}, {"b": 2, "c": 3}, {"a": 1, "b": 2}]) == ["a", "c"]
+    half = [_part(1, settings={"max_attempts": 7}), _part(2, settings={})]
+    assert [described_whole("orders", 2, half)[word] for word in ("settings", "settings_differ")] == [{}, ["max_attempts"]]
 
 
 def test_settings_that_all_have() -> None:

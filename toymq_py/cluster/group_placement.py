@@ -285,6 +285,9 @@ class GroupPlacement(Placement):
     def problem_of(self, place: Place) -> str:
         return group_views.problem_of(name := str(place), self._absences.seconds(name))
 
+    def check_led(self, why: str, words: str) -> None:
+        group_views.check_led(self._picture, why, words)
+
     def gone(self, topic: str) -> None:
         origin = _origin(topic)
         if self.has_topic(origin):

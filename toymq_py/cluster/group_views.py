@@ -94,12 +94,19 @@ def groups_for_parts(picture: Picture, topic: str, wanted: str | None) -> list[s
     if wanted is not None:
         check_made(picture, wanted)
     check_placed(picture, topic, wanted)
-    placed = {name: group for name, group in sorted(picture.groups.items()) if group.placed}
-    if unled := [name for name, group in placed.items() if group.leader is None]:
-        why = "would get no partition" if wanted is None else "would not know the partitions"
-        remedy = f"start its nodes (`toymqctl cluster --group {unled[0]}`), and repeat CREATE {topic} when it has one"
-        raise PlacementUnknown(f"group {some_of(unled)} has no leader, and {why} of {topic}: {remedy}")
-    return list(placed) if wanted is None else [wanted]
+    why = "would get no partition" if wanted is None else "would not know the partitions"
+    placed = check_led(picture, f"{why} of {topic}", f"CREATE {topic}")
+    return placed if wanted is None else [wanted]
+
+
+def check_led(picture: Picture, why: str, words: str) -> list[str]:
+    """The groups that have topics, if all have a leader. For a change that each of them makes: ``why`` tells what one without a
+    leader would miss, ``words`` the command. Raises: PlacementUnknown: one has none."""
+    placed = [name for name, group in sorted(picture.groups.items()) if group.placed]
+    if unled := [name for name in placed if picture.groups[name].leader is None]:
+        remedy = f"start its nodes (`toymqctl cluster --group {unled[0]}`), and repeat {words} when it has one"
+        raise PlacementUnknown(f"group {some_of(unled)} has no leader, and {why}: {remedy}; nothing was done")
+    return placed
 
 
 async def answers(connect: Callable[[Callable[[], None]], PlaceLink]) -> bool:

@@ -23,6 +23,10 @@ FRESH_S = 1.0
 """One that has answered a moment ago is up. Any other is asked before a request is sent to it: of one that does not answer, it
 is known then that it has done nothing (ADR 0225)."""
 LENGTH = re.compile(rb"\r\ncontent-length: (\d+)", re.IGNORECASE)
+AGAIN = ": try again"
+IN_PART = "; part of it may be done: repeat it"
+NOTHING = "; nothing was done: repeat it"
+"""How the error of what one has not answered ends: a question, a change that others may have made, and one that none has."""
 T = TypeVar("T")
 
 
@@ -107,17 +111,17 @@ class Neighbours:
             raise _failed(worker, method, f"answers {status} to {method} {path}")
         return answer
 
-    async def reach(self, worker: int) -> None:
+    async def reach(self, worker: int, fresh_s: float = FRESH_S) -> None:
         """Wait until one answers at all, unless it has a moment ago. The system takes the connection of one that is not up, and
         keeps what is sent for the next. Raises: PlacementUnknown."""
         now = asyncio.get_running_loop().time
-        if now() - self._answered.get(worker, -FRESH_S) >= FRESH_S:
+        if now() - self._answered.get(worker, -fresh_s) >= fresh_s:
             await self._exchange(worker, "/healthz", within_s=REACH_S)
             self._answered[worker] = now()
 
-    async def reach_all(self) -> None:
+    async def reach_all(self, fresh_s: float = FRESH_S) -> None:
         """Wait until all others answer. Raises: PlacementUnknown."""
-        await asyncio.gather(*map(self.reach, self._placement.others()))
+        await asyncio.gather(*(self.reach(worker, fresh_s) for worker in self._placement.others()))
 
     async def connect(self, worker: int) -> socket.socket:
         """A connection to one that answers. Raises: PlacementUnknown."""
@@ -168,8 +172,7 @@ class Neighbours:
 
 def _failed(worker: int, method: str, why: str) -> PlacementUnknown:
     """The error for a question or a change that one has not answered as it should: all of them can be repeated."""
-    what_to_do = "try again" if method == "GET" else "others may have done it, repeat it"
-    return PlacementUnknown(f"worker {worker} {why}: {what_to_do}")
+    return PlacementUnknown(f"worker {worker} {why}{AGAIN if method == 'GET' else IN_PART}")
 
 
 def ended_within(worker: int) -> ShuttingDown:

@@ -172,6 +172,7 @@ async def delete_topic(gateway: Gateway, request: Request) -> Response:
         await gateway.errands.delete(name)
         return Response(status_code=204)
     if whole_topics.is_whole(gateway, name):  # here last: while a worker has it, the request can be sent again
+        await whole_topics.reach_others(gateway, request)
         await whole_topics.ask_others(gateway, request)
     try:
         await gateway.stored(begin)

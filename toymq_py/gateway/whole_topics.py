@@ -12,10 +12,19 @@ from urllib.parse import quote
 from starlette.requests import Request
 
 from toymq_py import partition_operations
-from toymq_py.errors import BadArgument, IsPartitioned, Moved, NoSuchConsumer, NoSuchTopic, RequestError
+from toymq_py.errors import (
+    BadArgument,
+    IsPartitioned,
+    Moved,
+    NoSuchConsumer,
+    NoSuchTopic,
+    PlacementUnknown,
+    RequestError,
+)
 from toymq_py.gateway.access import is_internal
 from toymq_py.gateway.group_errands import GroupErrands
 from toymq_py.gateway.http_heads import EVERY_TOKEN, LOGIN_OF
+from toymq_py.gateway.neighbours import AGAIN, IN_PART, NOTHING
 from toymq_py.gateway.operations import count
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.names import DEAD_LETTERS
@@ -74,16 +83,25 @@ async def ask_others(
     Args:
         whole: the partitioned topic that all should know.
 
-    Raises: PlacementUnknown: one does not answer, or does not know the topic; others may have done it.
+    Raises: PlacementUnknown: one does not answer, or does not know the topic: of a change a part may be done.
     """
     if gateway.neighbours is None or not _asks_others(gateway, request):
         return []
     query = request.scope["query_string"].decode("ascii")
     target = request.scope["raw_path"].decode("ascii") + (f"?{query}" if query else "")
-    found = await gateway.neighbours.ask_each(request.method, target, body)
-    return [
-        None if _has_nothing(whole, status, answer) else json.loads(answer) if answer else {} for status, answer in found
-    ]
+    try:
+        found = await gateway.neighbours.ask_each(request.method, target, body)
+        return [
+            None if _has_nothing(whole, status, answer) else json.loads(answer) if answer else {} for status, answer in found
+        ]
+    except PlacementUnknown as error:
+        raise _told(error, IN_PART) from error
+
+
+def _told(error: PlacementUnknown, end: str) -> PlacementUnknown:
+    """The error for a change of all, with what is known of the others."""
+    said = str(error).removesuffix(AGAIN)
+    return PlacementUnknown(said if said.endswith(end) else said + end)
 
 
 def _has_nothing(whole: str | None, status: int, answer: bytes) -> bool:
@@ -98,9 +116,13 @@ def _has_nothing(whole: str | None, status: int, answer: bytes) -> bool:
 
 
 async def reach_others(gateway: Gateway, request: Request) -> None:
-    """Wait until all answer that are asked for the same request, before anything is done. Raises: PlacementUnknown."""
+    """Wait until all answer that are asked for the same request, before anything is done, as ``session.all_there``. One may
+    have stood still since a moment ago, so all are asked. ADR 0270. Raises: PlacementUnknown."""
     if gateway.neighbours is not None and _asks_others(gateway, request):
-        await gateway.neighbours.reach_all()
+        try:
+            await gateway.neighbours.reach_all(0.0)
+        except PlacementUnknown as error:
+            raise _told(error, NOTHING) from error
 
 
 async def here_and_there(

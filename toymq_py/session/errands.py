@@ -7,6 +7,7 @@ have all rights: the caller has judged what its client may do, and shows what th
 import asyncio
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from toymq_py.broker import Broker
@@ -21,6 +22,7 @@ from toymq_py.session.gate import Gate
 from toymq_py.session.passing import Passing
 from toymq_py.session.refused_sequences import RefusedSequences
 from toymq_py.session.replies import Replies
+from toymq_py.session.stages import in_words, is_change, to_repeat
 
 
 class Errands:
@@ -113,7 +115,8 @@ class Errands:
 
         def abort() -> None:
             if not answer.done():
-                answer.set_exception(PlacementUnknown("a group does not answer: try again"))
+                away = PlacementUnknown("a group does not answer: try again")
+                answer.set_exception(in_words(away, partial(to_repeat, command)) if is_change(command) else away)
 
         runnable = Runnable(self._queue, turn)
         broker = self._broker

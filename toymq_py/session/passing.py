@@ -40,9 +40,10 @@ from toymq_py.protocol import (
     encode_command,
     encode_ok,
 )
+from toymq_py.session.all_there import AllThere
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.gate import Gate
-from toymq_py.session.gathering import NO_TOPIC, NOT_HERE, WHOLE, Gathering, told
+from toymq_py.session.gathering import NO_TOPIC, NOT_HERE, WHOLE, Gathering, Merge, told
 from toymq_py.session.lost_session import LostSession
 from toymq_py.session.passed_on import Expected, WorkerLink, admitted, is_fatal
 from toymq_py.session.pattern_pull import PatternPull
@@ -50,7 +51,7 @@ from toymq_py.session.place_links import PlaceLinks
 from toymq_py.session.refused_sequences import RefusedSequences
 from toymq_py.session.replies import MADE_COST_BYTES, WAIT_COST_BYTES, PendingReply, Replies
 from toymq_py.session.spread_subscription import SpreadSubscription
-from toymq_py.session.stages import Plan, Stages, plan_of, to_repeat
+from toymq_py.session.stages import Plan, Stages, in_words, is_change, plan_of, to_repeat
 from toymq_py.topic import Refused
 
 SETTLES = Ack, Nack, Touch, SettlementRun
@@ -250,11 +251,28 @@ class Passing:
         held = self._replies.hold(PendingReply(MADE_COST_BYTES))
         if not isinstance(command, Describe):  # what stands behind a change is not applied before its reply is written
             self._gate.wait_for(held, self._replies.wake)
+        if is_change(command):
+            self._when_all_are_there(command, self._placement.places(), held, partial(self._change_whole, command, merge, held))
+            return True
         try:
             self._ask_all(command, lambda gathered: gathered.of_whole(merge, topic), held=held)
         except RequestError as error:
             self._replies.fail(held, error)
         return True
+
+    def _change_whole(self, command: Command, merge: Merge, held: PendingReply) -> None:
+        """Raises: PlacementUnknown: nothing was sent."""
+
+        def changed(gathered: Gathering) -> bytes:
+            reply = gathered.of_whole(merge, getattr(command, "topic", "")) or b""
+            return to_repeat(command, reply, begun=any(not one.startswith(b"ERR ") for one in gathered.replies.values()))
+
+        self._ask_all(command, changed, held=held)
+
+    def _when_all_are_there(
+        self, command: Command, places: Sequence[Place], held: PendingReply, begin: Callable[[], None]
+    ) -> None:
+        AllThere(command, held, begin, self.links, self._replies).ask(self._placement, places, self._loop)
 
     def ask_others(self, command: Delete, error: NoSuchTopic) -> bool:
         """Ask the other workers for a DELETE of what is not here, see ``plan_of``; ``error`` is the reply if none has it.
@@ -275,11 +293,12 @@ class Passing:
 
         def done(reply: bytes | RequestError) -> None:
             if isinstance(reply, RequestError):
-                self._replies.fail(held, reply)
+                self._replies.fail(held, in_words(reply, partial(to_repeat, command)))
             else:
                 self._replies.fill(held, lambda: to_repeat(command, told(command.topic, NO_TOPIC[:1], reply)))
 
-        Stages(plan, ask, done, missing).begin()
+        places = list(dict.fromkeys(place for stage in plan.stages for place in stage))
+        self._when_all_are_there(command, places, held, Stages(plan, ask, done, missing).begin)
 
     def _pull(self, command: Pull) -> None:
         """A PULL of a pattern. The worker that is asked first changes, so that none is always the last. It begins when the one

@@ -78,7 +78,7 @@ class PlaceLinks:
         up the replies to all that its client sends behind it. Raises: PlacementUnknown."""
         worker = self.open.get(place)
         if (worker is None or not worker.link.reached) and (problem := self._placement.problem_of(place)):
-            raise _unreached(place, f"does not answer, and {problem}")
+            raise PlacementUnknown(f"{named(place)} does not answer, and {problem}")
         return self.to(place)
 
     def connected(self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None]) -> PlaceLink:
@@ -212,11 +212,7 @@ class PlaceLinks:
 
     def _refuse(self, place: Place, worker: WorkerLink, unanswered: Sequence[Expected]) -> None:
         """Refuse commands of which nothing was done, or which change nothing."""
-        problem = self._placement.problem_of(place)
-        why = f"does not answer, and {problem}" if problem else "does not answer, so its topics are not known: try again"
-        if worker.link.refusal:
-            why = f"refuses this node: {worker.link.refusal}"
-        error = _unreached(place, why)
+        error = self.away(place, worker.link)
         for expected in unanswered:
             if expected.spread is not None:
                 continue
@@ -227,6 +223,14 @@ class PlaceLinks:
                 expected.share(encode_error(error))
             elif expected.held is not None:
                 self._replies.fail(expected.held, error, expected.left)
+
+    def away(self, place: Place, link: PlaceLink) -> PlacementUnknown:
+        """The error for a place to which there is no connection any more, or none."""
+        problem = self._placement.problem_of(place)
+        why = f"does not answer, and {problem}" if problem else "does not answer, so its topics are not known: try again"
+        if link.refusal:
+            why = f"refuses this node: {link.refusal}"
+        return PlacementUnknown(f"{named(place)} {why}")
 
     def end_soon(self, begin: int) -> None:
         self._loop.call_soon(self.abort)
@@ -353,7 +357,3 @@ class PlaceLinks:
             self._loop.call_soon(heard, b"")
         else:
             self.send(worker, [encode_command(command)], Expected(None, 1, share=heard, ends=ends, last=True))
-
-
-def _unreached(place: Place, why: str) -> PlacementUnknown:
-    return PlacementUnknown(f"{named(place)} {why}")

@@ -1,18 +1,23 @@
 """A command that places are asked for one after the other: the next ones when those before have done it. ADR 0184, 0198. Pure.
 
-What one refuses is the reply, and those behind it are not asked: a repeat of the command completes what has begun.
+What one refuses is the reply, and those behind it are not asked: a repeat of the command completes what has begun. What is said
+of a change that all places make: nothing of it was done, or a part may be. ADR 0270.
 """
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from toymq_py.errors import RequestError
+from toymq_py.errors import PlacementUnknown, RequestError
 from toymq_py.names import PARTITION_MARK
 from toymq_py.partitioned_topics import PartitionedTopics
 from toymq_py.partitions import PARTITIONS
 from toymq_py.placement import Place, Placement
-from toymq_py.protocol import Create, Delete, encode_ok
+from toymq_py.protocol import Command, Config, Create, Delete, Describe, encode_ok
 from toymq_py.session.gathering import NO_SUCH, NOT_HERE
+
+AWAY = b"ERR PLACEMENT_UNKNOWN "
+LISTED = b", so its topics are not known: try again"
+"""What is said of a place that does not answer, where a list is asked for."""
 
 Ask = Callable[[Sequence[Place], Callable[[bytes], None]], None]
 """Asks some places; calls back with their replies as one."""
@@ -53,12 +58,51 @@ def plan_of(
     return Plan([[place for place in others if place != placement.here], [home]], NOT_HERE)
 
 
-def to_repeat(command: Create | Delete, reply: bytes) -> bytes:
-    """The reply, as it is told: where a place is missing, others may have done their part, and a repeat completes it."""
-    if not reply.startswith(b"ERR PLACEMENT_UNKNOWN ") or b"repeat " in reply:
+def is_change(command: Command) -> bool:
+    """Whether a command for a partitioned topic, one of ``gathering.WHOLE``, changes something."""
+    return not isinstance(command, Describe) and not (isinstance(command, Config) and not command.settings)
+
+
+def words_of(command: Command) -> str:
+    """A change as an error names it: ``FORGET orders billing``."""
+    words = type(command).__name__.upper(), getattr(command, "topic", None), getattr(command, "consumer", None)
+    return " ".join(word for word in words if word is not None)
+
+
+def part_of(command: Command) -> str:
+    """What a group without a leader would miss of a change."""
+    if not isinstance(command, Create):
+        return "would not do its part"
+    return f"would {'not know the partitions' if 'group' in command.settings else 'get no partition'} of {command.topic}"
+
+
+def to_repeat(command: Command, reply: bytes, *, begun: bool = False) -> bytes:
+    """The reply, as it is told: where a place is missing, others may have done their part, and a repeat completes it.
+
+    Args:
+        begun: one has done it; then it is so whatever another one refuses.
+    """
+    if not reply.startswith(b"ERR " if begun else AWAY):
         return reply
-    words = f"{type(command).__name__.upper()} {command.topic}"
-    return b"%b; part of it may be done: repeat %b\n" % (reply.removesuffix(b"\n"), words.encode())
+    said = reply.removesuffix(b"\n").replace(LISTED, b"")
+    if b"repeat " not in said:
+        return b"%b; part of it may be done: repeat %b\n" % (said, words_of(command).encode())
+    return reply if isinstance(command, Create | Delete) else said + b"; part of it may be done\n"
+
+
+def undone(command: Command, reply: bytes) -> bytes:
+    """The reply, as it is told where a place is missing and none was asked for the change."""
+    if not reply.startswith(AWAY) or b"nothing was done" in reply:
+        return reply
+    said = reply.removesuffix(b"\n").replace(LISTED, b"")
+    return b"%b; nothing was done: repeat %b\n" % (said, words_of(command).encode())
+
+
+def in_words(error: RequestError, say: Callable[[bytes], bytes]) -> RequestError:
+    """An error as ``undone`` or ``to_repeat`` would tell it."""
+    if not isinstance(error, PlacementUnknown):
+        return error
+    return PlacementUnknown(say(AWAY + str(error).encode()).removeprefix(AWAY).decode().rstrip("\n"))
 
 
 class Stages:

@@ -25,6 +25,21 @@ def test_what_text_names_of_a_partitioned_topic_is_what_other_commands_take(ctl:
     assert rows(ctl("dlq", "list", "named#1"))[0][0] == "id"
 
 
+def test_settings_that_not_all_partitions_have_are_told(ctl: Ctl) -> None:
+    """`describe` said "the broker's defaults", and `config` nothing."""
+    ok(ctl("create", "uneven", "--partitions", "2"))
+    assert "settings    the broker's defaults" in ok(ctl("describe", "uneven"))
+    ok(ctl("config", "uneven#1", "max_attempts=7"))
+    assert "settings    max_attempts: not the same in all partitions, see below\n" in ok(ctl("describe", "uneven"))
+    ok(ctl("config", "uneven", "ttl=1h"))
+    assert "settings    ttl=1h and max_attempts: not the same in all partitions, see below\n" in ok(ctl("describe", "uneven"))
+    (found,) = values(ctl("describe", "uneven", "--json"))
+    assert (found["settings"], found["settings_differ"]) == ({"ttl": 3_600_000}, ["max_attempts"])
+    shown = ctl("config", "uneven")
+    assert shown.stdout.split() == ["partitions=2", "ttl=1h"]
+    assert shown.stderr == "max_attempts: not the same in all partitions, see `toymqctl describe uneven`\n"
+
+
 def test_a_partitioned_topic_from_its_creation_to_its_end(ctl: Ctl) -> None:
     assert ok(ctl("create", "parted", "--partitions", "4", "visibility=2m")) == "parted is made\n"
     assert ok(ctl("create", "parted", "--partitions", "4")) == "parted was there already\n"

@@ -181,7 +181,7 @@ def test_nothing_is_made_while_a_group_has_no_leader() -> None:
         await asyncio.sleep(1.0)
         assert replies == [
             b"ERR PLACEMENT_UNKNOWN group a has no leader, and would get no partition of x: start its nodes (`toymqctl cluster"
-            b" --group a`), and repeat CREATE x when it has one\n"
+            b" --group a`), and repeat CREATE x when it has one; nothing was done\n"
         ]
         assert (world.stored("x"), world.records("x")) == ([], [])
         assert await world.command("CREATE", "c", "x", 6, "b") == "PLACEMENT_UNKNOWN", "be it for another group"

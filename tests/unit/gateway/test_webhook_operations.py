@@ -241,7 +241,7 @@ async def test_a_worker_that_ends_within_a_change_of_a_webhook_of_all_is_named_a
     async with two_workers(fs, tmp_path, monkeypatch) as (rig, other):
         other.dies_within = "PUT"
         detail = refused(await rig.ask("PUT", "/v1/webhooks/mine", json=HOOK), 503, "PLACEMENT_UNKNOWN")["detail"]
-        assert detail == "worker 1 does not answer (it ended before it answered): others may have done it, repeat it"
+        assert detail == "worker 1 does not answer (it ended before it answered); part of it may be done: repeat it"
         assert (await rig.ask("PUT", "/v1/webhooks/mine", json=HOOK)).status_code == 200
         assert other.webhooks["mine"]["topic"] == HOOK["topic"]
         other.dies_within = "DELETE"

@@ -1,5 +1,6 @@
 """Requests about a partitioned topic, with one process; ``tests/e2e/test_partitions_http.py`` has two."""
 
+import asyncio
 import socket
 from pathlib import Path
 
@@ -43,7 +44,7 @@ async def test_alerts_and_webhooks_take_the_pattern(rig: HttpRig) -> None:
 @pytest.mark.parametrize(("method", "path", "body"), [
     ("POST", ":purge", None), ("PATCH", "?partitions=8", {"ttl": 5000}),
     ("DELETE", "?partitions=8", None), ("PUT", "/consumers/c", {"seek": "earliest"}),
-    ("DELETE", "/consumers/c", None),
+    ("DELETE", "/consumers/c", None), ("POST", ".dlq:redrive", None),
 ])  # fmt: skip
 async def test_nothing_is_changed_before_all_workers_answer(
     method: str, path: str, body: object, rig: HttpRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -62,12 +63,31 @@ async def test_nothing_is_changed_before_all_workers_answer(
         silent.bind(str(tmp_path / "1"))
         silent.listen()
         more = {"json": body} if body is not None else {}
-        refused(await rig.ask(method, f"/v1/topics/orders{path}", **more), 503, "PLACEMENT_UNKNOWN")
+        reply = await rig.ask(method, f"/v1/topics/orders{path}", **more)
+        refused(reply, 503, "PLACEMENT_UNKNOWN")
+        assert reply.json()["detail"] == "worker 1 does not answer (in time); nothing was done: repeat it"
         silent.setblocking(False)
         connection, _ = silent.accept()
         with connection:
             assert connection.recv(9999).startswith(b"GET /healthz "), "nor is it done there later"
     assert (await rig.ask("GET", f"/v1/topics/orders%23{here}")).json() == before
+
+
+async def test_a_worker_that_ends_within_a_change_leaves_it_done_in_part_and_that_is_said(rig: HttpRig, tmp_path: Path) -> None:
+    await rig.ask("PUT", "/v1/topics/orders", json={"partitions": 8})
+    await rig.publish("orders", *"abcdefgh")
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if (await reader.readuntil(b"\r\n\r\n")).startswith(b"GET /healthz "):
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+
+    assert rig.gateway is not None
+    rig.broker.placement = placement = Placement(0, ("a", "b"), (), (str(tmp_path / "0"), str(tmp_path / "1")))
+    rig.gateway.neighbours = Neighbours(placement)
+    async with await asyncio.start_unix_server(answer, tmp_path / "1"):
+        detail = refused(await rig.ask("POST", "/v1/topics/orders:purge"), 503, "PLACEMENT_UNKNOWN")["detail"]
+    assert detail == "worker 1 does not answer (it ended before it answered); part of it may be done: repeat it"
 
 
 @pytest.mark.parametrize("said", ["#3/messages/17?consumer=c", "#3/consumers/c", "#3", "?partitions=3", ""])

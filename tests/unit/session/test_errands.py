@@ -79,6 +79,7 @@ class Groups(Placement):
             b"TOPICS": b"JSON %d\n%b\n" % (len(listed), listed), b"CREATE": b"OK 0\n", **self.refusals,
         }  # fmt: skip
         self.links.append(link := Link({} if place == self.away else answers, received, lost))
+        asyncio.get_running_loop().call_soon(lambda: link.on_reached())
         return link
 
 

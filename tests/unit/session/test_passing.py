@@ -1,5 +1,6 @@
 """Commands that a session passes on to another worker, which follows a script."""
 
+import asyncio
 import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -214,13 +215,17 @@ async def test_a_refused_number_holds_those_behind_it_in_its_partition(rig: Rig)
     await rig.hears(f"PUB {there} q 1 seq=1\ny\n")
 
 
-async def test_a_partitioned_topic_is_made_first_where_a_plain_one_would_be(rig: Rig) -> None:
+async def test_a_partitioned_topic_is_made_first_where_a_plain_one_would_be(of_groups: Rig) -> None:
     """Which refuses it, if it has one; then nothing is made elsewhere."""
+    rig = of_groups
     assert rig.take(f"CREATE {THERE} partitions=2\n")
+    while len(rig.writers) < 2:  # noqa: ASYNC110 (first it is asked whether it is there)
+        await asyncio.sleep(0.001)
     await rig.hears(f"CREATE {THERE} partitions=2\n")
     rig.replies.add(b"PONG\n")
     rig.says("ERR EXISTS it is plain\n")
     await rig.client_reads("ERR EXISTS it is plain\nPONG\n")
+    assert rig.here_heard == []
 
 
 async def test_a_client_that_does_not_follow_is_never_told_moved(rig: Rig) -> None:

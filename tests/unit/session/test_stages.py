@@ -9,9 +9,9 @@ import pytest
 from toymq_py.errors import NoSuchTopic, RequestError, ShuttingDown
 from toymq_py.partitioned_topics import PartitionedTopics
 from toymq_py.placement import Place, Placement
-from toymq_py.protocol import Create, Delete
+from toymq_py.protocol import Config, Create, Delete, Describe, Purge, commands
 from toymq_py.session.gathering import NO_SUCH, NOT_HERE
-from toymq_py.session.stages import Plan, Stages, plan_of, to_repeat
+from toymq_py.session.stages import Plan, Stages, is_change, plan_of, to_repeat, undone, words_of
 
 Reply = bytes | RequestError
 
@@ -44,6 +44,29 @@ def test_a_refusal_for_want_of_a_place_says_that_a_repeat_completes_it() -> None
     assert to_repeat(Delete("t"), away + b"\n") == away + b"; part of it may be done: repeat DELETE t\n"
     for reply in (b"OK 2\n", b"ERR EXISTS t\n", b"ERR PLACEMENT_UNKNOWN t is being deleted: repeat DELETE t first\n"):
         assert to_repeat(Create("t", {}), reply) == reply
+
+
+def test_a_refusal_before_anything_is_asked_says_that_nothing_was_done() -> None:
+    """The same words stood over what was done in part and what was not done at all."""
+    away = b"ERR PLACEMENT_UNKNOWN group b does not answer, so its topics are not known: try again\n"
+    nothing = b"ERR PLACEMENT_UNKNOWN group b does not answer; nothing was done: repeat PURGE t\n"
+    assert undone(Purge("t"), away) == undone(Purge("t"), nothing) == nothing
+    assert undone(Purge("t"), b"ERR AUTH_FAILED x\n") == b"ERR AUTH_FAILED x\n"
+
+
+def test_a_refusal_of_one_where_another_has_done_it_says_that_it_is_done_in_part() -> None:
+    full = b"ERR STORAGE_FAILED the disk is full\n"
+    assert to_repeat(Purge("t"), full) == full
+    assert to_repeat(Purge("t"), full, begun=True) == full[:-1] + b"; part of it may be done: repeat PURGE t\n"
+    half = b"ERR PLACEMENT_UNKNOWN t is being made; if that was interrupted, repeat the CREATE or DELETE of it\n"
+    assert to_repeat(Purge("t"), half) == half[:-1] + b"; part of it may be done\n"
+    assert words_of(commands.Forget("t", "c")) == "FORGET t c"
+
+
+def test_what_reads_changes_nothing() -> None:
+    assert [is_change(one) for one in (Config("t"), Describe("t"), Config("t", {"ttl": "1"}), Purge("t"))] == [
+        False, False, True, True,
+    ]  # fmt: skip
 
 
 class Groups(Placement):
