@@ -94,6 +94,11 @@ def cluster() -> Request[dict[str, Any]]:
     return _request(protocol.Cluster(), protocol.JsonReply, _json)
 
 
+def partial_stats() -> Request[dict[str, Any]]:
+    """As ``stats``, without the workers or groups that do not answer, which ``away`` names. An older broker refuses it."""
+    return _request(protocol.Stats(partial=True), protocol.JsonReply, _json)
+
+
 # -- methods of both clients: each function here is the signature and docstring of the method with its name
 
 

@@ -270,7 +270,8 @@ class Handler:
             case commands.Stats():
                 self._replies.listed(self._stats)
             case commands.Cluster():
-                self._replies.add(json_reply(self._broker.placement.described(None if command.moved else self._sees)))
+                found = self._broker.placement.described(None if command.moved else self._sees)
+                self._replies.add(json_reply({**found, "gateways": self._broker.gateways}))
             case commands.Hello():
                 self._hello(command)
             case commands.Quit():

@@ -11,6 +11,7 @@ from toymq_py.errors import Moved, NameBusy, PlacementUnknown
 from toymq_py.partitions import Partitioned, half_made
 from toymq_py.placement import worker_of
 from toymq_py.protocol import Publish
+from toymq_py.session import partial_stats
 from toymq_py.session.replies import PendingReply
 
 
@@ -307,3 +308,14 @@ async def test_a_subscription_to_all_partitions_ends_everywhere_under_either_nam
     assert rig.here_heard[-2:] == [f"HELD {subscribed} c uncounted=0\n", f"UNSUB {subscribed} c\n"], "what it has came first"
     assert not rig.gate.closed
     assert rig.passing.links.spread == {}
+
+
+async def test_figures_of_those_that_answer_do_not_wait_for_others(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`toymqctl doctor` and `top` had none for as long as one worker stood still."""
+    monkeypatch.setattr(partial_stats, "WITHIN_S", 0.2)
+    rig.greets = False  # neither place says a word
+    assert rig.take("STATS partial=1\n")
+    await rig.client_reads(
+        "ERR PLACEMENT_UNKNOWN worker 0 does not answer within 0.2 s; worker 1 does not answer within 0.2 s: try again\n"
+    )
+    assert rig.replies.held_bytes == 0
