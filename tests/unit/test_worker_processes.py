@@ -494,22 +494,3 @@ def test_another_number_of_workers_serves_the_same_topics(tmp_path: Path) -> Non
             process.terminate()
             assert process.wait(60) == 0
     assert "1 worker" in run("workers", directory).stdout
-
-
-def test_a_worker_that_stands_still_is_named_with_its_process_and_so_is_its_return(tmp_path: Path) -> None:
-    """Nothing said so, and no command had the number of the process."""
-    with serving(tmp_path / "data", 2) as workers:
-        workers.ready(2)
-        with workers.wire(0) as wire:
-            assert wire.ask(b"CLUSTER\n").startswith(b"JSON")
-            assert json.loads(wire.line())["pids"] == [workers.pids[0], workers.pids[1]]
-        os.kill(workers.pids[1], signal.SIGSTOP)
-        workers.hears(f"worker 1 (process {workers.pids[1]}) has not answered for 10 s")
-        with workers.wire(0) as wire:
-            wire.send(b"STATS partial=1\n")
-            assert wire.line().startswith(b"JSON")
-            told = json.loads(wire.line())
-            assert told["away"] == [{"place": "worker 1", "why": "does not answer within 2 s"}]
-        os.kill(workers.pids[1], signal.SIGCONT)
-        workers.hears(f"worker 1 (process {workers.pids[1]}) answers again")
-        assert workers.stop() == 0
