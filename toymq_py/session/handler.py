@@ -35,6 +35,7 @@ from toymq_py.protocol import (
 from toymq_py.protocol.frames import PROTOCOL_VERSION
 from toymq_py.records import IdRange
 from toymq_py.routes import Router
+from toymq_py.session.cluster_reply import cluster_reply
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.fetches import Fetches, living
 from toymq_py.session.gate import ADMINISTRATIVE, TAKEN_AT_SHUTDOWN, Gate
@@ -270,8 +271,7 @@ class Handler:
             case commands.Stats():
                 self._replies.listed(self._stats)
             case commands.Cluster():
-                found = self._broker.placement.described(None if command.moved else self._sees)
-                self._replies.add(json_reply({**found, "gateways": self._broker.gateways}))
+                self._replies.add(cluster_reply(self._broker, None if command.moved else self._sees))
             case commands.Hello():
                 self._hello(command)
             case commands.Quit():
