@@ -220,6 +220,10 @@ class Placement:
         """What is known to be wrong with a place that does not answer; "" without."""
         return ""
 
+    def pid_of(self, place: Place) -> int | None:
+        """The process of a worker; None where there is none now, or it is not known."""
+        return None if self._pids is None or not isinstance(place, int) else self._pids[place] or None
+
     def gone(self, topic: str) -> None:
         """A topic is no more, or was not made."""
 
