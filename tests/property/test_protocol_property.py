@@ -85,7 +85,7 @@ any_command: st.SearchStrategy[Command] = st.one_of(
     publishes(),
     st.sampled_from(
         [
-            commands.Pause(), commands.Resume(), commands.Stats(), commands.Cluster(), commands.Ping(), commands.Quit(),
+            commands.Pause(), commands.Resume(), commands.Stats(), commands.Stats(partial=True), commands.Cluster(), commands.Ping(), commands.Quit(),
             commands.Topics(),
         ]
     ),
