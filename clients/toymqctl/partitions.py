@@ -1,6 +1,7 @@
 """Partitioned topics on the command line: one line for a topic, and its partitions one by one."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby, islice
 from random import randrange
 from typing import Any
@@ -9,12 +10,12 @@ import toymq.sync
 from toymq.arguments import Seconds, route_bytes
 from toymq.arguments import topic as topic_name
 from toymq.message import Item
+from toymq.requests import partition_counts
 from toymq_py.errors import RequestError
 from toymq_py.group_key import GROUP
 from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, whole_name
 from toymq_py.partitions import PARTITIONS, Partitioned, described_whole, number_of
 from toymq_py.routes import Router
-from toymqctl.places import cluster_of
 
 CHUNK = 1024
 """Messages that are dealt to partitions at a time."""
@@ -64,7 +65,9 @@ def dealer(client: toymq.sync.Client, topic: str) -> Dealer | None:
     """
     if PARTITION_MARK in topic_name(topic):
         return None
-    counts: Mapping[str, int] | None = cluster_of(client).get("partitions")  # of one process, whatever others are away
+    counts = None
+    with suppress(RequestError):  # an older broker does not know it
+        counts = client._ask(partition_counts())  # of one process, whatever others are away
     count = _described(client, topic) if counts is None else counts.get(topic)
     return Dealer(topic, count) if count else None
 

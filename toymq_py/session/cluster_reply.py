@@ -6,10 +6,10 @@ from toymq_py.broker import Broker
 from toymq_py.session.listing import json_reply
 
 
-def cluster_reply(broker: Broker, sees: Callable[[str], bool] | None) -> bytes:
-    """``sees``: whether a client may see a topic; None: it does not ask for them."""
-    found = {**broker.placement.described(sees), "gateways": broker.gateways}
-    if sees is not None:
-        wholes = sorted(broker.partitioned.by_name.items())
-        found["partitions"] = {name: whole.count for name, whole in wholes if sees(name)}
-    return json_reply(found)
+def cluster_reply(broker: Broker, sees: Callable[[str], bool], *, moved: bool) -> bytes:
+    """``sees``: whether a client may see a topic; ``moved``: it follows, and asks for no list of them."""
+    wholes = sorted(broker.partitioned.by_name.items())
+    return json_reply({
+        **broker.placement.described(None if moved else sees), "gateways": broker.gateways,
+        "partitions": {name: whole.count for name, whole in wholes if sees(name)},
+    })  # fmt: skip

@@ -271,7 +271,7 @@ class Handler:
             case commands.Stats():
                 self._replies.listed(self._stats)
             case commands.Cluster():
-                self._replies.add(cluster_reply(self._broker, None if command.moved else self._sees))
+                self._replies.add(cluster_reply(self._broker, self._sees, moved=command.moved))
             case commands.Hello():
                 self._hello(command)
             case commands.Quit():

@@ -39,11 +39,11 @@ class FakeClient:
         counts: dict[str, int] | None = None,
     ) -> None:  # fmt: skip
         self.described, self.full, self.away = described, full, away
-        self.cluster = {} if counts is None else {"partitions": counts}
+        self.counts = counts
         self.published: dict[str, list[bytes]] = {}
 
-    def _ask(self, request: object) -> dict[str, Any]:
-        return self.cluster
+    def _ask(self, request: object) -> dict[str, int] | None:
+        return self.counts
 
     def topics(self, pattern: str) -> list[dict[str, Any]]:
         assert pattern == "t#*"
