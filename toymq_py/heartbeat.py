@@ -1,6 +1,6 @@
 """Whether a worker process of ``--workers`` runs: it counts each second in memory that it shares with its supervisor.
 
-One that stands still, stopped or by a disk that hangs, is no child that has ended: nothing else would say so. ADR 0177.
+One that stands still, stopped or by a disk that hangs, is no child that has ended: nothing else would say so. ADR 0273.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""``STATS partial=1``: the figures of the places that answer soon, and the names of those that do not. ADR 0261.
+"""``STATS partial=1``: the figures of the places that answer soon, and the names of those that do not. ADR 0273.
 
 Each place is asked over a connection of its own, which ends with the reply: one that hangs keeps nothing of this session.
 """
