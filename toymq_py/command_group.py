@@ -122,7 +122,14 @@ def explain(error: click.UsageError, ctx: click.Context | None) -> str:
             return f"there is no option {error.option_name}: a setting is `{error.option_name.strip('-').replace('-', '_')}=…`"
         close = close or known[:1]
         return click.exceptions.NoSuchOption(error.option_name, error.message, close).format_message()
+    if isinstance(error, click.BadParameter) and error.param is not None and isinstance(error.param.type, click.IntRange):
+        return error.format_message().replace("a valid integer range", f"a whole number {_limits(error.param.type)}".rstrip())
     return error.format_message()
+
+
+def _limits(numbers: click.IntRange) -> str:
+    low, high = ("" if end is None else f"{word} {end}" for word, end in (("from", numbers.min), ("to", numbers.max)))
+    return f"{low} {high}".strip()
 
 
 def _place_above(option: str, ctx: click.Context) -> str | None:

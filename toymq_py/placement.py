@@ -124,7 +124,7 @@ class Placement:
 
     def __init__(
         self, worker: int = 0, addresses: Sequence[str] = (), sockets: Sequence[str] = (), http_sockets: Sequence[str] = (),
-        changes: memoryview | list[int] | None = None,
+        changes: memoryview | list[int] | None = None, pids: memoryview | list[int] | None = None,
     ) -> None:  # fmt: skip
         """
         Args:
@@ -132,12 +132,14 @@ class Placement:
             sockets: of each worker: the path of the Unix socket on which the others reach it.
             http_sockets: the same for HTTP.
             changes: memory that all workers share: see ``change_of``. None: nothing tells of changes.
+            pids: the same, with the process of each worker; 0 while it has none.
         """
         self.worker = worker
         self.addresses = addresses
         self.sockets = sockets
         self.http_sockets = http_sockets
         self._changes = changes
+        self._pids = pids
 
     @property
     def is_divided(self) -> bool:
@@ -228,6 +230,10 @@ class Placement:
         Raises: PlacementUnknown: a group is known to have no leader.
         """
 
+    def pid_of(self, place: Place) -> int | None:
+        """The process of a worker; None where there is none now, or it is not known."""
+        return None if self._pids is None or not isinstance(place, int) else self._pids[place] or None
+
     def gone(self, topic: str) -> None:
         """A topic is no more, or was not made."""
 
@@ -258,4 +264,5 @@ class Placement:
 
     def described(self, sees: Callable[[str], bool] | None) -> dict[str, Any]:
         """The JSON of CLUSTER. ``sees``: whether a client may see a topic; None: it does not ask for them."""
-        return {"worker": self.worker, "workers": [addresses.split() for addresses in self.addresses]}
+        found = {"worker": self.worker, "workers": [addresses.split() for addresses in self.addresses]}
+        return found if self._pids is None else {**found, "pids": list(self._pids)}

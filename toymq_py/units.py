@@ -11,7 +11,7 @@ DURATION_MS_MAX = 10 * 366 * 24 * 3600 * 1000
 
 _DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZE_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-_OF_ONE = {"are": "is", "were": "was"}
+_OF_ONE = {"are": "is", "were": "was", "run": "runs"}
 _PLURAL = re.compile(rf"\b({'|'.join(_OF_ONE)})\b")
 _QUANTITY = re.compile(r"(\d{1,19})\s*([A-Za-z]*)\Z", re.ASCII)
 

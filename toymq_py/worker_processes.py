@@ -20,6 +20,7 @@ from toymq_py.config.options import ServeOptions
 from toymq_py.data_directory import made_and_locked
 from toymq_py.errors import DataDirectoryError, DirectoryLocked
 from toymq_py.forking import BACK_OFF_MAX_S, BACK_OFF_MIN_S, ENDING, PASSED_ON, QUICK_S, UNUSABLE, LifeLine, fork, how_it_ended
+from toymq_py.heartbeat import LOOK_AT_BEATS_S, Beats, keep_beating
 from toymq_py.net.acceptor import BACKLOG
 from toymq_py.placement import Placement
 from toymq_py.runtime.memory_watch import default_max_bytes
@@ -49,13 +50,22 @@ class Seat:
     """Of each worker: the paths of its Unix sockets for the others; see ``Placement``."""
     changes: memoryview
     """Of each worker a number, in memory that all of them share."""
+    pids: memoryview
+    """The same: the process of each, 0 while it has none. The supervisor writes them."""
+    beats: memoryview
+    """The same: how often each has beaten, 0 until it serves. See ``Beats``."""
     lives: int = -1
 
     def serve(self, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]]) -> None:
         """See ``daemon.serve``. Raises: also DataDirectoryError: its directory went away while the supervisor runs."""
         check_worker(RealFileSystem(), self.options.data_dir.rpartition("/workers/")[0], self.worker)
-        placement = Placement(self.worker, self.addresses, self.sockets, self.http_sockets, self.changes)
-        daemon.serve(self.options, ready, reloads, daemon.OfWorker(self.listeners, placement, self.lives))
+        placement = Placement(self.worker, self.addresses, self.sockets, self.http_sockets, self.changes, self.pids)
+
+        def begin(addresses: list[str]) -> None:
+            keep_beating(self.beats, self.worker)
+            ready(addresses)
+
+        daemon.serve(self.options, begin, reloads, daemon.OfWorker(self.listeners, placement, self.lives))
 
 
 @contextlib.contextmanager
@@ -89,9 +99,9 @@ def seats(options: ServeOptions, clock: Clock) -> Iterator[list[Seat]]:
                     waits = option == "--listen"
                     listeners[option] = [*listeners.get(option, ()), held.enter_context(_bound(path, waits=waits))]
                 paths.append(path)
-        changes = memoryview(mmap.mmap(-1, 8 * options.workers)).cast("Q")
+        changes, pids, beats = (memoryview(mmap.mmap(-1, 8 * options.workers)).cast("Q") for _ in range(3))
         yield [
-            Seat(worker, one, bound[worker], addresses, sockets["--listen"], sockets["--http"], changes)
+            Seat(worker, one, bound[worker], addresses, sockets["--listen"], sockets["--http"], changes, pids, beats)
             for worker, one in enumerate(each)
         ]
 
@@ -188,6 +198,10 @@ class _Process:
     back_off_s: float = BACK_OFF_MIN_S
     unusable: bool = False
 
+    def is_run_by(self, pid: int) -> None:
+        """``pid``: 0 for none."""
+        self.pid = self.seat.pids[self.seat.worker] = pid
+
 
 class Workers:
     """Runs a process for each seat until it is stopped."""
@@ -203,6 +217,8 @@ class Workers:
         self._say = say
         self._monotonic = clock.monotonic
         self._stopping = False
+        self._beats = [Beats() for _ in seats]
+        self._looked = self._monotonic()
 
     def supervise(self) -> int:
         """Returns: the exit code: 2 when no worker can start. Raises: OSError (no process)."""
@@ -222,6 +238,7 @@ class Workers:
                 if found is not None and found.si_signo != signal.SIGCHLD:
                     self._pass_on(found.si_signo)
                 self._see_ended()
+                self._look_at_beats()
         finally:
             line.close()  # workers that are left, after an error here, end by themselves
             signal.pthread_sigmask(signal.SIG_UNBLOCK, WAITED_FOR)
@@ -231,7 +248,8 @@ class Workers:
         for each in self._processes:
             if not each.pid and now >= each.due and not self._stopping:
                 each.began = now
-                each.pid = fork(lambda lives, seat=each.seat: self._become(seat, lives), line)  # type: ignore[misc] # its default
+                each.seat.beats[each.seat.worker] = 0
+                each.is_run_by(fork(lambda lives, seat=each.seat: self._become(seat, lives), line))  # type: ignore[misc] # its default
 
     def _become(self, seat: Seat, lives: int) -> int:
         """In the child: leave to the others what is theirs alone."""
@@ -245,9 +263,17 @@ class Workers:
         return self._run(seat)
 
     def _until_due_s(self) -> float:
-        """How long nothing is to do without a signal; an hour for ever."""
+        """How long nothing is to do without a signal."""
         waiting = [each.due for each in self._processes if not each.pid and not self._stopping]
-        return max(min(waiting) - self._monotonic(), 0.0) if waiting else 3600.0
+        return min(max(min(waiting) - self._monotonic(), 0.0) if waiting else LOOK_AT_BEATS_S, LOOK_AT_BEATS_S)
+
+    def _look_at_beats(self) -> None:
+        if self._stopping or (now := self._monotonic()) - self._looked < LOOK_AT_BEATS_S * 0.9:  # a wait may end early
+            return
+        self._looked = now
+        for each, beats in zip(self._processes, self._beats, strict=True):
+            if line := beats.seen(each.seat.beats[each.seat.worker] if each.pid else 0, each.pid):
+                self._say(f"worker {each.seat.worker} (process {each.pid}) {line}")
 
     def _pass_on(self, number: int) -> None:
         if number in ENDING:
@@ -263,7 +289,7 @@ class Workers:
             pid, status = os.waitpid(each.pid, os.WNOHANG)
             if not pid:
                 continue
-            each.pid = 0
+            each.is_run_by(0)
             if self._stopping:
                 continue
             if status == signal.SIGHUP:  # it ends a process where there is nothing to read again: the terminal has gone

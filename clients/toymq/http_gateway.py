@@ -8,7 +8,7 @@ import json
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from ipaddress import ip_address
 from typing import Any
@@ -47,7 +47,7 @@ class HttpGateway:
             handlers.append(urllib.request.HTTPSHandler(context=tls))
         self._opener = urllib.request.build_opener(*handlers)
 
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
+    def ask(self, method: str, path: str, body: Any = None, timeout_s: float = TIMEOUT_S) -> Any:
         """The JSON of an answer, None where it has no body.
 
         Raises: RequestError with the code of the answer; GatewayFailed when none answers.
@@ -59,7 +59,7 @@ class HttpGateway:
             data = json.dumps(body).encode()
         try:
             request = urllib.request.Request(self.url + path, data, headers, method=method)
-            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
+            with self._opener.open(request, timeout=timeout_s) as answer:
                 found = answer.read()
                 return json.loads(found) if found else None
         except urllib.error.HTTPError as error:
@@ -79,6 +79,20 @@ class HttpGateway:
                 refusal.code = code  # the gateway has codes that the wire has not
                 return refusal
         return GatewayFailed(f"{self.url} answers {answer.code}: is a gateway there?")
+
+
+def told_by(cluster: Mapping[str, Any], worker: int = 0) -> list[str] | None:
+    """The URLs of ``choose``, in an answer to CLUSTER: it comes from one process alone, whatever others are away.
+
+    Args:
+        worker: whose gateway, where there are several; each of them tells those of all.
+
+    Returns: None of an older broker that tells none.
+    """
+    if workers := cluster.get("workers"):
+        return [url for scheme in ("https://", "http://") for url in workers[worker] if url.startswith(scheme)]
+    gateways: list[str] | None = cluster.get("gateways")
+    return gateways
 
 
 def choose(gateways: Sequence[str] | None, address: Address, needs_it: str) -> str:

@@ -94,6 +94,17 @@ def cluster() -> Request[dict[str, Any]]:
     return _request(protocol.Cluster(), protocol.JsonReply, _json)
 
 
+def partition_counts() -> Request[dict[str, int] | None]:
+    """How many partitions each partitioned topic has; None of an older broker. The connection follows from then on, as those of
+    the clients do."""
+    return _request(protocol.Cluster(moved=True), protocol.JsonReply, lambda reply: _json(reply).get("partitions"))
+
+
+def partial_stats() -> Request[dict[str, Any]]:
+    """As ``stats``, without the workers or groups that do not answer, which ``away`` names. An older broker refuses it."""
+    return _request(protocol.Stats(partial=True), protocol.JsonReply, _json)
+
+
 # -- methods of both clients: each function here is the signature and docstring of the method with its name
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from toymq_py.errors import EtcdError
 from toymq_py.names import DEAD_LETTERS, some_of, whole_name
 from toymq_py.replication.kept_places import Group, KeptPlaces, Move, Picture, Record, why_it_stays
+from toymq_py.units import agreeing
 from toymqctl.cluster_requests import Refused
 
 LOOK_S = 0.2
@@ -91,7 +92,7 @@ async def remove_group(kept: KeptPlaces, group: str) -> str:
 
 def _check_empty(picture: Picture, group: str) -> None:
     if nodes := sorted(node.name for node in picture.groups[group].nodes.values()):
-        raise Refused(f"{some_of(nodes)} of group {group} runs: stop its nodes first")
+        raise Refused(f"{some_of(nodes)} of group {group} {agreeing('run', len(nodes))}: stop its nodes first")
     left = {topic: record for topic, record in picture.records.items() if record.group == group}
     stay = {topic for topic, record in left.items() if why_it_stays(topic, record) is not None}
     parts = {whole_name(topic).removesuffix(DEAD_LETTERS) for topic in stay}

@@ -29,6 +29,7 @@ from toymq_py.replication.agreement import (
 )
 from toymq_py.replication.kept_places import Group, Picture
 from toymq_py.replication.replica_file import decode
+from toymq_py.units import agreeing
 
 NEW_LEADER_S = 30.0
 """How long a command waits for the leader that it asked for: recovery may take seconds."""
@@ -230,7 +231,8 @@ async def adopt(agreement: Agreement, replica_json: bytes) -> ClusterSettings:
     if cluster.state.leader is not None:
         raise Refused(f"{cluster.state.leader.member.name} leads: nothing has to be adopted")
     if running := [seat.member.name for seat in cluster.seats if seat.present]:
-        raise Refused(f"stop all nodes first, and wait until they are gone: {', '.join(running)} runs")
+        run = agreeing("run", len(running))
+        raise Refused(f"stop all nodes first, and wait until they are gone: {', '.join(running)} {run}")
     settings = replace(cluster.settings, cluster=str(uuid.uuid4()), was=record.cluster, adopted=record.replica)
     if not (await agreement.adopt(settings)).done:
         raise Refused("the cluster has changed meanwhile: look with `toymqctl cluster show`")

@@ -2,10 +2,10 @@
 
 import statistics
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any, Literal
+from typing import Any
 
 import click
 
@@ -13,11 +13,13 @@ from toymq_py.errors import PlacementUnknown, ToymqError
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.units import counted
 from toymqctl import explanations
+from toymqctl.absences import advice_without_figures, examine_away, examine_groups, without
 from toymqctl.broker import Broker
 from toymqctl.explanations import explained
+from toymqctl.findings import Finding
 from toymqctl.letters import waiting
 from toymqctl.limits import used
-from toymqctl.places import cluster_of, reachable_topics, unserved, workers_of
+from toymqctl.places import cluster_of, figures_of_those_there, reachable_topics, workers_of
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, print_json, size
 
@@ -52,17 +54,6 @@ EXPIRES_SOON_S = 14 * 24 * 3600.0
 """Time to create and distribute another token."""
 
 NO_CLUSTER: Mapping[str, Any] = {}
-State = Literal["ok", "warn", "FAIL"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Result of a check; ``advice`` is "" when there is nothing to do."""
-
-    check: str
-    state: State
-    found: str
-    advice: str = ""
 
 
 def examine(
@@ -79,7 +70,11 @@ def examine(
     """
     yield _speed(round_trip_s)
     yield _versions(server, own_version)
-    yield from _workers(cluster)
+    yield from _workers(stats, cluster)
+    yield from without(_of_all(stats, max_payload, skew_s, cluster), stats.get("away", ()))
+
+
+def _of_all(stats: dict[str, Any], max_payload: int, skew_s: float, cluster: Mapping[str, Any]) -> Iterator[Finding]:
     yield _durability(stats)
     yield from _disk(stats)
     yield from _tier(stats)
@@ -92,41 +87,25 @@ def examine(
 
 
 def examine_without_figures(
-    topics: list[dict[str, Any]], server: str, own_version: str, round_trip_s: float, cluster: Mapping[str, Any],
+    topics: list[dict[str, Any]] | None, server: str, own_version: str, round_trip_s: float, cluster: Mapping[str, Any],
     error: PlacementUnknown,
 ) -> Iterator[Finding]:  # fmt: skip
-    """Check what can be asked for while a group is away: STATS needs all of them, and says so by the error.
+    """Check what can be asked for while a group or worker is away, at an older broker: its STATS needs all of them, and says
+    so by the error.
 
     Args:
-        topics: of the groups that are there.
+        topics: of the groups that are there; None: which ones that are is not known.
     """
     yield _speed(round_trip_s)
     yield _versions(server, own_version)
     yield from _copies({}, cluster)
-    advice = "start its nodes, then check again"
-    if workers_of(cluster) > 1:
-        advice = "look at the broker's log: a worker that ended is started again; then check again"
+    topics_where = "the topics there are" if topics is not None else "topics are"
     yield Finding(
-        "figures", "FAIL", f"{error}: durability, disk, bucket, limits, clock, tokens and the topics there are not checked",
-        advice,
+        "figures", "FAIL", f"{error}: durability, disk, bucket, limits, clock, tokens and {topics_where} not checked",
+        advice_without_figures(cluster),
     )  # fmt: skip
-    yield from _all_of(topics, {})
-
-
-def examine_groups(cluster: Mapping[str, Any]) -> Iterator[Finding]:
-    """Check that each group of a cluster has a leader."""
-    for name, group in cluster.get("groups", {}).items():
-        if name in unserved(cluster):
-            found = f"{group['leader']} leads without --group: no new topic is placed, and other groups do not list its topics"
-            yield Finding(f"group {name}", "warn", found, f"restart its nodes with --group {name}, followers first")
-        elif group["leader"] is not None:
-            yield Finding(f"group {name}", "ok", f"{group['leader']} leads")
-        elif not group["placed"]:
-            yield Finding(f"group {name}", "warn", "has had no leader yet, and gets no topic before", "start its nodes")
-        else:
-            nodes = f" Its nodes are, or were, {', '.join(group['nodes'])}" if group["nodes"] else ""
-            advice = f"start its nodes: `toymqctl cluster --group {name}` says what is waited for"
-            yield Finding(f"group {name}", "FAIL", f"no leader: its topics are away.{nodes}", advice)
+    if topics is not None:
+        yield from _all_of(topics, {})
 
 
 def _all_of(topics: list[dict[str, Any]], limits: dict[str, Any]) -> Iterator[Finding]:
@@ -153,9 +132,9 @@ def _versions(server: str, own: str) -> Finding:
     return Finding("version", "ok", found)
 
 
-def _workers(cluster: Mapping[str, Any]) -> Iterator[Finding]:
-    """STATS has the figures of all: it is refused while one does not answer."""
-    if (count := workers_of(cluster)) > 1:
+def _workers(stats: dict[str, Any], cluster: Mapping[str, Any]) -> Iterator[Finding]:
+    yield from examine_away(away := stats.get("away", ()), cluster)
+    if (count := workers_of(cluster)) > 1 and not away:
         found = f"{count}, all of them answer, worker {cluster['worker']} this command; the figures are of all"
         yield Finding("workers", "ok", found)
 
@@ -462,12 +441,12 @@ def _look(broker: Broker) -> Iterator[Finding]:
             asked = datetime.now(UTC).timestamp()
             server, own_version = client.server or "", version("toymq")
             try:
-                stats = client.stats()
+                stats = figures_of_those_there(client)
             except PlacementUnknown as error:
-                topics = reachable_topics(client, cluster)
+                topics = reachable_topics(client, cluster) if "groups" in cluster else None
                 yield from examine_without_figures(topics, server, own_version, round_trip_s, cluster, error)
                 return
-            ours = (asked + datetime.now(UTC).timestamp()) / 2
+            ours = asked if stats.get("away") else (asked + datetime.now(UTC).timestamp()) / 2  # what is away was waited for
             yield from examine(
                 stats, server, own_version, client.max_payload or 0, round_trip_s, stats["time_ms"] / 1000 - ours, cluster
             )

@@ -7,26 +7,49 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from toymq.http_gateway import HttpGateway, choose, named_in
+from toymq.http_gateway import GatewayFailed, HttpGateway, choose, named_in, told_by
 from toymq.url import parse_url
 from toymq_py.errors import Moved
 from toymq_py.names import check_name
 from toymqctl.broker import Broker
+from toymqctl.places import cluster_of
 
 NEEDS_IT = "webhooks, alerts, connections, inspect and `dlq discard` are reached over HTTP"
+ANSWERS_S = 3.0
+"""A worker that takes longer stands still, or is just started."""
 MOVES_MAX = 4
 """A topic that moves more often while it is asked for goes in circles."""
 
 
-def gateway_of(broker: Broker) -> HttpGateway:
-    """The gateway of a broker. Raises: ConfigError, ConnectFailed, RequestError."""
-    url = broker.http_url
-    if url is None:
-        answered: list[str] = []
-        with broker.connect(on_event=lambda event: answered.append(event.address)) as client:
+def gateway_of(broker: Broker, *, any_worker: bool = False) -> HttpGateway:
+    """The gateway of a broker; of several workers that of worker 0, so that each command asks the same one.
+
+    Args:
+        any_worker: whichever answers has what is asked for.
+
+    Raises: ConfigError, ConnectFailed, RequestError, GatewayFailed.
+    """
+    if broker.http_url is not None:
+        return _gateway(broker, broker.http_url)
+    answered: list[str] = []
+    with broker.connect(on_event=lambda event: answered.append(event.address)) as client:
+        cluster = cluster_of(client)
+        here, first = cluster.get("worker", 0), 0
+        if (gateways := told_by(cluster, here if any_worker else first)) is None:  # an older broker
             gateways = client.stats().get("gateways")
-            url = choose(gateways, replace(parse_url(answered[-1]), tls=broker.address.tls), NEEDS_IT)
-    return _gateway(broker, url)
+    address = replace(parse_url(answered[-1]), tls=broker.address.tls)
+    gateway = _gateway(broker, choose(gateways, address, NEEDS_IT))
+    if here != first and not any_worker:
+        _check_answers(gateway, choose(told_by(cluster, here), address, NEEDS_IT))
+    return gateway
+
+
+def _check_answers(gateway: HttpGateway, other: str) -> None:
+    """Raises: GatewayFailed: worker 0 stands still, and would be waited for; ``other`` is that of one that does not."""
+    try:
+        gateway.ask("GET", "/healthz", timeout_s=ANSWERS_S)
+    except GatewayFailed as error:
+        raise GatewayFailed(f"worker 0: {error}. `--http-url {other}` asks another worker for what that one has") from error
 
 
 def ask_of_topic(broker: Broker, method: str, topic: str, rest: str, body: Any = None) -> Any:
@@ -34,7 +57,7 @@ def ask_of_topic(broker: Broker, method: str, topic: str, rest: str, body: Any =
 
     Raises: as ``gateway_of`` and ``HttpGateway.ask``.
     """
-    gateway, moves = gateway_of(broker), 0
+    gateway, moves = gateway_of(broker, any_worker=True), 0
     while True:
         try:
             return gateway.ask(method, path_of("topics", topic) + rest, body)

@@ -1,13 +1,16 @@
 """Partitioned topics on the command line: one line for a topic, and its partitions one by one."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby, islice
 from random import randrange
 from typing import Any
 
 import toymq.sync
 from toymq.arguments import Seconds, route_bytes
+from toymq.arguments import topic as topic_name
 from toymq.message import Item
+from toymq.requests import partition_counts
 from toymq_py.errors import RequestError
 from toymq_py.group_key import GROUP
 from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, whole_name
@@ -57,15 +60,24 @@ class Dealer:
 def dealer(client: toymq.sync.Client, topic: str) -> Dealer | None:
     """For a partitioned topic; None for another one, and where the broker does not tell.
 
-    A token that may only publish sees no topic: DESCRIBE of it would be a refusal in the audit trail for each publish.
+    A token that may only publish sees no topic: DESCRIBE of it would be a refusal in the audit trail for each publish. Raises:
+    BadName.
     """
+    if PARTITION_MARK in topic_name(topic):
+        return None
+    counts = None
+    with suppress(RequestError):  # an older broker does not know it
+        counts = client._ask(partition_counts())  # of one process, whatever others are away
+    count = _described(client, topic) if counts is None else counts.get(topic)
+    return Dealer(topic, count) if count else None
+
+
+def _described(client: toymq.sync.Client, topic: str) -> int | None:
+    """The same of an older broker, which asks all workers or groups."""
     try:
-        if PARTITION_MARK in topic or not client.topics(f"{topic}{PARTITION_MARK}*"):
-            return None
-        count = client.describe(topic).get(PARTITIONS)
+        return client.describe(topic).get(PARTITIONS) if client.topics(f"{topic}{PARTITION_MARK}*") else None
     except RequestError:
         return None
-    return None if count is None else Dealer(topic, count)
 
 
 def parts_of(found: dict[str, Any]) -> list[dict[str, Any]]:

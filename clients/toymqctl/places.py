@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from toymq import sync
-from toymq.requests import cluster
-from toymq_py.errors import NoSuchTopic, PlacementUnknown, RequestError
+from toymq.requests import cluster, partial_stats
+from toymq_py.errors import BadArgument, NoSuchTopic, PlacementUnknown, RequestError
 from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, whole_name
 from toymq_py.placement import worker_of
 
@@ -16,6 +16,15 @@ def cluster_of(client: sync.Client) -> dict[str, Any]:
         return client._ask(cluster())
     except RequestError:
         return {}
+
+
+def figures_of_those_there(client: sync.Client) -> dict[str, Any]:
+    """STATS of the workers or groups that answer, ``away`` names the others. Raises: PlacementUnknown: an older broker has none
+    while one is away."""
+    try:
+        return client._ask(partial_stats())
+    except BadArgument:
+        return client.stats()
 
 
 def workers_of(cluster: Mapping[str, Any]) -> int:

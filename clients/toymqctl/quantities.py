@@ -22,6 +22,10 @@ COMPLETION_S = 0.5
 """Time that completion waits for the broker."""
 
 
+TIMES = "@-5m, @2026-11-30T00:50:00Z or @<unix-ms>"
+"""How a time is written in a position."""
+
+
 class Ids(click.ParamType[tuple[IdRange, ...]]):
     """``7``, ``3-9`` or ``3-9,12,20-31``."""
 
@@ -65,7 +69,10 @@ class PositionType(click.ParamType[Start]):
         try:
             return self._parse(_with_unix_ms(str(value)))
         except (BadArgument, ConfigError) as error:
-            self.fail(str(error), param, ctx)
+            said = str(error)
+            if said.startswith(("invalid position", "invalid time")):  # the wire knows fewer
+                said = f"invalid position {str(value)[:50]!a}: write earliest, latest, a message id or a time, {TIMES}"
+            self.fail(said, param, ctx)
 
 
 def _with_unix_ms(position: str) -> str:

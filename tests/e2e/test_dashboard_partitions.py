@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from tests.support.dashboard import Start, Visit, dead_letters, row, toast
+from tests.support.dashboard import Start, Visit, dead_letters, row, toast, told
 from tests.support.requirements import require
 
 pytestmark = [pytest.mark.browser, require("chromium", "playwright")]
@@ -75,3 +75,18 @@ def test_its_page_has_the_settings_and_leads_to_messages_and_letters(visit: Visi
     page.goto(f"{broker.http}#/topics/jobs.dlq")
     page.get_by_title("Dead letters of jobs#2.dlq").click()
     page.get_by_text("no such template").first.wait_for()
+
+
+def test_what_is_deleted_beside_what_is_known_is_said(visit: Visit, start: Start) -> None:
+    """The dialog counted the messages of the workers that answered, and said that all partitions go with them."""
+    broker = start()
+    httpx.put(f"{broker.http}v1/topics/jobs", json={"partitions": 3}).raise_for_status()
+    httpx.post(f"{broker.http}v1/topics/jobs%230/messages", content=b"x").raise_for_status()
+    page = visit(broker.http)
+    told(page, **{"jobs#0": {"worker": 0}, "jobs#1": {"worker": 1, "as_of_ms": None}, "jobs#2": {"worker": 0}})
+    page.goto(f"{broker.http}#/topics/jobs")
+    page.reload()
+    page.get_by_text("3 partitions, 1 old or missing").wait_for()
+    page.get_by_role("button", name="Delete").click()
+    said = page.get_by_role("dialog").inner_text()
+    assert "All partitions go, with 1 message and those of a partition that does not answer, their dead letters" in said

@@ -108,15 +108,18 @@ def test_a_low_disk_and_a_failed_topic(broker: BrokerProcess, visit: Visit) -> N
 def test_a_worker_that_does_not_answer(broker: BrokerProcess, visit: Visit) -> None:
     page = visit(broker.http)
     now_ms = httpx.get(f"{broker.http}v1/stats").json()["time_ms"]
-    away = {"place": "worker 1", "why": "does not answer (Connection refused)", "as_of_ms": now_ms}
+    away = {"place": "worker 1", "why": "does not answer (Connection refused)", "as_of_ms": now_ms, "pid": 77}
     told(page, said={"here": "worker 0", "away": [away]}, jobs={"worker": 1, "as_of_ms": now_ms}, mails={"worker": 0})
     page.reload()
-    said = "no answer worker 1 does not answer (Connection refused). Until it answers, its topics"
-    assert line(page, "no answer").inner_text().replace("\n", " ").startswith(said)
+    told_so = line(page, "no answer").inner_text().replace("\n", " ")
+    assert told_so.startswith("no answer worker 1 does not answer (Connection refused). If process 77 stands still")
+    assert "kill -9 77 on the broker's machine ends it: what had OK is kept, and it is started again. Until it" in told_so
     line(page, "no answer").get_by_role("link").click()
     page.get_by_role("columnheader", name="Worker").wait_for()
     assert "jobs" in page.locator(".topicname").all_inner_texts()
-    page.get_by_text("of them old or missing").wait_for()
+    page.get_by_text("of them old or missing, without worker 1").wait_for()
+    page.goto(f"{broker.http}#/consumers")
+    page.get_by_text("of them old, without worker 1").wait_for()
     page.goto(f"{broker.http}#/topics/jobs")
     page.get_by_text("Worker 1, which has this topic, does not answer: this is how it was at 20").wait_for()
     assert page.get_by_role("button", name="Publish").is_enabled(), "another worker passes it on"

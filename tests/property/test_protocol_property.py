@@ -85,8 +85,8 @@ any_command: st.SearchStrategy[Command] = st.one_of(
     publishes(),
     st.sampled_from(
         [
-            commands.Pause(), commands.Resume(), commands.Stats(), commands.Cluster(), commands.Ping(), commands.Quit(),
-            commands.Topics(),
+            commands.Pause(), commands.Resume(), commands.Stats(), commands.Stats(partial=True), commands.Cluster(),
+            commands.Ping(), commands.Quit(), commands.Topics(),
         ]
     ),
     st.builds(commands.Hello, st.integers(0, 2**31 - 1), st.none() | tokens, st.none() | tokens),

@@ -21,7 +21,9 @@ def tool(url: str | None) -> None:
 @tool.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh"]))
 @click.option("--count", type=int)
-def forget(shell: str, count: int | None) -> None:
+@click.option("--most", type=click.IntRange(1, 64))
+@click.option("--least", type=click.IntRange(0))
+def forget(shell: str, count: int | None, most: int | None, least: int | None) -> None:
     pass
 
 
@@ -67,6 +69,10 @@ def sub() -> None:
         (["forget"], "Missing argument '{bash|zsh}'. Choose from: bash, zsh (see `tool forget --help`)"),
         (["forget", "bash", "--count", "x"], "Invalid value for '--count': 'x' is not a valid integer (see `tool forget -"
          "-help`)"),
+        (["forget", "bash", "--most", "x"], "Invalid value for '--most': 'x' is not a whole number from 1 to 64 (see `tool "
+         "forget --help`)"),
+        (["forget", "bash", "--least", "x"], "Invalid value for '--least': 'x' is not a whole number from 0 (see `tool forget "
+         "--help`)"),
         (["get", "x"], "No such command 'get' (see `tool --help`)"),  # `forget` would delete
         (["verfy"], "No such command 'verfy': did you mean `tool verify`? (see `tool --help`)"),
         (["subscribe"], "No such command 'subscribe': did you mean `tool sub`? (see `tool --help`)"),

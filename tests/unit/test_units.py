@@ -7,6 +7,7 @@ from toymq_py.errors import BadArgument, ConfigError
 from toymq_py.partitions import parse_partitions
 from toymq_py.units import (
     DURATION_MS_MAX,
+    agreeing,
     check_number,
     counted,
     format_duration,
@@ -25,6 +26,8 @@ from toymq_py.units import (
     ("text", "ms"),
     [("0", 0), ("5", 5), ("250ms", 250), ("30s", 30_000), ("5 m", 300_000), ("24h", 86_400_000), ("7d", 604_800_000)],
 )
+
+
 def test_a_duration_has_a_unit_or_is_milliseconds(text: str, ms: int) -> None:
     assert parse_duration_ms(text) == ms
 
@@ -115,3 +118,7 @@ def test_what_is_said_of_one_is_in_the_singular() -> None:
     assert [counted(count, "record") for count in (0, 1, 2)] == ["0 records", "1 record", "2 records"]
     assert counted(1, "record", "are lost, were there") == "1 record is lost, was there"
     assert counted(2, "record", "are lost, were there") == "2 records are lost, were there"
+
+
+def test_a_predicate_agrees_with_how_many_it_is_said_of() -> None:
+    assert [agreeing("run", count) for count in (1, 2)] == ["runs", "run"], "`b1, b2 of group b runs`"

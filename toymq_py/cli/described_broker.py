@@ -4,13 +4,14 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
 from toymq import sync
-from toymq.http_gateway import GatewayFailed, HttpGateway, choose
+from toymq.http_gateway import GatewayFailed, HttpGateway, choose, told_by
+from toymq.requests import cluster
 from toymq.url import address_with_token
 from toymq_py.amqp.definitions import declare_defined, defined
 from toymq_py.amqp.vhosts import Vhosts
@@ -308,8 +309,17 @@ def open_described(
             yield RunningBroker(client, named, named=True)
             return
         try:
-            found = choose(client.stats().get("gateways"), address, NEEDS_IT)
+            found = choose(_gateways(client), address, NEEDS_IT)
         except ConfigError as error:
             yield RunningBroker(client, None, left_out=str(error))
             return
         yield RunningBroker(client, GatewayClient(found, address.token))
+
+
+def _gateways(client: sync.Client) -> Sequence[str] | None:
+    """Of the process that answers, or of worker 0: see ``told_by``."""
+    told: dict[str, Any] = {}
+    with suppress(RequestError):  # an older broker does not know it
+        told = client._ask(cluster())
+    gateways: Sequence[str] | None = told_by(told)
+    return client.stats().get("gateways") if gateways is None else gateways

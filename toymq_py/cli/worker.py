@@ -32,7 +32,7 @@ FAILED = 1
 """Exit code: the broker or the topic went away for good, or something that a job runs had to be left."""
 
 
-@click.command(no_args_is_help=True)
+@click.command()
 @click.argument("target", metavar="MODULE:APP")
 @click.option("--concurrency", type=click.IntRange(1, 10_000), help="Most jobs at once of each worker. Default: what it says.")
 @click.option("--processes", type=click.IntRange(1, 512), default=1, show_default=True, help="Processes that share the jobs.")

@@ -273,11 +273,18 @@ class _HttpAnswer(_Answering):
             return "200 OK", {"content-type": content_type}, body
         leader = self.view.leader_http(self._scheme)
         status = "307 Temporary Redirect" if asks and leader is not None else "503 Service Unavailable"
-        status, headers, body = _problem(status, NotLeader(self.view.leader() or "-"))
+        status, headers, body = _problem(status, NotLeader(self._who_leads(leader)))
         headers["retry-after"] = "1"
         if leader is not None and target.startswith("/") and target.isprintable() and target.isascii():
             headers["location"] = leader + target
         return status, headers, body
+
+    def _who_leads(self, gateway: str | None) -> str:
+        """``gateway``: the URL of the leader's."""
+        if (leader := self.view.leader()) is None:
+            return "this node follows, and no node leads yet: try again"
+        where = f"ask its gateway, {gateway}" if gateway is not None else "it has no gateway that is known here"
+        return f"this node follows: {leader} leads; {where}"
 
 
 def _problem(status: str, error: RequestError) -> tuple[str, dict[str, str], bytes]:

@@ -5,7 +5,7 @@ named, and its counters stand still, so that no rate jumps when it goes or comes
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,11 +77,15 @@ class Elsewhere:
         return place in self._silent and (heard is None or self._loop.time() - heard.at_s >= OLD_S)
 
     def away(self) -> list[dict[str, Any]]:
-        """The places whose figures are old, or missing: ``as_of_ms`` is None."""
-        return [
-            {"place": named(place), "why": why, "as_of_ms": self._heard[place].at_ms if place in self._heard else None}
-            for place, why in sorted(self._silent.items()) if self._is_away(place)
-        ]  # fmt: skip
+        """The places whose figures are old, or missing: ``as_of_ms`` is None. Of a worker with its process, if it has one."""
+        found: list[dict[str, Any]] = []
+        for place, why in sorted(self._silent.items()):
+            if self._is_away(place):
+                as_of_ms = self._heard[place].at_ms if place in self._heard else None
+                found.append({"place": named(place), "why": why, "as_of_ms": as_of_ms})
+                if (pid := self._broker.placement.pid_of(place)) is not None:
+                    found[-1]["pid"] = pid
+        return found
 
     def stats(self) -> list[dict[str, Any]]:
         """Figures of each place; of one that did not answer its counters alone."""
@@ -104,11 +108,21 @@ class Elsewhere:
                 yield {**topic, **old, "heard_ms": heard.at_ms, "consumers": [dict(each) for each in topic["consumers"]]}
 
     def _unheard(self) -> Iterator[dict[str, Any]]:
-        """Topics of groups that are away, which they did not speak of: etcd has their names, and CLUSTER in their order."""
+        """Topics that are away, of which nothing was heard: those of groups, whose names etcd has, and the partitions of
+        workers, which all of them know."""
         away = {place for place in self._silent if self._is_away(place)}
-        records = self._broker.placement.described(lambda topic: True).get("topics", {}) if away else {}
+        records = self._records() if away else {}
         known = {topic["topic"] for place in away if place in self._heard for topic in self._heard[place].topics}
         known |= {whole_name(name) for name in records if PARTITION_MARK in name}
         for name, place in records.items():
             if place in away and name not in known:
                 yield {"topic": name, "as_of_ms": None, "heard_ms": 0, "consumers": []}
+
+    def _records(self) -> Mapping[str, Place]:
+        """Names of topics, in their order, and the place of each, as far as that is known without asking there."""
+        placement = self._broker.placement
+        if isinstance(placement.here, str):
+            topics: Mapping[str, Place] = placement.described(lambda topic: True).get("topics", {})
+            return topics
+        wholes = self._broker.partitioned.by_name.values()
+        return {name: placement.place_of(name) for name in sorted(name for whole in wholes for name in whole.names)}

@@ -60,8 +60,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "GET", "/v1/events", "events",
         "The broker once a second: an event `snapshot` with `now_ms`, `stats` and all `topics`, then `change` with the "
         "`topics` that differ and the names of those that are `gone`. A consumer has `oldest_unacked_at_ms` here, not an age. "
-        "A topic names its `group` or `worker` where there are several. Those that do not answer are in `away`: their topics "
-        "have `as_of_ms`, since when nothing was heard of them; null, and no figures, where nothing was.",
+        "A topic names its `group` or `worker` where there are several. Those that do not answer are in `away`, a worker with "
+        "its `pid`: their topics have `as_of_ms`, since when nothing was heard of them; null, and no figures, for nothing.",
         events, "see", answers={200: Answer("Until the broker shuts down.", {"type": "string"}, EVENT_STREAM)}, safe=True,
     ),
 )  # fmt: skip

@@ -251,7 +251,9 @@ class Describe:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Ask for the broker's statistics."""
+    """Ask for the broker's statistics. ``partial``: also while a worker, or a group, does not answer."""
+
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,7 @@ VERBS: dict[str, _Verb] = {
     "REDRIVE": _verb(1, "ids max", _redrive),
     "TOPICS": _verb(0, "", lambda a, o: commands.Topics(check_topic_or_pattern(a[0]) if a else None), optional=1),
     "DESCRIBE": _verb(1, "", lambda a, o: commands.Describe(topic_name(a[0]))),
-    "STATS": _verb(0, "", lambda a, o: commands.Stats()),
+    "STATS": _verb(0, "partial", lambda a, o: commands.Stats(_flag(o, "partial"))),
     "CLUSTER": _verb(0, "moved", lambda a, o: commands.Cluster(_flag(o, "moved"))),
     "PING": _verb(0, "", lambda a, o: commands.Ping()),
     "QUIT": _verb(0, "", lambda a, o: commands.Quit()),
@@ -348,7 +348,9 @@ def _encode(command: Command) -> bytes:
             return _line("DESCRIBE", topic)
         case commands.Cluster(moved):
             return _line("CLUSTER", moved=1 if moved else None)
-        case commands.Pause() | commands.Resume() | commands.Stats() | commands.Ping() | commands.Quit():
+        case commands.Stats(is_partial):
+            return _line("STATS", partial=1 if is_partial else None)
+        case commands.Pause() | commands.Resume() | commands.Ping() | commands.Quit():
             return _line(type(command).__name__.upper())
         case commands.Rejected() | commands.SettlementRun():
             raise TypeError(f"{type(command).__name__} is an event of the server, not a command")

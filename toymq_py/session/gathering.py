@@ -1,7 +1,7 @@
 """One reply made of those of all workers: lists of topics, figures, and subscriptions to patterns. ADR 0157. Pure."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from toymq_py.merging import merged_stats, merged_topics
@@ -83,13 +83,14 @@ class Gathering:
         """The reply to TOPICS; None: call it again, as of a ``Listing``."""
         return self._listed(lambda: (b"[", merged_topics(self._documents()), b"]"))
 
-    def stats(self) -> bytes | None:
-        """The reply to STATS; None: call it again."""
+    def stats(self, away: Sequence[dict[str, Any]] | None = None) -> bytes | None:
+        """The reply to STATS; None: call it again. ``away``: what did not answer, for a client that asks for the others."""
 
         def begin() -> Listed:
             found = self._documents()
             lists = [one.pop("topics", []) for one in found]
-            return listed_behind(merged_stats(found), merged_topics(lists))
+            figures = merged_stats(found) if away is None else {**merged_stats(found), "away": away}
+            return listed_behind(figures, merged_topics(lists))
 
         return self._listed(begin)
 

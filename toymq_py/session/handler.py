@@ -36,6 +36,7 @@ from toymq_py.protocol.frames import PROTOCOL_VERSION
 from toymq_py.records import IdRange
 from toymq_py.routes import Router
 from toymq_py.session.changes import Changes
+from toymq_py.session.cluster_reply import cluster_reply
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.fetches import Fetches, living
 from toymq_py.session.gate import ADMINISTRATIVE, TAKEN_AT_SHUTDOWN, Gate
@@ -248,7 +249,7 @@ class Handler:
             case commands.Stats():
                 self._replies.listed(self._stats)
             case commands.Cluster():
-                self._replies.add(json_reply(self._broker.placement.described(None if command.moved else self._sees)))
+                self._replies.add(cluster_reply(self._broker, self._sees, moved=command.moved))
             case commands.Hello():
                 self._hello(command)
             case commands.Quit():

@@ -45,6 +45,7 @@ from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.gate import Gate
 from toymq_py.session.gathering import NO_TOPIC, NOT_HERE, WHOLE, Gathering, Merge, told
 from toymq_py.session.lost_session import LostSession
+from toymq_py.session.partial_stats import PartialStats
 from toymq_py.session.passed_on import Expected, WorkerLink, admitted, is_fatal
 from toymq_py.session.pattern_pull import PatternPull
 from toymq_py.session.place_links import PlaceLinks
@@ -66,8 +67,8 @@ TOPICS_CACHED_MAX = 4096
 class Passing:
     """Of one session. Belongs to the loop."""
 
-    __slots__ = ("_deliveries", "_follows", "_gate", "_looked_up", "_loop", "_moved", "_partitioned", "_placement", "_places",
-                 "_pulls", "_replies", "_turn", "links")  # fmt: skip
+    __slots__ = ("_deliveries", "_follows", "_gate", "_looked_up", "_looks", "_loop", "_moved", "_partitioned", "_placement",
+                 "_places", "_pulls", "_replies", "_turn", "links")  # fmt: skip
 
     def __init__(
         self, placement: Placement, partitioned: PartitionedTopics, replies: Replies, deliveries: Deliveries,
@@ -94,6 +95,7 @@ class Passing:
         self._places: dict[str, Place] = {}
         self._looked_up: Container[str] | None = None
         self._pulls: deque[PatternPull] = deque()
+        self._looks: set[PartialStats] = set()
         self._turn = placement.worker - 1
 
     # -- commands
@@ -154,6 +156,9 @@ class Passing:
         """A command without a topic."""
         if isinstance(command, Topics) and command.pattern is not None and self._partitioned.has_none(command.pattern):
             return False  # nothing is waited for
+        if isinstance(command, Stats) and command.partial:
+            self._look_around()
+            return True
         if isinstance(command, Topics | Stats):
             self._ask_all(command, Gathering.topics if isinstance(command, Topics) else Gathering.stats)
             return True
@@ -358,6 +363,22 @@ class Passing:
         first = None if self._placement.passes_on else self._placement.here
         return Gathering(count, first, partial(self._replies.grew, held))
 
+    def _look_around(self) -> None:
+        """STATS of the places that answer."""
+        held = self._replies.hold(PendingReply(MADE_COST_BYTES))
+        places = self._placement.places()
+
+        def done() -> None:
+            self._looks.discard(look)
+            self._replies.fill(held, look.make)
+
+        look = PartialStats(
+            places, self._gathering(len(places), held), self.links.connected, self._placement.problem_of, self._loop.call_later,
+            done, partial(self._replies.charge, held),
+        )  # fmt: skip
+        self._looks.add(look)
+        look.begin()
+
     # -- subscriptions that are everywhere
 
     def _subscribe_everywhere(self, command: Subscribe) -> None:
@@ -459,4 +480,6 @@ class Passing:
         """The session has ended."""
         for pull in self._pulls:
             pull.close()
+        for look in self._looks:
+            look.close()
         self.links.close()

@@ -81,8 +81,9 @@ class Figures:
         return max(now - before, 0) / self._elapsed_s
 
     def total_rate(self, name: str) -> float | None:
-        """Rate per second of a total in STATS."""
-        return self._rate(self.stats[name], self._before[name] if self._before is not None else None)
+        """Rate per second of a total in STATS; None where it is of other workers or groups than before."""
+        before = self._before
+        return self._rate(self.stats[name], before[name] if before is not None and _away(before) == self.away else None)
 
     def _published_s(self, topic: Stats) -> float | None:
         before = self._topics_before.get(topic["topic"])
@@ -184,9 +185,18 @@ class Figures:
         ]
 
     @property
+    def away(self) -> list[str]:
+        """The workers or groups that these figures are without."""
+        return _away(self.stats)
+
+    @property
     def time(self) -> str:
         """Time of these figures by the broker's wall clock."""
         return datetime.fromtimestamp(self.stats["time_ms"] / 1000, UTC).strftime("%H:%M:%SZ")
+
+
+def _away(stats: Stats) -> list[str]:
+    return [one["place"] for one in stats.get("away", ())]
 
 
 def letter_lines(letters: Iterable[Row]) -> list[Line]:

@@ -6,7 +6,8 @@ from typing import Any
 
 import toymq
 from toymq import Connected, Disconnected
-from toymq_py.errors import OutOfRange
+from toymq.requests import partial_stats
+from toymq_py.errors import BadArgument, OutOfRange
 from toymq_py.storage.record import iter_frames
 from toymqctl.broker import Broker
 from toymqctl.lines import Row
@@ -31,7 +32,8 @@ class Feed(ABC):
 
     @abstractmethod
     async def stats(self) -> dict[str, Any]:
-        """STATS of the broker, in the shape of protocol.md, "JSON shapes"."""
+        """STATS of the broker, in the shape of protocol.md, "JSON shapes"; ``away``: of which workers or groups it is without.
+        """
 
     @abstractmethod
     async def newest(self, topic: str, count: int) -> list[Row]:
@@ -44,6 +46,8 @@ class BrokerFeed(Feed):
     def __init__(self, broker: Broker) -> None:
         self._address = str(broker.address)
         self._trouble: str | None = None
+        self._knows_partial = True
+        """An older broker does not, and has no figures while a worker or group is away."""
         self._client = broker.client(timeout_s=TIMEOUT_S, on_event=self._on_event)
 
     async def __aenter__(self) -> "BrokerFeed":
@@ -71,6 +75,11 @@ class BrokerFeed(Feed):
         return self._trouble
 
     async def stats(self) -> dict[str, Any]:
+        if self._knows_partial:
+            try:
+                return await self._client._ask(partial_stats())
+            except BadArgument:
+                self._knows_partial = False
         return await self._client.stats()
 
     async def newest(self, topic: str, count: int) -> list[Row]:

@@ -237,13 +237,16 @@ class Top(App[None]):
             alone = figures is not None and is_there and not figures.consumers(self._topic)
             parts.append(Text("dead letters" if self._in_letters else "no consumers" if alone else "consumers"))
             if figures is not None and not is_there:
-                parts.append(Text("this topic was deleted", "bold red"))
+                why = "this topic is away, or was deleted" if figures.away else "this topic was deleted"
+                parts.append(Text(why, "bold red"))
         if self._wanted:
             parts.append(Text(f"/{self._wanted}"))
         if found is not None and found > LINES_MAX:
             parts.append(Text(f"the first {LINES_MAX} of {found}"))
         if self._figures is not None:
             parts.append(Text(self._figures.time))
+        if self._figures is not None and (away := self._figures.away):
+            parts.append(Text(f"without {', '.join(away)}: `toymqctl doctor` says what to do", "bold red"))
         if self._held:
             parts.append(Text("PAUSED", "bold yellow"))
         if self._feed.trouble is not None:

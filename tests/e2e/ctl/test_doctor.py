@@ -1,11 +1,14 @@
 """`toymqctl doctor`."""
 
+import os
+import signal
 from pathlib import Path
 
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.ctl import Ctl, ok, values
+from tests.support.worker_processes import publish, serving, topic_of
 from toymqctl.cli import main as toymqctl
 
 
@@ -41,3 +44,47 @@ def test_doctor_of_nobody() -> None:
     result = CliRunner().invoke(toymqctl, ["--url", "127.0.0.1:1", "doctor"])
     assert result.exit_code == 1
     assert result.stdout.startswith("FAIL  reachable: no broker at 127.0.0.1:1: start one with `make run` or `toymq serve`")
+
+
+def test_a_worker_that_stands_still_is_named_and_the_others_are_checked(tmp_path: Path) -> None:
+    """`ok topics: 0` and `ok dead letters: none` were said of what nobody had looked at, and the commands that ask one worker
+    over HTTP failed."""
+    with serving(tmp_path / "data", 2, "--http", "127.0.0.1:0") as workers:
+        workers.ready(2)
+        hurt = topic_of(0, 2)
+        with workers.wire(0) as wire:
+            assert publish(wire, hurt, "x") == b"OK 0"
+            assert wire.ask(f"PULL {hurt} c 1\n".encode()).startswith(b"MSG")
+            assert wire.line() == b"x"
+            assert wire.line() == b"OK 1"
+            assert wire.ask(f"NACK {hurt} c 0 dead=1\n".encode()) == b"OK 1"
+            while b'"letters": 1' not in (wire.ask(b"TOPICS\n"), wire.line())[1]:  # it is written behind the OK
+                pass
+
+        def ctl(port: int, *arguments: str) -> Result:
+            return CliRunner().invoke(toymqctl, ["--url", f"127.0.0.1:{port}", *arguments])
+
+        os.kill(workers.pids[1], signal.SIGSTOP)
+        try:
+            result = ctl(workers.ports[0], "doctor")
+            assert result.exit_code == 1
+            assert "FAIL  worker 1: does not answer within 2 s" in result.stdout
+            assert f"`kill -9 {workers.pids[1]}` on the broker's machine ends it" in result.stdout
+            assert f"warn  dead letters: 1 of {hurt} (without worker 1)" in result.stdout
+            assert "all of them answer" not in result.stdout
+            shown = ctl(workers.ports[0], "connections")
+            assert (shown.exit_code, "worker 0 of 2 alone" in shown.stderr) == (0, True)
+            assert "dead letter" in ok(ctl(workers.ports[0], "inspect", hurt, "0"))
+            assert "no alerts" in ok(ctl(workers.ports[0], "alerts"))
+            os.kill(workers.pids[1], signal.SIGCONT)
+            with workers.wire(1) as wire:
+                assert wire.ask(b"PING\n") == b"PONG"
+            os.kill(workers.pids[0], signal.SIGSTOP)
+            result = ctl(workers.ports[1], "connections")
+            assert result.exit_code
+            assert "worker 0: cannot ask http://127.0.0.1:" in result.output
+            assert "`--http-url http://127.0.0.1:" in result.output
+        finally:
+            for pid in workers.pids.values():
+                os.kill(pid, signal.SIGCONT)
+        assert workers.stop() == 0

@@ -32,4 +32,5 @@ def test_a_time_in_seconds_is_refused(ctl: Ctl) -> None:
     refused(ctl("sub", "timed", "--start", "@1795410933", "--timeout", "10ms"), 2, text)
     assert values(ctl("consumers", "timed", "--json")) == []
     assert ok(ctl("seek", "timed", "one", "@978307200000", "--create")) == "one goes on at 0\n"
-    refused(ctl("seek", "timed", "one", "soon"), 2, "invalid position 'soon': write earliest, latest, a message id or @<")
+    wrong = "invalid position 'soon': write earliest, latest, a message id or a time, @-5m"
+    refused(ctl("seek", "timed", "one", "soon"), 2, wrong)

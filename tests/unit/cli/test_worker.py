@@ -57,6 +57,13 @@ def test_a_target_without_an_app_is_told_in_a_line(
     assert ("see above" in text) == (said != "")
 
 
+def test_without_an_application_one_line_says_what_is_missing() -> None:
+    """It was the whole help, without a word of what was wrong."""
+    result = CliRunner().invoke(main, ["worker"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "toymq: Missing argument 'MODULE:APP' (see `toymq worker --help`)\n"
+
+
 def test_a_file_in_place_of_a_module_is_told() -> None:
     with pytest.raises(ConfigError, match=r"; write shop_no:app$"):
         load("shop_no.py:app")

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from toymq.http_gateway import GatewayFailed, HttpGateway, choose, named_in
+from toymq.http_gateway import GatewayFailed, HttpGateway, choose, named_in, told_by
 from toymq.url import parse_url
 from toymq_py.errors import ConfigError, Forbidden, Moved, RequestError
 
@@ -114,3 +114,14 @@ def test_a_moved_names_the_gateway_to_ask() -> None:
     assert named_in(Moved("h:1 https://h:4/ (group b) has the topic t"), "http://here:1") == "https://h:4/"
     assert named_in(Moved("h:1 http://h:3/ (group b) has the topic t"), "https://here:1") is None, "the token is a secret"
     assert named_in(Moved("h:1 (worker 1) has the topic t"), "http://here:1") is None
+
+
+def test_one_process_tells_the_gateways_of_all_workers_and_its_own() -> None:
+    """STATS told them, which needs each worker and group: `toymqctl connections` failed while one was away."""
+    workers = {"worker": 1, "workers": [["h:1", "toymqs://h:3", "http://h:5", "https://h:7"], ["h:2", "http://h:6"]]}
+    assert told_by(workers) == ["https://h:7", "http://h:5"], "those of worker 0, those with TLS first"
+    assert told_by(workers, 1) == ["http://h:6"]
+    assert told_by({"worker": 0, "workers": [["h:1"]]}) == []
+    assert told_by({"worker": 0, "workers": [], "gateways": ["http://h:5"]}) == ["http://h:5"]
+    assert told_by({"group": "a", "groups": {}}) is None
+    assert told_by({}) is None, "an older broker"

@@ -235,6 +235,8 @@ async def test_get_is_redirected_and_all_else_refused() -> None:
         status, headers, body = await rig.get("/v1/topics?limit=3")
         assert (status, headers["location"]) == (307, "http://10.0.0.1:6780/v1/topics?limit=3")
         assert json.loads(body)["code"] == "NOT_LEADER"
+        sentence = "this node follows: 10.0.0.1:6789 leads; ask its gateway, http://10.0.0.1:6780"
+        assert json.loads(body)["detail"] == sentence, "it was an address alone"
         status, headers, _ = await rig.get("/v1/topics/t/messages", method="POST")
         assert (status, headers["retry-after"]) == (503, "1")
         assert headers["location"] == "http://10.0.0.1:6780/v1/topics/t/messages"
@@ -242,7 +244,7 @@ async def test_get_is_redirected_and_all_else_refused() -> None:
         status, headers, body = await rig.get("/v1/topics")
         assert status == 503
         assert "location" not in headers
-        assert json.loads(body)["detail"] == "-"
+        assert json.loads(body)["detail"] == "this node follows, and no node leads yet: try again"
 
 
 async def test_health_says_what_the_node_does() -> None:

@@ -344,7 +344,7 @@ def test_a_copy_is_adopted_when_all_nodes_are_stopped() -> None:
         with pytest.raises(Refused, match="n1 leads: nothing has to be adopted"):
             await cluster_requests.adopt(world.ctl, FILE)
         await world.end("n1")
-        with pytest.raises(Refused, match="stop all nodes first, and wait until they are gone: n2 runs"):
+        with pytest.raises(Refused, match=r"stop all nodes first, and wait until they are gone: n2 runs$"):
             await cluster_requests.adopt(world.ctl, FILE)
         await world.end("n2")
         with pytest.raises(Refused, match="half copied"):

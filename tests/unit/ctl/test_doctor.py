@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from toymq_py.errors import PlacementUnknown
-from toymqctl.doctor import Finding, examine, examine_groups, examine_without_figures
+from toymqctl.absences import examine_groups
+from toymqctl.doctor import examine, examine_without_figures
+from toymqctl.findings import Finding
 
 GIB = 1 << 30
 
@@ -127,8 +129,9 @@ def test_workers_are_counted_and_the_one_that_is_asked_is_named() -> None:
     (finding,) = (one for one in examine(stats(), "toymq/1.0", "1.0", 2 << 20, 0.001, 0.0, cluster) if one.check == "workers")
     assert (finding.state, finding.found) == ("ok", "3, all of them answer, worker 2 this command; the figures are of all")
     error = PlacementUnknown("worker 1 does not answer")
-    findings = examine_without_figures([], "toymq/1.0", "1.0", 0.001, cluster, error)
+    findings = list(examine_without_figures(None, "toymq/1.0", "1.0", 0.001, cluster, error))
     (figures,) = (one for one in findings if one.check == "figures")
+    assert findings[-1] is figures, "no topic was looked at: `ok topics: 0, none degraded` was said of what nobody knows"
     assert "a worker that ended is started again" in figures.advice
 
 

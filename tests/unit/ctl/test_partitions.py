@@ -34,9 +34,16 @@ def test_names_of_ranges() -> None:
 class FakeClient:
     """Publishes; ``full`` refuses its second message."""
 
-    def __init__(self, described: dict[str, Any] | None = None, full: str = "", *, away: bool = False) -> None:
+    def __init__(
+        self, described: dict[str, Any] | None = None, full: str = "", *, away: bool = False,
+        counts: dict[str, int] | None = None,
+    ) -> None:  # fmt: skip
         self.described, self.full, self.away = described, full, away
+        self.counts = counts
         self.published: dict[str, list[bytes]] = {}
+
+    def _ask(self, request: object) -> dict[str, int] | None:
+        return self.counts
 
     def topics(self, pattern: str) -> list[dict[str, Any]]:
         assert pattern == "t#*"
@@ -98,6 +105,15 @@ def test_only_a_topic_that_is_said_to_be_partitioned_is_dealt_to() -> None:
     found = dealer(as_client(FakeClient({"partitions": 1})), "t")
     assert found is not None
     assert found.choose(None, None, None) == "t#0"
+
+
+def test_how_many_partitions_there_are_is_known_while_a_group_is_away() -> None:
+    """`toymqctl pub` printed the id without its partition."""
+    away = FakeClient({"partitions": 4}, away=True, counts={"t": 4})
+    found = dealer(as_client(away), "t")
+    assert found is not None
+    assert {found.choose(None, None, None) for _ in range(4)} == {f"t#{number}" for number in range(4)}
+    assert dealer(as_client(FakeClient({"partitions": 4}, counts={})), "t") is None, "the token may not see it"
 
 
 @pytest.mark.parametrize("route", ["Ann Lee", "J\u00fcrgen", "", "caf\udce9", "x" * 513])

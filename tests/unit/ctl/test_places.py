@@ -5,9 +5,9 @@ from typing import Any, cast
 import pytest
 
 from toymq import sync
-from toymq_py.errors import NoSuchTopic, PlacementUnknown
+from toymq_py.errors import BadArgument, NoSuchTopic, PlacementUnknown
 from toymq_py.placement import worker_of
-from toymqctl.places import groups_by_topic, place_of, places_by_topic, reachable_topics
+from toymqctl.places import figures_of_those_there, groups_by_topic, place_of, places_by_topic, reachable_topics
 
 CLUSTER = {
     "group": "a",
@@ -58,3 +58,14 @@ def test_the_topics_of_groups_that_have_a_leader_are_described() -> None:
     found = reachable_topics(cast(sync.Client, Client()), CLUSTER)
     assert [one["topic"] for one in found] == ["plain"]
     assert asked == ["plain", "plain.dlq", "parts#0"], "not the whole, which needs all groups"
+
+
+def test_an_older_broker_is_asked_for_the_figures_of_all() -> None:
+    class Client:
+        def _ask(self, request: Any) -> Any:
+            raise BadArgument("unknown option partial")
+
+        def stats(self) -> dict[str, Any]:
+            return {"topics": []}
+
+    assert figures_of_those_there(cast(sync.Client, Client())) == {"topics": []}

@@ -35,6 +35,9 @@ def test_a_position_may_be_a_time_of_the_calendar_or_a_while_ago() -> None:
     ago = POSITION.convert("@-5m", None, None)
     assert ago.kind == "time"
     assert before_ms - 1 <= ago.value + 300_000 <= datetime.now(UTC).timestamp() * 1000
+    for word in ("yesterday", "@soon", "2026-11-30"):
+        with pytest.raises(click.BadParameter, match="earliest, latest, a message id or a time, @-5m, @2026-11-30T00:50:00Z"):
+            POSITION.convert(word, None, None)
     for wrong in ("@soon", "@-soon", "@2000-01-01", "@"):
         with pytest.raises(click.BadParameter):
             POSITION.convert(wrong, None, None)

@@ -32,3 +32,14 @@ def test_what_a_client_read_is_shown_with_units() -> None:
     found = in_wire_units({"visibility": 90, "retain_max_bytes": 1 << 26, "when_full": "reject"})
     assert found == {"visibility": 90_000, "retain_max_bytes": 1 << 26, "when_full": "reject"}
     assert format_settings(found) == ["visibility=90s", "retain_max_bytes=64MiB", "when_full=reject"]
+
+
+def test_a_time_of_nothing_is_refused_with_the_units_that_a_time_needs_here() -> None:
+    """The broker's "a whole number of milliseconds" was said, and then "visibility needs a unit" of one."""
+    with pytest.raises(click.UsageError, match="visibility is a time from 1ms to ten years, not '0s': write 30s or 2m"):
+        parse_settings(["visibility=0s"])
+    with pytest.raises(click.UsageError, match="ttl is a time from 1ms"):
+        parse_settings(["ttl=0"])
+    with pytest.raises(click.UsageError, match="visibility needs a unit: write 1000s or 1000ms"):
+        parse_settings(["visibility=1000"])
+    assert parse_settings(["retain_acked_for=0s"]) == {"retain_acked_for": "0s"}

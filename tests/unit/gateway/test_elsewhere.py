@@ -7,7 +7,8 @@ from typing import Any
 from tests.support.broker_rig import BrokerRig
 from toymq_py.errors import PlacementUnknown
 from toymq_py.gateway.elsewhere import OLD_S, Elsewhere
-from toymq_py.placement import Place, Placement
+from toymq_py.partitions import Partitioned
+from toymq_py.placement import Place, Placement, worker_of
 
 T0_MS = 1_000_000
 
@@ -114,3 +115,23 @@ async def test_without_other_places_nothing_is_elsewhere() -> None:
     asked.elsewhere.ask = None
     assert await asked.shown() == {}
     assert (asked.elsewhere.away(), asked.elsewhere.stats(), asked.asked) == ([], [], [])
+
+
+async def test_partitions_of_a_worker_that_nobody_has_heard_are_named_and_so_is_its_process() -> None:
+    """A topic with six partitions had four on a page that was opened while a worker stood still."""
+    asked = Asked()
+    whole = Partitioned("jobs", 6)
+    asked.broker.partitioned.by_name["jobs"] = whole
+    asked.broker.placement = Placement(0, ("h:1", "h:2"), pids=[70, 71])
+
+    async def hangs(place: Place) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        raise PlacementUnknown("worker 1 does not answer (in time): try again")
+
+    asked.elsewhere.ask = hangs
+    there = sorted(name for name in whole.names if worker_of(name, 2) == 1)
+    assert 0 < len(there) < 6
+    assert await asked.shown() == dict.fromkeys(there)
+    away = {"place": "worker 1", "why": "does not answer (in time)", "as_of_ms": None, "pid": 71}
+    assert asked.elsewhere.away() == [away]
+    asked.broker.placement = Placement(0, ("h:1", "h:2"), pids=[70, 0])
+    assert "pid" not in asked.elsewhere.away()[0], "it is being started"

@@ -64,6 +64,7 @@ LINES: dict[str, Command] = {
     "TOPICS orders.>": commands.Topics("orders.>"),
     "DESCRIBE o": commands.Describe("o"),
     "STATS": commands.Stats(),
+    "STATS partial=1": commands.Stats(partial=True),
     "CLUSTER": commands.Cluster(),
     "CLUSTER moved=1": commands.Cluster(moved=True),
     "PING": commands.Ping(),

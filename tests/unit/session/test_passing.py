@@ -13,6 +13,7 @@ from toymq_py.errors import Moved, NameBusy, PlacementUnknown
 from toymq_py.partitions import Partitioned, half_made
 from toymq_py.placement import worker_of
 from toymq_py.protocol import Held, Publish, Subscribe, Unsubscribe
+from toymq_py.session import partial_stats
 from toymq_py.session.gathering import WHOLE
 from toymq_py.session.passing import BY_PATTERN, STAGED
 from toymq_py.session.replies import PendingReply
@@ -357,3 +358,14 @@ async def test_what_is_for_all_partitions_is_asked_of_the_other_worker(rig: Rig,
         assert rig.take(TEXTS[Subscribe].format("jobs"))
     assert [type(command) for command in commands(TEXTS[kind].format("jobs"))] == [kind]
     assert rig.take(TEXTS[kind].format("jobs")) == (kind not in ONE_PARTITION | DIVIDED)
+
+
+async def test_figures_of_those_that_answer_do_not_wait_for_others(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`toymqctl doctor` and `top` had none for as long as one worker stood still."""
+    monkeypatch.setattr(partial_stats, "WITHIN_S", 0.2)
+    rig.greets = False  # neither place says a word
+    assert rig.take("STATS partial=1\n")
+    await rig.client_reads(
+        "ERR PLACEMENT_UNKNOWN worker 0 does not answer within 0.2 s; worker 1 does not answer within 0.2 s: try again\n"
+    )
+    assert rig.replies.held_bytes == 0

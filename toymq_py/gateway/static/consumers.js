@@ -99,6 +99,11 @@ export class ConsumersView {
   }
 
   update() {
-    if (this.store.stats) this.list.draw([...this.store.topics.values()].flatMap((topic) => consumersOf(topic)));
+    const { store } = this;
+    if (!store.stats) return;
+    const consumers = [...store.topics.values()].flatMap((topic) => consumersOf(topic));
+    const old = consumers.filter((consumer) => consumer.old).length;
+    this.list.note = [old && `${count(old)} of them old`, store.without].filter(Boolean).join(", ");
+    this.list.draw(consumers);
   }
 }

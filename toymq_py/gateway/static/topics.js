@@ -156,7 +156,8 @@ export class TopicsView {
     const topics = grouped(store.topics.values());
     const old = topics.filter((topic) => topic.old).length;
     const [kind] = topics.find((topic) => topic.place)?.place.split(" ") ?? [];
-    this.list.note = old ? `${count(old)} of them old or missing` : store.without;
+    const unlisted = !old || kind === "worker"; // the names of a group's topics are known, of a worker's those of partitions alone
+    this.list.note = [old && `${count(old)} of them old or missing`, unlisted && store.without].filter(Boolean).join(", ");
     this.list.table.classList.toggle("placed", kind !== undefined);
     if (kind) say(this.list.heads[1].firstChild, sentence(kind));
     this.list.draw(topics);

@@ -10,6 +10,13 @@ const LINES_MAX = 2;
 const page = (name, tab = "") => `#/topics/${encodeURIComponent(name)}${tab}`;
 const since = (ms, nowMs) => duration(Math.max(Math.floor((nowMs - ms) / 1000), 0));
 
+/** What makes a worker answer again; of a group its `why` says it, and of several each process is in the log. */
+function revived({ place = "", pid } = {}) {
+  if (!place.startsWith("worker ")) return place ? "" : "The broker's log says why. ";
+  if (!pid) return "It has ended, and is started again: the broker's log says why. ";
+  return `If process ${pid} stands still, which the broker's log says then, kill -9 ${pid} on the broker's machine ends it: what had OK is kept, and it is started again. `;
+}
+
 /** A kind: its word, its tone, what is said of one and of many, where they are, what to do. */
 const KINDS = {
   disk: {
@@ -19,7 +26,7 @@ const KINDS = {
   },
   away: {
     word: "no answer", tone: "bad", where: ({ place }) => ["#/filter/trouble", place], one: ({ why }) => `${why.replaceAll("`", "")}.`, many: (n, items) => `${items.map(({ place }) => place).join(", ")} do not answer.`,
-    all: "#/filter/trouble", todo: () => "Until it answers, its topics are shown with old figures or with none, and the rates of all are without it.",
+    all: "#/filter/trouble", todo: (item) => `${revived(item)}Until it answers, its topics are shown with old figures or with none, and the rates of all are without it.`,
   },
   failed: {
     word: "failed", tone: "bad", where: (topic) => [page(topic.name), topic.name], one: () => "refuses publishes: a write or sync went wrong.",

@@ -78,6 +78,13 @@ export class Whole {
     return `${plural(this.parts.length, "partition")}${old ? `, ${count(old)} old or missing` : ""}`;
   }
 
+  /** What is in it, for one who is about to remove it. */
+  get contents() {
+    const unknown = this.parts.filter((part) => part.missing).length;
+    const those = unknown === 1 ? "those of a partition that does not answer" : `those of ${plural(unknown, "partition")} that do not answer`;
+    return `${plural(this.described.messages, "message")}${unknown ? ` and ${those}` : ""}`;
+  }
+
   #consumers() {
     const found = new Map();
     for (const part of this.parts) {
@@ -216,10 +223,10 @@ export class WholeView {
   }
 
   #purge() {
-    const { messages } = new Whole(this.name, this.#parts()).described;
+    const { contents } = new Whole(this.name, this.#parts());
     return confirmByName({
       title: "Purge topic", name: this.name, label: "Purge",
-      lines: [`All ${plural(messages, "message")} of all partitions are dropped, for every consumer. Nothing brings them back.`],
+      lines: [`All partitions are emptied: ${contents} are dropped, for every consumer. Nothing brings them back.`],
       action: async () => {
         await api.purge(this.name);
         toast(`${this.name} is empty.`);
@@ -228,10 +235,10 @@ export class WholeView {
   }
 
   #remove() {
-    const { messages } = new Whole(this.name, this.#parts()).described;
+    const { contents } = new Whole(this.name, this.#parts());
     return confirmByName({
       title: "Delete topic", name: this.name, label: "Delete topic",
-      lines: [`All partitions go, with ${plural(messages, "message")}, their dead letters, consumers and settings. Nothing brings them back.`],
+      lines: [`All partitions go, with ${contents}, their dead letters, consumers and settings. Nothing brings them back.`],
       action: async () => {
         await api.remove(this.name);
         toast(`${this.name} is gone.`);

@@ -92,3 +92,12 @@ def test_lines_are_filtered_and_sorted() -> None:
     assert [line.key for line in arranged(lines, "", 7, reverse=True)] == ["A", "b", "c"]
     assert [line.key for line in arranged(lines, "a", 0, reverse=False)] == ["A", "c"], "the name, or the state"
     assert [line.key for line in arranged(lines, "DEGR", 0, reverse=False)] == ["c"]
+
+
+def test_totals_of_fewer_workers_are_not_compared_with_those_of_all() -> None:
+    """One that comes back brought all that it ever published in a second."""
+    away = {"away": [{"place": "worker 1", "why": "x"}]}
+    before, now = stats(uptime_s=9.0, publish_total=5), stats(uptime_s=10.0, publish_total=1_000_000)
+    assert Figures(now, before).total_rate("publish_total") == pytest.approx(999_995)
+    assert Figures(now, before | away).total_rate("publish_total") is None
+    assert Figures(now | away, before | away).total_rate("publish_total") is not None

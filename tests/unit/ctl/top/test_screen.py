@@ -219,3 +219,17 @@ async def test_names_are_no_markup() -> None:
         await pilot.app.workers.wait_for_complete()
         await pilot.pause()
         assert (rows(app)[0][4], rows(app)[0][7]) == ("[red]", "[/] [bold")
+
+
+async def test_what_the_figures_are_without_is_said_over_those_that_there_are() -> None:
+    """While one worker or group was away the screen was empty but for a line."""
+    feed = ToldFeed(BROKER, BROKER | {"topics": BROKER["topics"][:1], "away": [{"place": "worker 1", "why": "x"}]}, BROKER)
+    async with shown(feed) as (app, _):
+        assert "without" not in said(app, "#where")
+        await app.poll()
+        assert names(app) == ["audit"]
+        assert "without worker 1: `toymqctl doctor` says what to do" in said(app, "#where")
+        app._go("orders")
+        assert "this topic is away, or was deleted" in said(app, "#where")
+        await app.poll()
+        assert "without" not in said(app, "#where")

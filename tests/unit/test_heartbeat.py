@@ -1,0 +1,70 @@
+"""A worker that stands still is said once, and one that goes on again."""
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.worker_processes import serving
+from toymq_py import heartbeat
+from toymq_py.heartbeat import SILENT_LOOKS, Beats, keep_beating
+
+
+def test_one_that_stands_still_is_said_once_and_again_when_it_goes_on() -> None:
+    beats = Beats()
+    said = [beats.seen(count, 77) for count in (1, 3, *[3] * (SILENT_LOOKS + 3), 4, 6)]
+    assert [at for at, line in enumerate(said) if line] == [1 + SILENT_LOOKS, 1 + SILENT_LOOKS + 4]
+    still, again = filter(None, said)
+    assert still.startswith("has not answered for 10 s")
+    assert "`kill -9 77` ends it, and it starts again" in still
+    assert again == "answers again"
+
+
+def test_a_pause_of_the_whole_machine_is_one_look() -> None:
+    beats = Beats()
+    assert not any(beats.seen(count, 7) for count in (1, 3, 3, 5, 5, 7))
+
+
+def test_one_that_does_not_serve_yet_or_is_another_process_is_not_said() -> None:
+    beats = Beats()
+    assert not any(beats.seen(0, 7) for _ in range(3 * SILENT_LOOKS)), "it recovers, which may take minutes"
+    assert [bool(beats.seen(count, 7)) for count in [9] * (SILENT_LOOKS + 1)][-1]
+    assert not any(beats.seen(count, 8) for count in (0, 1, 3)), "the next process has nothing to say again"
+
+
+async def test_it_counts_as_long_as_the_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "BEAT_S", 0.001)
+    beats = [0, 0]
+    keep_beating(beats, 1)
+    assert beats == [0, 1]
+    loop, counted = asyncio.get_running_loop(), asyncio.Event()
+
+    def look() -> None:
+        counted.set() if beats[1] >= 3 else loop.call_later(0.001, look)
+
+    look()
+    async with asyncio.timeout(10):
+        await counted.wait()
+    assert not beats[0]
+
+
+def test_a_worker_that_stands_still_is_named_with_its_process_and_so_is_its_return(tmp_path: Path) -> None:
+    """Nothing said so, and no command had the number of the process."""
+    with serving(tmp_path / "data", 2) as workers:
+        workers.ready(2)
+        with workers.wire(0) as wire:
+            assert wire.ask(b"CLUSTER\n").startswith(b"JSON")
+            assert json.loads(wire.line())["pids"] == [workers.pids[0], workers.pids[1]]
+        os.kill(workers.pids[1], signal.SIGSTOP)
+        workers.hears(f"worker 1 (process {workers.pids[1]}) has not answered for 10 s")
+        with workers.wire(0) as wire:
+            wire.send(b"STATS partial=1\n")
+            assert wire.line().startswith(b"JSON")
+            told = json.loads(wire.line())
+            assert told["away"] == [{"place": "worker 1", "why": "does not answer within 2 s"}]
+        os.kill(workers.pids[1], signal.SIGCONT)
+        workers.hears(f"worker 1 (process {workers.pids[1]}) answers again")
+        assert workers.stop() == 0

@@ -1,0 +1,44 @@
+"""Whether a worker process of ``--workers`` runs: it counts each second in memory that it shares with its supervisor.
+
+One that stands still, stopped or by a disk that hangs, is no child that has ended: nothing else would say so. ADR 0273.
+"""
+
+import asyncio
+from collections.abc import MutableSequence
+
+BEAT_S = 1.0
+LOOK_AT_BEATS_S = 2.0
+SILENT_LOOKS = 5
+"""A worker that has not beaten for so many looks stands still. They are counted, and no time is measured: where the whole
+machine paused, there was one look."""
+
+
+def keep_beating(beats: "MutableSequence[int] | memoryview[int]", worker: int) -> None:
+    """Count in the place of a worker, now and each second, as long as the running event loop runs."""
+    beats[worker] += 1
+    asyncio.get_running_loop().call_later(BEAT_S, keep_beating, beats, worker)
+
+
+class Beats:
+    """Those of one worker, as its supervisor sees them."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._silent = 0
+        self._said = False
+
+    def seen(self, count: int, pid: int) -> str:
+        """A look at the counter, 0: it does not serve yet, and the process that counts. Returns: what is to be said of it, or
+        ""."""
+        if count != self._count or not count:
+            was_silent = self._said and count > self._count  # else it is another process
+            self._count, self._silent, self._said = count, 0, False
+            return "answers again" if was_silent else ""
+        self._silent += 1
+        if self._silent < SILENT_LOOKS or self._said:
+            return ""
+        self._said = True
+        return (
+            f"has not answered for {LOOK_AT_BEATS_S * SILENT_LOOKS:.0f} s: it is stopped, or waits for what hangs, as a disk; "
+            f"its topics wait. `kill -9 {pid}` ends it, and it starts again"
+        )

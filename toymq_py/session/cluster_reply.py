@@ -1,0 +1,15 @@
+"""The reply to ``CLUSTER``: what one process knows without asking another one. Contract: protocol.md, "CLUSTER"."""
+
+from collections.abc import Callable
+
+from toymq_py.broker import Broker
+from toymq_py.session.listing import json_reply
+
+
+def cluster_reply(broker: Broker, sees: Callable[[str], bool], *, moved: bool) -> bytes:
+    """``sees``: whether a client may see a topic; ``moved``: it follows, and asks for no list of them."""
+    wholes = sorted(broker.partitioned.by_name.items())
+    return json_reply({
+        **broker.placement.described(None if moved else sees), "gateways": broker.gateways,
+        "partitions": {name: whole.count for name, whole in wholes if sees(name)},
+    })  # fmt: skip
