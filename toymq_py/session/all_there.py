@@ -1,7 +1,7 @@
 """Whether all places are there that are to make the same change, asked before the first one makes it. ADR 0270.
 
 A change of a partitioned topic is made by each worker, or group. While one of them is away it would be done in part, and what
-PURGE has dropped nobody brings back. So each of the others has to take a connection first. It is one of its own: over that of
+PURGE has dropped is gone for good. So each of the others has to take a connection first. It is one of its own: over that of
 the session its answer would come behind those to commands that wait there, such as a PULL.
 """
 
