@@ -156,7 +156,7 @@ class Feed:
         self._arrived: deque[MessagePush] = deque()
         self._with_repeats: OrderedDict[Place, MessagePush] | None = None
         """In place of ``_arrived``, from the first message that is delivered again until all are handed out: a later delivery
-        replaces the earlier one, whose lease is over. Many applications never need it, and it costs more."""
+        replaces the earlier one, whose lease is over, in its own turn. Many applications never need it, and it costs more."""
         self._highest: dict[str, int] = {}
         """By topic, the highest id that arrived."""
         self.open: dict[Place, None] = {}
@@ -227,13 +227,14 @@ class Feed:
             self.careful = CAREFUL_MESSAGES
 
     def put_back(self, push: MessagePush) -> None:
-        """Hand out a delivery again, before all others: the application did not get it."""
+        """Hand out a delivery again, before all others: the application did not get it. A later one that waits stands for it."""
         if self.state is not FeedState.LIVE:
             return
         if self._with_repeats is not None:
             place = push.topic, push.msg_id
-            self._with_repeats.setdefault(place, push)
-            self._with_repeats.move_to_end(place, last=False)
+            if place not in self._with_repeats:
+                self._with_repeats[place] = push
+                self._with_repeats.move_to_end(place, last=False)
         else:
             self._arrived.appendleft(push)
         self.open.pop((push.topic, push.msg_id), None)
@@ -257,6 +258,10 @@ class Feed:
         """Topics and ids of ``arrived``."""
         repeats = self._with_repeats
         return [(push.topic, push.msg_id) for push in self._arrived.copy()] if repeats is None else list(repeats.copy())
+
+    def has_again(self, topic: str, msg_id: int) -> bool:
+        """Whether a later delivery of a message that was handed out waits: the lease of that one is over."""
+        return self._with_repeats is not None and (topic, msg_id) in self._with_repeats
 
     def is_stale(self, now: float) -> bool:
         """Whether what waits may have been given to another worker meanwhile."""
@@ -329,6 +334,7 @@ class Feed:
         if self._with_repeats is None:
             self._with_repeats = OrderedDict(((one.topic, one.msg_id), one) for one in self._arrived)
             self._arrived.clear()
+        self._with_repeats.pop(place, None)  # what comes again comes behind what was sent before it
         self._with_repeats[place] = push
 
     def lost(self) -> None:

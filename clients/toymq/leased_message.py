@@ -10,6 +10,7 @@ from toymq.delivery_window import Feed
 from toymq.message import Delivery
 from toymq.nack_reason import DeadOn, Reason, describe, is_dead
 from toymq.options import Options
+from toymq_py.errors import ConnectionLost, Moved
 from toymq_py.protocol import MessagePush
 
 
@@ -72,6 +73,14 @@ class LeasedMessage(Delivery, Generic[C]):
     def _touch(self, visibility: Seconds | None) -> requests.Request[int]:
         """A TOUCH of this message. Raises: TypeError, BadArgument."""
         return requests.touch(self.topic, self._feed.command.consumer, [(self.id, self.id)], visibility, lease=self.lease)
+
+    def _is_extended(self, request: requests.Request[int]) -> bool:
+        """What the answer to ``_touch`` says of this delivery: a later one to the same subscription may have been renewed, which
+        came before the answer."""
+        try:
+            return request.result() > 0 and not self._feed.has_again(self.topic, self.id)
+        except (ConnectionLost, Moved):
+            return False
 
     def _handling(self) -> AbstractContextManager[None]:
         """The span of a handler, if the client traces."""

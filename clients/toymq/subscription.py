@@ -105,7 +105,8 @@ class Message(LeasedMessage[Link]):
         Args:
             visibility: seconds of the new lease; None takes the subscription's.
 
-        Returns: False when the lease was over or its connection was lost: another worker may have the message.
+        Returns: False when the lease was over or its connection was lost: another worker may have the message, or this
+            subscription has it again.
 
         Raises: RequestError, RequestTimeout, BadArgument.
         """
@@ -114,10 +115,7 @@ class Message(LeasedMessage[Link]):
         if not self._in_reach:
             return False
         await self._link.ask(request.slot)
-        try:
-            return request.result() > 0
-        except (ConnectionLost, Moved):
-            return False
+        return self._is_extended(request)
 
     def process(self, *, retry_delay: Seconds | None = None, dead_on: DeadOn = ()) -> "_Processing":
         """``async with message.process():`` acks when the block ends, and nacks when it raises.

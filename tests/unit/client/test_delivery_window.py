@@ -75,6 +75,30 @@ def test_a_later_delivery_of_a_message_that_waits_replaces_the_earlier_one() -> 
     assert books.take() == push(3)
 
 
+def test_what_comes_again_takes_the_turn_that_the_broker_gave_it() -> None:
+    """In order behind what it follows (``mode="single"``): it stayed where its copy was, whose lease was over."""
+    books = feed()
+    for msg_id in range(8):
+        books.arrive(push(msg_id))
+    assert [books.take(), books.take()] == [push(0), push(1)], "0 is given back, and takes what follows along"
+    for msg_id in range(8):
+        books.arrive(push(msg_id))
+    assert ids_of(books) == list(range(8))
+
+
+def test_what_is_put_back_does_not_pass_what_comes_before_its_later_delivery() -> None:
+    books = feed()
+    for msg_id in (1, 2, 1):
+        books.arrive(push(msg_id))
+    taken = [books.take(), books.take()]
+    assert taken == [push(2), push(1)]
+    for msg_id in (0, 1):
+        books.arrive(push(msg_id))
+    books.put_back(push(1))
+    books.put_back(push(2))
+    assert ids_of(books) == [2, 0, 1]
+
+
 @pytest.mark.parametrize("when", ["it waits", "the ack is not sent", "the ack is not answered"])
 def test_a_message_that_was_acked_is_not_handed_out_again(when: str) -> None:
     """Its lease ended before the application came to it, and the broker's next delivery was read before the ack's answer."""

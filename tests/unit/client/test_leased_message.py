@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 import toymq
-from tests.support.conversing import GREETING, GREETING_LEASE, Conversing, message
+from tests.support.conversing import GREETING, GREETING_LEASE, Conversing, ids_of, message
 from toymq.delivery_window import Feed
 from toymq.leased_message import Connection, LeasedMessage, Processing
 from toymq_py.errors import BadArgument
@@ -43,6 +43,26 @@ def test_requests_name_the_lease_where_the_broker_takes_it(peer: Conversing, lea
     lease = leased._feed.lease
     assert leased._nack(None).slot.frame() == b"NACK t c 7 lease=%d\n" % lease
     assert leased._touch(30).slot.frame() == b"TOUCH t c 7 visibility=30000 lease=%d\n" % lease
+
+
+def test_a_copy_that_was_delivered_again_is_not_extended_although_its_subscription_has_the_lease(
+    peer: Conversing, leased: LeasedMessage[Connection]
+) -> None:
+    feed = leased._feed
+
+    def extended() -> bool:
+        request = leased._touch(None)
+        peer.conversation.send(request.slot)
+        assert peer.said() == ["TOUCH t c 7"]
+        peer.hear(b"OK 1\n")
+        return leased._is_extended(request)
+
+    assert extended()
+    peer.hear(message(6) + message(8))
+    assert extended(), "others came again"
+    peer.hear(message(7))
+    assert not extended()
+    assert ids_of(feed) == [6, 8, 7]
 
 
 def test_a_failed_handler_gives_back_with_its_reason_and_settles(peer: Conversing, leased: LeasedMessage[Connection]) -> None:
