@@ -254,6 +254,10 @@ class Feed:
         unsaid = [(acks.topic, msg_id) for acks in self._acks.copy().values() for msg_id in acks.ids.copy()]
         return [*self.open.copy(), *self.waiting(), *unsaid]
 
+    def seen_topics(self, max_count: int) -> Collection[str]:
+        """Topics of which something came; none where there are more. For any thread."""
+        return self._highest.copy() if len(self._highest) <= max_count else ()
+
     def waiting(self) -> list[Place]:
         """Topics and ids of ``arrived``."""
         repeats = self._with_repeats
