@@ -143,7 +143,7 @@ class Feed:
         self.pulled = False
         """It has the messages of one PULL, whose leases do not end with the connection."""
         self.wake = wake
-        self._gone_to: ref[Any] | None = None  # weakly: the connection refers to its feeds
+        self.gone_to: ref[Any] | None = None  # weakly: the connection refers to its feeds
         self.pattern = TopicPattern(command.topic) if is_pattern(command.topic) else None
         self.state = FeedState.ASKED
         self.error: ToymqError | None = None
@@ -151,8 +151,10 @@ class Feed:
         """Since when what waits may have been there, or its leases were renewed: seconds of the client's clock."""
         self._since_asked = math.inf
         """The same, of what came after the broker was asked for leases: an interrupted question changes nothing."""
-        self.is_kept = False
-        """Its leases are renewed all the time (``auto_extend``)."""
+        self.kept_s = 0.0
+        """So long are leases that are renewed all the time (``auto_extend``); else 0."""
+        self.waits_since = math.inf
+        """Since when the application waits for a message, if it does and its client cannot receive while a handler computes."""
         self._arrived: deque[MessagePush] = deque()
         self._with_repeats: OrderedDict[Place, MessagePush] | None = None
         """In place of ``_arrived``, from the first message that is delivered again until all are handed out: a later delivery
@@ -171,14 +173,14 @@ class Feed:
 
     def link(self, present: L) -> L:
         """The client's connection that it is on; ``present``: the one that it was on before."""
-        if self._gone_to is None:
+        if self.gone_to is None:
             return present
-        link: L | None = self._gone_to()
+        link: L | None = self.gone_to()
         return present if link is None else link
 
     def goes_to(self, link: object) -> None:
         """It goes on over another connection of its client, as do all acks, also of what came over an earlier one."""
-        self._gone_to = ref(link)
+        self.gone_to = ref(link)
 
     @property
     def awaited(self) -> str:
@@ -227,7 +229,7 @@ class Feed:
             self.careful = CAREFUL_MESSAGES
 
     def put_back(self, push: MessagePush) -> None:
-        """Hand out a delivery again, before all others: the application did not get it. A later one that waits stands for it."""
+        """Hand out a delivery again, before all others: the application did not get it. A later one that waits replaces it."""
         if self.state is not FeedState.LIVE:
             return
         if self._with_repeats is not None:
@@ -268,8 +270,9 @@ class Feed:
         return self._with_repeats is not None and (topic, msg_id) in self._with_repeats
 
     def is_stale(self, now: float) -> bool:
-        """Whether what waits may have been given to another worker meanwhile."""
-        return now - self.since > CONFIRM_S and bool(self.arrived) and not self.is_kept
+        """Whether what waits may have been given to another worker meanwhile. Leases that are renewed end, too, where a handler
+        holds what renews them."""
+        return now - self.since > (self.kept_s / 2 or CONFIRM_S) and bool(self.arrived)
 
     def asked(self) -> None:
         """The broker is being asked for the leases of all that waits."""
@@ -279,8 +282,15 @@ class Feed:
         """What waited when the broker was asked is ours, but for what was dropped since."""
         self.since = min(self._since_asked, now)
 
-    def came(self, at: float) -> None:
-        """Deliveries are about to arrive that may have been there since a time."""
+    def came(self, at: float, looked_at: float = math.inf) -> None:
+        """Deliveries are about to arrive that may have been there since a time.
+
+        Args:
+            looked_at: when the connection was looked at before. Where the application did not wait for a message meanwhile, but
+                for half a second, it may have held its event loop: they may have been there since then.
+        """
+        if (at if self.open or at < self.waits_since else self.waits_since) - looked_at > CONFIRM_S:
+            at = looked_at
         self._since_asked = min(self._since_asked, at)
         if at < self.since or not self.arrived:
             self.since = at

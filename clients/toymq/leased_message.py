@@ -75,8 +75,8 @@ class LeasedMessage(Delivery, Generic[C]):
         return requests.touch(self.topic, self._feed.command.consumer, [(self.id, self.id)], visibility, lease=self.lease)
 
     def _is_extended(self, request: requests.Request[int]) -> bool:
-        """What the answer to ``_touch`` says of this delivery: a later one to the same subscription may have been renewed, which
-        came before the answer."""
+        """What the answer to ``_touch`` says of this delivery. Where the same subscription has the message again, which came
+        before the answer, that one is renewed."""
         try:
             return request.result() > 0 and not self._feed.has_again(self.topic, self.id)
         except (ConnectionLost, Moved):

@@ -158,7 +158,7 @@ class Subscription(PlainWith, PlainFor):
     _called = "this subscription"
 
     def __init__(self, link: BlockingLink, feed: Feed, *, auto_ack: bool, on_end: Callable[[Feed], None] | None) -> None:
-        """``on_end``: called when it ends; set when a ``LeaseKeeper`` renews its leases."""
+        """``on_end``: called when it ends; set when a ``LeaseKeeper`` renews its leases, of ``feed.kept_s``."""
         self.topic = feed.command.topic
         self.consumer = feed.command.consumer
         self._held = link
@@ -166,7 +166,6 @@ class Subscription(PlainWith, PlainFor):
         self._feed = feed
         self._auto_ack = auto_ack
         self._on_end = on_end
-        feed.is_kept = on_end is not None
         self._last: list[Message] = []
         """What ``auto_ack`` acks next."""
 

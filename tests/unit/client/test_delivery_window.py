@@ -1,5 +1,7 @@
 """A subscription's books: arrived, handed out, acked."""
 
+from math import inf
+
 import pytest
 
 from tests.support.conversing import ids_of
@@ -73,6 +75,31 @@ def test_a_later_delivery_of_a_message_that_waits_replaces_the_earlier_one() -> 
     assert [books.take() for _ in range(4)] == [push(1), again, push(2, "u"), None]
     books.arrive(push(3))
     assert books.take() == push(3)
+
+
+@pytest.mark.parametrize(
+    ("looked_at", "waits_since", "handled", "since"),
+    [
+        (10.0, inf, 1, 10.0), (99.6, inf, 1, 100.0),  # a handler is at work
+        (10.0, 99.9, 1, 10.0),  # and another task waits
+        (10.0, 99.9, 0, 10.0), (99.8, 99.9, 0, 100.0),  # it has done its work, and waits for more
+        (10.0, 10.1, 0, 100.0),  # a quiet time
+        (10.0, 10.1, 1, 10.0),  # one that the handler of another task had, for all that is known
+        (inf, inf, 0, 100.0),  # of a client that knows by itself
+    ],
+)  # fmt: skip
+def test_what_comes_behind_a_handler_that_held_the_loop_may_have_been_there(
+    looked_at: float, waits_since: float, handled: int, since: float
+) -> None:
+    books = feed()
+    for msg_id in range(handled):
+        books.arrive(push(msg_id))
+        books.take()
+    books.waits_since = waits_since
+    books.came(100.0, looked_at)
+    books.arrive(push(7))
+    assert books.since == since
+    assert books.is_stale(100.1) is (since == 10.0)
 
 
 def test_what_comes_again_takes_the_turn_that_the_broker_gave_it() -> None:
