@@ -159,6 +159,10 @@ class Feed:
         self._with_repeats: OrderedDict[Place, MessagePush] | None = None
         """In place of ``_arrived``, from the first message that is delivered again until all are handed out: a later delivery
         replaces the earlier one, whose lease is over, in its own turn. Many applications never need it, and it costs more."""
+        self.turn = 0
+        """Rises with each message that comes again."""
+        self._again: dict[Place, int] = {}
+        """The turn of the last delivery of messages that came again and are not settled."""
         self._highest: dict[str, int] = {}
         """By topic, the highest id that arrived."""
         self.open: dict[Place, None] = {}
@@ -265,9 +269,10 @@ class Feed:
         repeats = self._with_repeats
         return [(push.topic, push.msg_id) for push in self._arrived.copy()] if repeats is None else list(repeats.copy())
 
-    def has_again(self, topic: str, msg_id: int) -> bool:
-        """Whether a later delivery of a message that was handed out waits: the lease of that one is over."""
-        return self._with_repeats is not None and (topic, msg_id) in self._with_repeats
+    def came_again(self, topic: str, msg_id: int, turn: int) -> bool:
+        """Whether a message that was handed out at that ``turn``, and is not settled, was delivered again behind it: that lease
+        is over, wherever the later delivery is now."""
+        return self._again.get((topic, msg_id), 0) > turn
 
     def is_stale(self, now: float) -> bool:
         """Whether what waits may have been given to another worker meanwhile. Leases that are renewed end, too, where a handler
@@ -305,6 +310,8 @@ class Feed:
     def settle(self, topic: str, msg_id: int) -> None:
         """A delivery is acked or nacked: it is no longer open, and a later one of the same message that waits is dropped."""
         self.open.pop((topic, msg_id), None)
+        if self._again:
+            self._again.pop((topic, msg_id), None)
         if self._with_repeats is not None:
             self._with_repeats.pop((topic, msg_id), None)
         if self.on_settled is not None:
@@ -348,6 +355,8 @@ class Feed:
         if self._with_repeats is None:
             self._with_repeats = OrderedDict(((one.topic, one.msg_id), one) for one in self._arrived)
             self._arrived.clear()
+        self.turn += 1
+        self._again[place] = self.turn
         self._with_repeats.pop(place, None)  # what comes again comes behind what was sent before it
         self._with_repeats[place] = push
 

@@ -30,12 +30,13 @@ _NO_SPAN = nullcontext()
 class LeasedMessage(Delivery, Generic[C]):
     """A delivery that is leased to a consumer."""
 
-    __slots__ = ("_came_over", "_feed", "_given_back")
+    __slots__ = ("_came_over", "_feed", "_given_back", "_turn")
 
     def __init__(self, push: MessagePush, feed: Feed, link: C) -> None:
         super().__init__(push)
         self._feed = feed
         self._came_over = link
+        self._turn = feed.turn
         self._given_back = False
         """It was nacked or sent to the dead letters: ``process`` and ``auto_ack`` leave it alone."""
 
@@ -78,7 +79,7 @@ class LeasedMessage(Delivery, Generic[C]):
         """What the answer to ``_touch`` says of this delivery. Where the same subscription has the message again, which came
         before the answer, that one is renewed."""
         try:
-            return request.result() > 0 and not self._feed.has_again(self.topic, self.id)
+            return request.result() > 0 and not self._feed.came_again(self.topic, self.id, self._turn)
         except (ConnectionLost, Moved):
             return False
 

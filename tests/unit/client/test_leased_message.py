@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 import toymq
-from tests.support.conversing import GREETING, GREETING_LEASE, Conversing, ids_of, message
+from tests.support.conversing import GREETING, GREETING_LEASE, Conversing, message
 from toymq.delivery_window import Feed
 from toymq.leased_message import Connection, LeasedMessage, Processing
 from toymq_py.errors import BadArgument
@@ -50,19 +50,31 @@ def test_a_copy_that_was_delivered_again_is_not_extended_although_its_subscripti
 ) -> None:
     feed = leased._feed
 
-    def extended() -> bool:
-        request = leased._touch(None)
+    def extended(copy: LeasedMessage[Connection]) -> bool:
+        request = copy._touch(None)
         peer.conversation.send(request.slot)
         assert peer.said() == ["TOUCH t c 7"]
         peer.hear(b"OK 1\n")
-        return leased._is_extended(request)
+        return copy._is_extended(request)
 
-    assert extended()
+    def taken() -> LeasedMessage[Connection]:
+        push = feed.take()
+        assert push is not None
+        return LeasedMessage(push, feed, leased._came_over)
+
+    assert extended(leased)
     peer.hear(message(6) + message(8))
-    assert extended(), "others came again"
+    assert extended(leased), "others came again"
     peer.hear(message(7))
-    assert not extended()
-    assert ids_of(feed) == [6, 8, 7]
+    assert not extended(leased)
+    assert [taken().id, taken().id] == [6, 8]
+    later = taken()
+    assert (extended(leased), extended(later)) == (False, True), "another task has it"
+    peer.hear(message(7))
+    last = taken()
+    assert [extended(copy) for copy in (leased, later, last)] == [False, False, True]
+    feed.settle("t", 7)
+    assert not feed._again.keys() & {("t", 7)}
 
 
 def test_a_failed_handler_gives_back_with_its_reason_and_settles(peer: Conversing, leased: LeasedMessage[Connection]) -> None:
