@@ -48,10 +48,11 @@ class Conversation:
         """
         self.feeds: list[Feed] = []
         self.server: HelloReply | None = None
-        self.farewell: ToymqError | None = None
-        """Why the broker is about to close the connection."""
+        self.farewell: ToymqError | None = None  # why the broker is about to close the connection
         self.received_at = 0.0
         """Since when the bytes of the next ``receive`` may have been there, in seconds of the caller's clock."""
+        self.looked_at = math.inf
+        """When it was looked for bytes before, if handlers may have held that up; see ``Feed.came``."""
         self.progress = 0
         """Rises with each answer to a command, and when messages come; 0 on a connection that has but begun."""
         self._on_output = on_output
@@ -188,7 +189,7 @@ class Conversation:
                         self.progress += 1
                         if feed is not None:
                             woken.append(feed)
-                            feed.came(self.received_at)
+                            feed.came(self.received_at, self.looked_at)
                     if feed is not None:
                         feed.arrive(reply)
                     elif unanswered and isinstance(unanswered[0], PullSlot):
@@ -323,8 +324,7 @@ class Conversation:
 
     @property
     def _due(self) -> bool:
-        """Whether there is output, which was announced when it appeared. Computed: a flag would outlive what a lost connection
-        drops."""
+        """Whether there is output, announced when it appeared. Computed: a flag would outlive a lost connection."""
         return bool(self._out or (self._acks and self._state is State.ONLINE))
 
     def take_output(self) -> bytes:

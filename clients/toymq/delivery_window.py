@@ -143,7 +143,7 @@ class Feed:
         self.pulled = False
         """It has the messages of one PULL, whose leases do not end with the connection."""
         self.wake = wake
-        self._gone_to: ref[Any] | None = None  # weakly: the connection refers to its feeds
+        self.gone_to: ref[Any] | None = None  # weakly: the connection refers to its feeds
         self.pattern = TopicPattern(command.topic) if is_pattern(command.topic) else None
         self.state = FeedState.ASKED
         self.error: ToymqError | None = None
@@ -151,12 +151,18 @@ class Feed:
         """Since when what waits may have been there, or its leases were renewed: seconds of the client's clock."""
         self._since_asked = math.inf
         """The same, of what came after the broker was asked for leases: an interrupted question changes nothing."""
-        self.is_kept = False
-        """Its leases are renewed all the time (``auto_extend``)."""
+        self.kept_s = 0.0
+        """So long are leases that are renewed all the time (``auto_extend``); else 0."""
+        self.waits_since = math.inf
+        """Since when the application waits for a message, if it does and its client cannot receive while a handler computes."""
         self._arrived: deque[MessagePush] = deque()
         self._with_repeats: OrderedDict[Place, MessagePush] | None = None
         """In place of ``_arrived``, from the first message that is delivered again until all are handed out: a later delivery
-        replaces the earlier one, whose lease is over. Many applications never need it, and it costs more."""
+        replaces the earlier one, whose lease is over, in its own turn. Many applications never need it, and it costs more."""
+        self.turn = 0
+        """Rises with each message that comes again."""
+        self._again: dict[Place, int] = {}
+        """The turn of the last delivery of messages that came again and are not settled."""
         self._highest: dict[str, int] = {}
         """By topic, the highest id that arrived."""
         self.open: dict[Place, None] = {}
@@ -171,14 +177,14 @@ class Feed:
 
     def link(self, present: L) -> L:
         """The client's connection that it is on; ``present``: the one that it was on before."""
-        if self._gone_to is None:
+        if self.gone_to is None:
             return present
-        link: L | None = self._gone_to()
+        link: L | None = self.gone_to()
         return present if link is None else link
 
     def goes_to(self, link: object) -> None:
         """It goes on over another connection of its client, as do all acks, also of what came over an earlier one."""
-        self._gone_to = ref(link)
+        self.gone_to = ref(link)
 
     @property
     def awaited(self) -> str:
@@ -227,13 +233,14 @@ class Feed:
             self.careful = CAREFUL_MESSAGES
 
     def put_back(self, push: MessagePush) -> None:
-        """Hand out a delivery again, before all others: the application did not get it."""
+        """Hand out a delivery again, before all others: the application did not get it. A later one that waits replaces it."""
         if self.state is not FeedState.LIVE:
             return
         if self._with_repeats is not None:
             place = push.topic, push.msg_id
-            self._with_repeats.setdefault(place, push)
-            self._with_repeats.move_to_end(place, last=False)
+            if place not in self._with_repeats:
+                self._with_repeats[place] = push
+                self._with_repeats.move_to_end(place, last=False)
         else:
             self._arrived.appendleft(push)
         self.open.pop((push.topic, push.msg_id), None)
@@ -253,14 +260,24 @@ class Feed:
         unsaid = [(acks.topic, msg_id) for acks in self._acks.copy().values() for msg_id in acks.ids.copy()]
         return [*self.open.copy(), *self.waiting(), *unsaid]
 
+    def seen_topics(self, max_count: int) -> Collection[str]:
+        """Topics of which something came; none where there are more. For any thread."""
+        return self._highest.copy() if len(self._highest) <= max_count else ()
+
     def waiting(self) -> list[Place]:
         """Topics and ids of ``arrived``."""
         repeats = self._with_repeats
         return [(push.topic, push.msg_id) for push in self._arrived.copy()] if repeats is None else list(repeats.copy())
 
+    def came_again(self, topic: str, msg_id: int, turn: int) -> bool:
+        """Whether a message that was handed out at that ``turn``, and is not settled, was delivered again behind it: that lease
+        is over, wherever the later delivery is now."""
+        return self._again.get((topic, msg_id), 0) > turn
+
     def is_stale(self, now: float) -> bool:
-        """Whether what waits may have been given to another worker meanwhile."""
-        return now - self.since > CONFIRM_S and bool(self.arrived) and not self.is_kept
+        """Whether what waits may have been given to another worker meanwhile. Leases that are renewed end, too, where a handler
+        holds what renews them."""
+        return now - self.since > (self.kept_s / 2 or CONFIRM_S) and bool(self.arrived)
 
     def asked(self) -> None:
         """The broker is being asked for the leases of all that waits."""
@@ -270,8 +287,15 @@ class Feed:
         """What waited when the broker was asked is ours, but for what was dropped since."""
         self.since = min(self._since_asked, now)
 
-    def came(self, at: float) -> None:
-        """Deliveries are about to arrive that may have been there since a time."""
+    def came(self, at: float, looked_at: float = math.inf) -> None:
+        """Deliveries are about to arrive that may have been there since a time.
+
+        Args:
+            looked_at: when the connection was looked at before. Where the application did not wait for a message meanwhile, but
+                for half a second, it may have held its event loop: they may have been there since then.
+        """
+        if (at if self.open or at < self.waits_since else self.waits_since) - looked_at > CONFIRM_S:
+            at = looked_at
         self._since_asked = min(self._since_asked, at)
         if at < self.since or not self.arrived:
             self.since = at
@@ -286,6 +310,8 @@ class Feed:
     def settle(self, topic: str, msg_id: int) -> None:
         """A delivery is acked or nacked: it is no longer open, and a later one of the same message that waits is dropped."""
         self.open.pop((topic, msg_id), None)
+        if self._again:
+            self._again.pop((topic, msg_id), None)
         if self._with_repeats is not None:
             self._with_repeats.pop((topic, msg_id), None)
         if self.on_settled is not None:
@@ -329,6 +355,9 @@ class Feed:
         if self._with_repeats is None:
             self._with_repeats = OrderedDict(((one.topic, one.msg_id), one) for one in self._arrived)
             self._arrived.clear()
+        self.turn += 1
+        self._again[place] = self.turn
+        self._with_repeats.pop(place, None)  # what comes again comes behind what was sent before it
         self._with_repeats[place] = push
 
     def lost(self) -> None:

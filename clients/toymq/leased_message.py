@@ -10,6 +10,7 @@ from toymq.delivery_window import Feed
 from toymq.message import Delivery
 from toymq.nack_reason import DeadOn, Reason, describe, is_dead
 from toymq.options import Options
+from toymq_py.errors import ConnectionLost, Moved
 from toymq_py.protocol import MessagePush
 
 
@@ -29,12 +30,13 @@ _NO_SPAN = nullcontext()
 class LeasedMessage(Delivery, Generic[C]):
     """A delivery that is leased to a consumer."""
 
-    __slots__ = ("_came_over", "_feed", "_given_back")
+    __slots__ = ("_came_over", "_feed", "_given_back", "_turn")
 
     def __init__(self, push: MessagePush, feed: Feed, link: C) -> None:
         super().__init__(push)
         self._feed = feed
         self._came_over = link
+        self._turn = feed.turn
         self._given_back = False
         """It was nacked or sent to the dead letters: ``process`` and ``auto_ack`` leave it alone."""
 
@@ -75,6 +77,14 @@ class LeasedMessage(Delivery, Generic[C]):
         if visibility is None and self._feed.pulled and (pulled_ms := self._feed.command.visibility_ms) is not None:
             visibility = pulled_ms / 1000
         return requests.touch(self.topic, self._feed.command.consumer, [(self.id, self.id)], visibility, lease=self.lease)
+
+    def _is_extended(self, request: requests.Request[int]) -> bool:
+        """What the answer to ``_touch`` says of this delivery. Where the same subscription has the message again, which came
+        before the answer, that one is renewed."""
+        try:
+            return request.result() > 0 and not self._feed.came_again(self.topic, self.id, self._turn)
+        except (ConnectionLost, Moved):
+            return False
 
     def _handling(self) -> AbstractContextManager[None]:
         """The span of a handler, if the client traces."""

@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
 """Unsent bytes in the transport beyond which publishes wait."""
+FULL_READ_BYTES = 64 * 1024
+"""Behind a read of so many there may be more."""
 SUSPICION_S = 0.1
 """Time to read what has arrived, before a broker counts as silent."""
 CLOSED = "this client is closed"
@@ -102,6 +104,10 @@ class Link:
         self._outages = outages
         self._route = Route(options.addresses if home is None else nodes or (home,))
         self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time
+        """Seconds of its clock."""
+        self._reads_on = False
+        """More is about to be read."""
         self.conversation = Conversation(options.producer(), self._flush_soon)
         self._wire: _Wire | None = None
         self._task: asyncio.Task[None] | None = None
@@ -251,16 +257,31 @@ class Link:
     def received(self, wire: _Wire, data: bytes) -> None:
         if wire is not self._wire:
             return
-        self.conversation.received_at = self._loop.time()
-        progress = self.conversation.progress
+        conversation = self.conversation
+        conversation.received_at = received_at = self.now()
+        self._reads_on = len(data) >= FULL_READ_BYTES
+        progress = conversation.progress
         try:
-            self.conversation.receive(data)
+            conversation.receive(data)
         except ProtocolViolation as error:
             wire.abort(error)
-        if self.conversation.progress != progress:
-            self._answered_at = self.conversation.received_at
+        if not self._reads_on:
+            conversation.looked_at = received_at
+        if conversation.progress != progress:
+            self._answered_at = received_at
         if self._room is not None or self._quiet is not None:
             self._wake()
+
+    def look(self) -> None:
+        """Note when all was read that is there now: two passes of the loop later, as the next one may read behind its calls.
+
+        What comes then is new, however long a handler held the loop before.
+        """
+        self._loop.call_soon(self._loop.call_soon, self._looked)
+
+    def _looked(self) -> None:
+        if not self._reads_on:
+            self.conversation.looked_at = self.now()
 
     def writable(self) -> None:
         """The transport takes bytes again: wake waiting publishes."""
@@ -369,10 +390,6 @@ class Link:
         if silence is Silence.ASK:
             conversation.send_now(PingSlot(self.deadline()))
         self._silence = self._loop.call_later(SILENCE_LOOK_S, self._look_silent, wire)
-
-    def now(self) -> float:
-        """Seconds of its clock."""
-        return self._loop.time()
 
     async def ask(self, slot: CallSlot, *, extra_s: float = 0.0) -> None:
         """Send a request and wait for its answer or failure. A cancelled request's reply is dropped. One that goes on here

@@ -1,15 +1,18 @@
 """Renewal of a subscription's leases on an event loop: the asyncio client's own, or that of the blocking client's thread."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from toymq import requests
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed, FeedState
 from toymq.message import lines_of, to_ranges
+from toymq_py.records import MSG_ID_MAX, IdRange
 
 EXTENDS_PER_LEASE = 3
 """Renewals within the time of a lease: two of them may be late."""
+UNREAD_TOPICS_MAX = 128
+"""A subscription that has seen more topics renews what nobody has read in those alone of which it holds something."""
 
 
 class Renewal:
@@ -19,13 +22,19 @@ class Renewal:
     """
 
     def __init__(
-        self, feed: Feed, conversation: Callable[[], Conversation], visibility_s: float, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        """``conversation``: of the connection that sends the TOUCH; a lease may be renewed from any."""
+        self, feed: Feed, conversation: Callable[[], Conversation], visibility_s: float, loop: asyncio.AbstractEventLoop,
+        *, with_unread: bool = False,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            conversation: of the connection that sends the TOUCH; a lease may be renewed from any.
+            with_unread: also what the broker has sent and nobody has read yet, where it takes the numbers of leases.
+        """
         self._feed = feed
         self._conversation = conversation
         self._visibility_s = visibility_s
         self._loop = loop
+        self._with_unread = with_unread
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -49,6 +58,13 @@ class Renewal:
         by_topic: dict[str, list[int]] = {}
         for topic, msg_id in self._feed.leased():
             by_topic.setdefault(topic, []).append(msg_id)
+        with_unread = self._with_unread and lease is not None
+        if with_unread:
+            for topic in self._feed.seen_topics(UNREAD_TOPICS_MAX):
+                by_topic.setdefault(topic, [])
         for topic, ids in by_topic.items():
-            for line in lines_of(to_ranges(ids)):
+            lines: Iterable[Sequence[IdRange]] = lines_of(to_ranges(ids))
+            if with_unread:  # what comes again has a lower id than what is held
+                lines = (((0, MSG_ID_MAX),),)
+            for line in lines:
                 conversation.send_now(requests.touch(topic, consumer, line, self._visibility_s, lease=lease).slot)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Coroutine, Generator
 from contextlib import suppress
 from types import TracebackType
@@ -10,7 +11,7 @@ from typing import Any
 from toymq import arguments
 from toymq.arguments import Seconds
 from toymq.confirmation import ANSWER_S, ROUNDS_MAX, confirmation
-from toymq.delivery_window import Feed, FeedState
+from toymq.delivery_window import CONFIRM_S, Feed, FeedState
 from toymq.errors import RequestTimeout, SubscriptionEnded
 from toymq.leased_message import LeasedMessage, Processing
 from toymq.link import Link, settle
@@ -105,7 +106,8 @@ class Message(LeasedMessage[Link]):
         Args:
             visibility: seconds of the new lease; None takes that of the ``sub`` or ``pull`` that it came with.
 
-        Returns: False when the lease was over or its connection was lost: another worker may have the message.
+        Returns: False when the lease was over or its connection was lost: another worker may have the message, or this
+            subscription has it again.
 
         Raises: RequestError, RequestTimeout, BadArgument.
         """
@@ -114,10 +116,7 @@ class Message(LeasedMessage[Link]):
         if not self._in_reach:
             return False
         await self._link.ask(request.slot)
-        try:
-            return request.result() > 0
-        except (ConnectionLost, Moved):
-            return False
+        return self._is_extended(request)
 
     def process(self, *, retry_delay: Seconds | None = None, dead_on: DeadOn = ()) -> "_Processing":
         """``async with message.process():`` acks when the block ends, and nacks when it raises.
@@ -179,7 +178,7 @@ class Subscription(AsyncWith, AsyncFor):
         self._auto_ack = auto_ack
         self._renewal: Renewal | None = None
         if auto_extend_s is not None:
-            self._feed.is_kept = True
+            self._feed.kept_s = auto_extend_s
             feed = self._feed
             self._renewal = Renewal(feed, lambda: feed.link(link).conversation, auto_extend_s, asyncio.get_running_loop())
         self._timeout_s = timeout_s
@@ -288,18 +287,22 @@ class Subscription(AsyncWith, AsyncFor):
             raise
 
     async def _take(self) -> Message:
-        return Message(await self._take_push(), self._feed, self._link)
+        push = await self._take_push()
+        return Message(push, self._feed, self._held if self._feed.gone_to is None else self._link)
 
     async def _take_push(self) -> MessagePush:
         if not self._begun:
             await self._start()
+        feed = self._feed
         while True:
-            push = self._feed.take() if self._feed.is_kept else await self._next_push()
+            # Each message pays for what is here: with ``auto_extend`` a call less where nothing is stale.
+            trusts = feed.kept_s and self._held.now() - feed.since <= feed.kept_s / 2
+            push = feed.take() if trusts else await self._next_push()
             if push is not None:
                 return push
-            if self._feed.error is not None:
-                raise self._feed.error
-            if self._feed.state is FeedState.CLOSED:
+            if feed.error is not None:
+                raise feed.error
+            if feed.state is FeedState.CLOSED:
                 raise StopAsyncIteration
             await self._news()
 
@@ -434,11 +437,24 @@ class Subscription(AsyncWith, AsyncFor):
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
+        self._feed.waits_since = math.inf
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
     async def _news(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not self._waiters:
+            link = self._held if self._feed.gone_to is None else self._link
+            self._feed.waits_since = link.now()
+            if self._feed.waits_since - link.conversation.looked_at > CONFIRM_S:
+                link.look()
         self._waiters.append(waiter)
-        await waiter
+        try:
+            await waiter
+        except BaseException:
+            with suppress(ValueError):  # it was woken
+                self._waiters.remove(waiter)
+            if not self._waiters:
+                self._feed.waits_since = math.inf
+            raise

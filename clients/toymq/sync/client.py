@@ -195,7 +195,8 @@ class Client(PublishingClient, PlainWith):
         try:
             link = self._subscribe(link, feed)
             if keeper is not None:
-                keeper.keep(feed, (command.visibility_ms or 0) / 1000)
+                feed.kept_s = (command.visibility_ms or 0) / 1000
+                keeper.keep(feed, feed.kept_s)
             subscription = Subscription(link, feed, auto_ack=auto_ack, on_end=keeper.leave if keeper is not None else None)
         except BaseException:
             if keeper is not None:

@@ -2,6 +2,9 @@
 
 It has its own thread, event loop and connection: the client's connection belongs to the thread that calls the client, which may
 be in the middle of a frame, and a lease may be renewed from any connection (protocol.md, TOUCH). Feeds are only read here.
+
+What lies in the client's socket meanwhile is renewed by the number of its lease: each TOUCH names all ids, and the broker takes
+those of this subscription.
 """
 
 import asyncio
@@ -157,7 +160,8 @@ class LeaseKeeper:
         assert self._link is not None, "keep() is called after the connection is open"
         if not self._leaving:
             conversation = self._link.conversation
-            self._renewals[feed] = renewal = Renewal(feed, lambda: conversation, visibility_s, asyncio.get_running_loop())
+            renewal = Renewal(feed, lambda: conversation, visibility_s, asyncio.get_running_loop(), with_unread=True)
+            self._renewals[feed] = renewal
             renewal.start()
 
     def _end(self, feed: Feed) -> None:

@@ -102,7 +102,8 @@ class Message(LeasedMessage[BlockingLink]):
     def extend(self, visibility: Seconds | None = None) -> bool:
         """Renew its lease, for ``visibility`` seconds; None takes the subscription's.
 
-        Returns: False when the lease was over or its connection was lost: another worker may have the message.
+        Returns: False when the lease was over or its connection was lost: another worker may have the message, or this
+            subscription has it again.
 
         Raises: RequestError, RequestTimeout, BadArgument.
         """
@@ -111,10 +112,7 @@ class Message(LeasedMessage[BlockingLink]):
         if not self._in_reach:
             return False
         self._link.ask(request.slot)
-        try:
-            return request.result() > 0
-        except (ConnectionLost, Moved):
-            return False
+        return self._is_extended(request)
 
     def process(self, *, retry_delay: Seconds | None = None, dead_on: DeadOn = ()) -> "_Processing":
         """``with message.process():`` acks when the block ends, and nacks when it raises: the message is delivered again
@@ -160,7 +158,7 @@ class Subscription(PlainWith, PlainFor):
     _called = "this subscription"
 
     def __init__(self, link: BlockingLink, feed: Feed, *, auto_ack: bool, on_end: Callable[[Feed], None] | None) -> None:
-        """``on_end``: called when it ends; set when a ``LeaseKeeper`` renews its leases."""
+        """``on_end``: called when it ends; set when a ``LeaseKeeper`` renews its leases, of ``feed.kept_s``."""
         self.topic = feed.command.topic
         self.consumer = feed.command.consumer
         self._held = link
@@ -168,7 +166,6 @@ class Subscription(PlainWith, PlainFor):
         self._feed = feed
         self._auto_ack = auto_ack
         self._on_end = on_end
-        feed.is_kept = on_end is not None
         self._last: list[Message] = []
         """What ``auto_ack`` acks next."""
 

@@ -10,11 +10,12 @@ import pytest
 
 import toymq
 from tests.support import moving
-from tests.support.conversing import GREETING_LEASE
+from tests.support.conversing import GREETING_LEASE, message
 from tests.support.fake_broker import Peer, following
 from tests.support.in_process import InProcess
 from tests.support.quick_client import code_of, connect
 from toymq import Client, Receipt, client
+from toymq.link import FULL_READ_BYTES
 from toymq.pending_publishes import Batch
 from toymq_py.errors import (
     AuthFailed,
@@ -458,3 +459,23 @@ async def test_what_many_handlers_say_in_one_pass_of_the_loop_leaves_in_one_writ
         counted.writes.clear()
         await asyncio.gather(*(message.nack(60) if message.id % 2 else message.ack() for message in messages))
         assert [(data.count(b"NACK t c "), data.count(b"\nACK t c ")) for data in counted.writes] == [(30, 1)]
+
+
+async def test_behind_a_full_read_there_may_be_more_that_is_as_old() -> None:
+    """A handler held the loop, and what lay in the socket comes in several reads: none but the first counted as old."""
+
+    async def broker(peer: Peer) -> None:
+        await peer.greet()
+        await peer.gone()
+
+    async with following(broker) as url, connect(url) as mq:
+        link = mq._links[0]
+        wire, conversation, now = link._wire, link.conversation, link.now()
+        assert wire is not None
+        before = conversation.looked_at
+        link.now = lambda: now + 100.0  # type: ignore[method-assign]
+        link.received(wire, message(1, body="x" * FULL_READ_BYTES))
+        link._looked()
+        assert conversation.looked_at == before
+        link.received(wire, message(2))
+        assert conversation.looked_at == now + 100.0

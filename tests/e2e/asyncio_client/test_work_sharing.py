@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from tests.support.conversing import message
+from tests.support.conversing import GREETING_LEASE, message
 from tests.support.fake_broker import Peer, following
 from tests.support.in_process import InProcess
+from tests.support.link_rig import until
 from tests.support.quick_client import connect
 from tests.support.steps import cancelled_at
 from toymq import Client, Message, RequestTimeout, delivery_window, spare_links
@@ -217,3 +218,77 @@ async def test_a_poll_without_a_wait_gets_what_waited(mq: Client, monkeypatch: p
     async with mq.sub("jobs", "c") as messages:
         assert (await messages.next(5)).id == 0
         assert [(await messages.next(0)).id for _ in range(2)] == [1, 2]
+
+
+async def leaves(peer: Peer) -> None:
+    """All that a client says as it leaves is answered."""
+    while (await peer.line()) not in ("QUIT", ""):
+        peer.say(b"OK 0\n")
+
+
+@pytest.mark.parametrize("auto_extend", [False, True])
+@pytest.mark.parametrize("in_turn", ["acked", "open"])
+async def test_what_lay_in_the_socket_while_a_handler_held_the_loop_is_asked_for(auto_extend: bool, in_turn: str) -> None:
+    """Another worker had acked it for a second when it was handed out: it counted as new when it was read."""
+    peers: list[Peer] = []
+
+    async def broker(peer: Peer) -> None:
+        await peer.greet(GREETING_LEASE)
+        lease = (await peer.line()).rpartition("lease=")[2]
+        peers.append(peer)
+        peer.say(b"OK 0\n" + message(1))
+        if in_turn == "acked":
+            await peer.expect("ACK t c 1")
+            peer.say(b"OK 1\n")
+        await peer.expect(f"TOUCH t c 2 lease={lease}")
+        peer.say(b"OK 0\n")
+        if in_turn == "open":
+            await peer.expect("ACK t c 1")
+            peer.say(b"OK 1\n")
+        await peer.expect("ACK t c 3")  # and nothing before
+        peer.say(b"OK 1\n")
+        await leaves(peer)
+
+    async with following(broker) as url, connect(url) as mq, asyncio.TaskGroup() as tasks:
+        messages = await mq.sub("t", "c", auto_extend=auto_extend, visibility=60)
+        first = await messages.next(5)
+        assert first.id == 1
+        link, now = messages._link, messages._link.now()
+        link.now = lambda: now + 100.0  # type: ignore[method-assign]
+        peers[0].say(message(2))  # while the handler computes
+        if in_turn == "acked":
+            await first.ack()
+        later = tasks.create_task(messages.next(5))
+        await until(lambda: messages._feed._highest.get("t") == 2 and not messages._feed.arrived, "2 is dropped")
+        if in_turn == "open":
+            await first.ack()
+        await until(lambda: link.conversation.looked_at == now + 100.0 and link.conversation.idle, "the loop is free")
+        link.now = lambda: now + 200.0  # type: ignore[method-assign]
+        peers[0].say(message(3))  # after a quiet time
+        third = await later
+        assert third.id == 3
+        await third.ack()
+        await until(lambda: link.conversation.idle, "it is acked")
+
+
+async def test_a_wait_that_ended_says_nothing_of_what_came_later() -> None:
+    """A loop that polls, and computes between two polls."""
+    peers: list[Peer] = []
+
+    async def broker(peer: Peer) -> None:
+        await peer.greet(GREETING_LEASE)
+        lease = (await peer.line()).rpartition("lease=")[2]
+        peers.append(peer)
+        peer.say(b"OK 0\n")
+        await peer.expect(f"TOUCH t c 1 lease={lease}")
+        peer.say(b"OK 1\n")
+        await leaves(peer)
+
+    async with following(broker) as url, connect(url) as mq:
+        messages = await mq.sub("t", "c")
+        with pytest.raises(RequestTimeout):
+            await messages.next(0.001)
+        link, now = messages._link, messages._link.now()
+        link.now = lambda: now + 100.0  # type: ignore[method-assign]
+        peers[0].say(message(1))
+        await (await messages.next(5)).ack()

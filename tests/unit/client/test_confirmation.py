@@ -72,8 +72,8 @@ def test_it_is_asked_when_something_has_waited() -> None:
     assert (feed.is_stale(100.0 + CONFIRM_S), feed.is_stale(100.1 + CONFIRM_S)) == (False, True)
     assert run(feed, {("a", 0)}, at=200.0) == 1
     assert (feed.is_stale(200.0), feed.is_stale(201.0)) == (False, True), "the leases began anew"
-    feed.is_kept = True
-    assert not feed.is_stale(1000.0), "auto_extend renews them"
+    feed.kept_s = 30.0
+    assert (feed.is_stale(215.0), feed.is_stale(215.1)) == (False, True), "auto_extend renews them, if nothing holds it up"
 
 
 def test_what_comes_behind_the_answer_is_ours_and_what_came_before_it_is_not() -> None:

@@ -1,5 +1,7 @@
 """A subscription's books: arrived, handed out, acked."""
 
+from math import inf
+
 import pytest
 
 from tests.support.conversing import ids_of
@@ -73,6 +75,55 @@ def test_a_later_delivery_of_a_message_that_waits_replaces_the_earlier_one() -> 
     assert [books.take() for _ in range(4)] == [push(1), again, push(2, "u"), None]
     books.arrive(push(3))
     assert books.take() == push(3)
+
+
+@pytest.mark.parametrize(
+    ("looked_at", "waits_since", "handled", "since"),
+    [
+        (10.0, inf, 1, 10.0), (99.6, inf, 1, 100.0),  # a handler is at work
+        (10.0, 99.9, 1, 10.0),  # and another task waits
+        (10.0, 99.9, 0, 10.0), (99.8, 99.9, 0, 100.0),  # it has done its work, and waits for more
+        (10.0, 10.1, 0, 100.0),  # a quiet time
+        (10.0, 10.1, 1, 10.0),  # one that the handler of another task had, for all that is known
+        (inf, inf, 0, 100.0),  # of a client that knows by itself
+    ],
+)  # fmt: skip
+def test_what_comes_behind_a_handler_that_held_the_loop_may_have_been_there(
+    looked_at: float, waits_since: float, handled: int, since: float
+) -> None:
+    books = feed()
+    for msg_id in range(handled):
+        books.arrive(push(msg_id))
+        books.take()
+    books.waits_since = waits_since
+    books.came(100.0, looked_at)
+    books.arrive(push(7))
+    assert books.since == since
+    assert books.is_stale(100.1) is (since == 10.0)
+
+
+def test_what_comes_again_takes_the_turn_that_the_broker_gave_it() -> None:
+    """In order behind what it follows (``mode="single"``): it stayed where its copy was, whose lease was over."""
+    books = feed()
+    for msg_id in range(8):
+        books.arrive(push(msg_id))
+    assert [books.take(), books.take()] == [push(0), push(1)], "0 is given back, and takes what follows along"
+    for msg_id in range(8):
+        books.arrive(push(msg_id))
+    assert ids_of(books) == list(range(8))
+
+
+def test_what_is_put_back_does_not_pass_what_comes_before_its_later_delivery() -> None:
+    books = feed()
+    for msg_id in (1, 2, 1):
+        books.arrive(push(msg_id))
+    taken = [books.take(), books.take()]
+    assert taken == [push(2), push(1)]
+    for msg_id in (0, 1):
+        books.arrive(push(msg_id))
+    books.put_back(push(1))
+    books.put_back(push(2))
+    assert ids_of(books) == [2, 0, 1]
 
 
 @pytest.mark.parametrize("when", ["it waits", "the ack is not sent", "the ack is not answered"])

@@ -55,6 +55,38 @@ def test_requests_name_the_lease_where_the_broker_takes_it(peer: Conversing, lea
     assert leased._touch(30).slot.frame() == b"TOUCH t c 7 visibility=30000 lease=%d\n" % lease
 
 
+def test_a_copy_that_was_delivered_again_is_not_extended_although_its_subscription_has_the_lease(
+    peer: Conversing, leased: LeasedMessage[Connection]
+) -> None:
+    feed = leased._feed
+
+    def extended(copy: LeasedMessage[Connection]) -> bool:
+        request = copy._touch(None)
+        peer.conversation.send(request.slot)
+        assert peer.said() == ["TOUCH t c 7"]
+        peer.hear(b"OK 1\n")
+        return copy._is_extended(request)
+
+    def taken() -> LeasedMessage[Connection]:
+        push = feed.take()
+        assert push is not None
+        return LeasedMessage(push, feed, leased._came_over)
+
+    assert extended(leased)
+    peer.hear(message(6) + message(8))
+    assert extended(leased), "others came again"
+    peer.hear(message(7))
+    assert not extended(leased)
+    assert [taken().id, taken().id] == [6, 8]
+    later = taken()
+    assert (extended(leased), extended(later)) == (False, True), "another task has it"
+    peer.hear(message(7))
+    last = taken()
+    assert [extended(copy) for copy in (leased, later, last)] == [False, False, True]
+    feed.settle("t", 7)
+    assert not feed._again.keys() & {("t", 7)}
+
+
 def test_a_failed_handler_gives_back_with_its_reason_and_settles(peer: Conversing, leased: LeasedMessage[Connection]) -> None:
     leased._handler_failed(ValueError("bad"), 0.5, ())
     (line,) = peer.said()

@@ -6,7 +6,8 @@ from typing import Any, cast
 
 from tests.support.conversing import GREETING_LEASE, Conversing, message
 from toymq.errors import TakenOver
-from toymq.renewal import EXTENDS_PER_LEASE, Renewal
+from toymq.renewal import EXTENDS_PER_LEASE, UNREAD_TOPICS_MAX, Renewal
+from toymq_py.records import MSG_ID_MAX
 
 
 class Timer:
@@ -73,3 +74,37 @@ def test_a_subscription_that_the_broker_ended_is_not_renewed() -> None:
     peer.conversation.end(feed, TakenOver("by another"))
     loop.tick()
     assert (peer.said(), loop.due) == ([], [])
+
+
+def test_what_nobody_has_read_is_renewed_by_the_number_of_its_lease() -> None:
+    """The blocking client reads nothing while a handler works: what lay in its socket went to other workers, too."""
+    peer, loop = Conversing(GREETING_LEASE), Loop()
+    feed = peer.subscribe("t.*")
+    peer.said()
+    peer.hear(b"OK 0\n" + message(3, topic="t.a") + message(5, topic="t.a") + message(9, topic="t.b"))
+    for _ in range(3):
+        feed.take()
+    feed.settle("t.b", 9)
+    timers = cast(asyncio.AbstractEventLoop, loop)
+    Renewal(feed, lambda: peer.conversation, 30.0, timers, with_unread=True).start()
+    loop.tick()
+    options = f"visibility=30000 lease={feed.lease}"
+    assert peer.said() == [f"TOUCH t.a c 0-{MSG_ID_MAX} {options}", f"TOUCH t.b c 0-{MSG_ID_MAX} {options}"]
+    peer.hear(b"OK 2\nOK 0\n" + b"".join(message(1, topic=f"t.{n}") for n in range(UNREAD_TOPICS_MAX)))
+    while feed.take() is not None:
+        pass
+    for n in range(1, UNREAD_TOPICS_MAX):
+        feed.settle(f"t.{n}", 1)
+    loop.tick()
+    assert peer.said() == [f"TOUCH t.a c 0-{MSG_ID_MAX} {options}", f"TOUCH t.0 c 0-{MSG_ID_MAX} {options}"], "of too many"
+
+
+def test_without_numbers_what_nobody_has_read_may_be_of_others() -> None:
+    peer, loop = Conversing(), Loop()
+    feed = peer.subscribe()
+    peer.said()
+    peer.hear(b"OK 0\n" + message(3))
+    timers = cast(asyncio.AbstractEventLoop, loop)
+    Renewal(feed, lambda: peer.conversation, 30.0, timers, with_unread=True).start()
+    loop.tick()
+    assert peer.said() == ["TOUCH t c 3 visibility=30000"]

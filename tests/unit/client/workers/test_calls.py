@@ -8,16 +8,17 @@ from typing import Any, cast
 import pytest
 
 from toymq import App, Message
+from toymq.delivery_window import Feed
 from toymq.nack_reason import describe
 from toymq.workers.calls import InLoop, InProcesses, InThreads, caller_of, exception_of
 from toymq.workers.job import Unfit
 from toymq.workers.job_child import raised
 from toymq.workers.job_messages import Raised
-from toymq_py.protocol import MessagePush
+from toymq_py.protocol import MessagePush, Subscribe
 
 
 def message_of(payload: bytes) -> Message:
-    return Message(MessagePush("t", 1, 1, 5, b"", b"", payload), None, None)  # type: ignore[arg-type]
+    return Message(MessagePush("t", 1, 1, 5, b"", b"", payload), Feed(Subscribe("t", "c"), print), None)  # type: ignore[arg-type]
 
 
 class OneArgument(Exception):

@@ -10,8 +10,9 @@ import pytest
 
 import toymq
 from toymq import App, Message
+from toymq.delivery_window import Feed
 from toymq_py.errors import BadArgument, ConfigError
-from toymq_py.protocol import MessagePush
+from toymq_py.protocol import MessagePush, Subscribe
 
 
 @dataclass
@@ -46,7 +47,7 @@ def nothing() -> None:
 
 def message_of(payload: bytes) -> Message:
     push = MessagePush("resize", 1, 1, 5, b"", b"", payload)
-    return Message(push, None, None)  # type: ignore[arg-type]
+    return Message(push, Feed(Subscribe("t", "c"), print), None)  # type: ignore[arg-type]
 
 
 def test_the_payload_is_an_object_of_the_arguments_by_name() -> None:

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from toymq import App, Message
+from toymq.delivery_window import Feed
 from toymq.workers.runner import Runner
-from toymq_py.protocol import MessagePush
+from toymq_py.protocol import MessagePush, Subscribe
 
 
 def runner_of(function: Any) -> tuple[Runner, Message]:
     runner = Runner(App().worker("t")(function), None, Random())  # type: ignore[arg-type]
-    message = Message(MessagePush("t", 1, 1, 5, b"", b"", b""), None, None)  # type: ignore[arg-type]
+    message = Message(MessagePush("t", 1, 1, 5, b"", b"", b""), Feed(Subscribe("t", "c"), print), None)  # type: ignore[arg-type]
     return runner, message
 
 
