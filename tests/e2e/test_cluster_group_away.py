@@ -142,7 +142,8 @@ async def test_publishes_to_healthy_topics_go_on_beside_those_to_partitions_of_a
     async with await connected(groups[A]) as client:
         await asyncio.to_thread(node.kill)
         until = MONOTONIC() + WAIT_S
-        while say(groups[A], b"OFFSETS parted#%d\n" % _partition_of_b(groups), 1)[0].startswith(b"ERR MOVED"):
+        there = min(int(name.partition("#")[2]) for name in stored(groups[B]) if name.startswith("parted#"))
+        while say(groups[A], b"OFFSETS parted#%d\n" % there, 1)[0].startswith(b"ERR MOVED"):
             assert MONOTONIC() < until, groups[A].logs()
         began = MONOTONIC()
         refused = 0
@@ -153,16 +154,15 @@ async def test_publishes_to_healthy_topics_go_on_beside_those_to_partitions_of_a
             refused += isinstance(found[1], PlacementUnknown)
         assert 0 < refused < 40, "routes of both groups"
         assert MONOTONIC() - began < WAIT_S / 2, "4 s for each that was refused"
-
-
-def _partition_of_b(groups: Groups) -> int:
-    return min(int(name.partition("#")[2]) for name in stored(groups[B]) if name.startswith("parted#"))
+        await asyncio.to_thread(node.start)
+        while (await asyncio.to_thread(say, groups[A], b"PUB parted#%d - 1\nx\n" % there, 1))[0].startswith(b"ERR PLACEMENT"):
+            assert MONOTONIC() - began < WAIT_S, groups[A].logs()
 
 
 async def test_a_change_of_all_partitions_is_made_nowhere_while_a_group_is_away(groups: Groups) -> None:
     """What group a had of the topic was purged for good, and changed, and the answer was only that group b does not answer."""
     a, (node,), (own,) = groups[A], groups[B].nodes.values(), groups[A].nodes.values()
-    say(a, b"CREATE whole partitions=6\n", 1)
+    assert say(a, b"CREATE whole partitions=6\n", 1) == [b"OK 0\n"]
     async with await connected(a) as client:
         await client.pub_many("whole", [b"x"] * 12)
         assert await client.seek("whole", "c", "earliest", create=True) == 6
