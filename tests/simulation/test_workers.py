@@ -172,7 +172,7 @@ def test_a_command_that_is_refused_with_moved_and_done_is_caught(monkeypatch: py
 
 def test_a_division_that_puts_topics_into_a_wrong_place_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redistribute, "worker_of", lambda topic, number: 0)
-    assert caught(LOST, first=8)
+    assert caught(LOST, first=26)
 
 
 def test_a_division_that_forgets_to_sync_its_renames_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
