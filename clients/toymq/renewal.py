@@ -12,7 +12,7 @@ from toymq_py.records import MSG_ID_MAX, IdRange
 EXTENDS_PER_LEASE = 3
 """Renewals within the time of a lease: two of them may be late."""
 UNREAD_TOPICS_MAX = 128
-"""A subscription that has seen more topics renews what nobody has read in those alone of which it holds something."""
+"""A subscription that has seen more topics renews what is still unread in those alone of which it holds something."""
 
 
 class Renewal:
@@ -28,7 +28,7 @@ class Renewal:
         """
         Args:
             conversation: of the connection that sends the TOUCH; a lease may be renewed from any.
-            with_unread: also what the broker has sent and nobody has read yet, where it takes the numbers of leases.
+            with_unread: also what the broker has sent and is not read yet, where it takes the numbers of leases.
         """
         self._feed = feed
         self._conversation = conversation

@@ -131,7 +131,7 @@ def test_workers_are_counted_and_the_one_that_is_asked_is_named() -> None:
     error = PlacementUnknown("worker 1 does not answer")
     findings = list(examine_without_figures(None, "toymq/1.0", "1.0", 0.001, cluster, error))
     (figures,) = (one for one in findings if one.check == "figures")
-    assert findings[-1] is figures, "no topic was looked at: `ok topics: 0, none degraded` was said of what nobody knows"
+    assert findings[-1] is figures, "no topic was looked at: `ok topics: 0, none degraded` was said of what is not known"
     assert "a worker that ended is started again" in figures.advice
 
 

@@ -43,7 +43,7 @@ def test_a_topic_that_a_command_makes_is_recorded_where_there_are_tokens(
 ) -> None:
     trail = trail_of(session)
     trail.made("orders")
-    assert caplog.messages == [], "else nobody can be told from others"
+    assert caplog.messages == [], "else there is no name to tell it by"
     trail.token = "ann"
     trail.made("orders")
     assert caplog.messages == ["action=create topic=orders token=ann address=10.0.0.7 via=tcp result=OK"]
