@@ -266,6 +266,7 @@ class WorkerWorld(World):
                 await process.running
             self.recorder("broker", "stop")
             for process in processes:
+                self._tell_dropped(process.broker)
                 process.broker.close()
         else:
             self.recorder("broker", "kill", note=POWER)
