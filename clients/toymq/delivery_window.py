@@ -317,6 +317,10 @@ class Feed:
         if self.on_settled is not None:
             self.on_settled()
 
+    def let_go(self, topic: str, msg_id: int) -> None:
+        """A handler has heard that its lease is over: it does not go on, and the next delivery is handed out."""
+        self.open.pop((topic, msg_id), None)
+
     @property
     def ack_lists(self) -> Collection[AckList]:
         return self._acks.values()

@@ -1,6 +1,6 @@
 """What the messages of both clients share: a delivery with its lease, to be settled over the connection of its subscription."""
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from toymq import arguments, requests
@@ -78,13 +78,17 @@ class LeasedMessage(Delivery, Generic[C]):
             visibility = pulled_ms / 1000
         return requests.touch(self.topic, self._feed.command.consumer, [(self.id, self.id)], visibility, lease=self.lease)
 
-    def _is_extended(self, request: requests.Request[int]) -> bool:
-        """What the answer to ``_touch`` says of this delivery. Where the same subscription has the message again, which came
-        before the answer, that one is renewed."""
-        try:
-            return request.result() > 0 and not self._feed.came_again(self.topic, self.id, self._turn)
-        except (ConnectionLost, Moved):
+    def _is_extended(self, request: requests.Request[int] | None) -> bool:
+        """What the answer to ``_touch`` says of this delivery; None: there is no connection to ask. Where the same subscription
+        has the message again, which came before the answer, that one is renewed. A handler that hears False stops, and gets
+        the next delivery."""
+        if self._feed.came_again(self.topic, self.id, self._turn):
             return False
+        with suppress(ConnectionLost, Moved):
+            if request is not None and request.result() > 0:
+                return True
+        self._feed.let_go(self.topic, self.id)
+        return False
 
     def _handling(self) -> AbstractContextManager[None]:
         """The span of a handler, if the client traces."""

@@ -114,7 +114,7 @@ class Message(LeasedMessage[Link]):
         self._link.check_loop()
         request = self._touch(visibility)
         if not self._in_reach:
-            return False
+            return self._is_extended(None)
         await self._link.ask(request.slot)
         return self._is_extended(request)
 

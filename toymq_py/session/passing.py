@@ -106,7 +106,7 @@ class Passing:
         Raises: PlacementUnknown: that worker cannot be reached, or knows partitions of a topic that has none here;
             NameBusy: that is not known yet; StorageFailed: the number of a partitioned topic is lost.
         """
-        if self.links.spread and isinstance(command, SETTLES):
+        if self.links.spread and _ends_leases(command):
             self.links.settled()
         topic: str | None = getattr(command, "topic", None)
         looked_up, self._looked_up = self._looked_up, None
@@ -483,3 +483,9 @@ class Passing:
         for look in self._looks:
             look.close()
         self.links.close()
+
+
+def _ends_leases(command: Command) -> bool:
+    """Whether it settles messages: its client does not hang. One that renews a lease may hang on that message (ADR 0272)."""
+    settles = command.command if isinstance(command, SettlementRun) else command
+    return isinstance(settles, Ack | Nack)

@@ -110,7 +110,7 @@ class Message(LeasedMessage[BlockingLink]):
         request = self._touch(visibility)
         self._link.read_ahead()
         if not self._in_reach:
-            return False
+            return self._is_extended(None)
         self._link.ask(request.slot)
         return self._is_extended(request)
 

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 import toymq
-from tests.support.conversing import GREETING, GREETING_LEASE, Conversing, message
+from tests.support.conversing import GREETING, GREETING_LEASE, Conversing, ids_of, message
 from toymq.delivery_window import Feed
 from toymq.leased_message import Connection, LeasedMessage, Processing
 from toymq_py.errors import BadArgument
@@ -35,6 +35,30 @@ def test_requests_name_the_message_and_its_consumer(leased: LeasedMessage[Connec
     assert leased._nack(1.5).slot.frame() == b"NACK t c 7 delay=1500\n"
     assert leased._nack(1.5, dead=True).slot.frame() == b"NACK t c 7 dead=1\n", "a dead letter has no delay"
     assert leased._touch(30).slot.frame() == b"TOUCH t c 7 visibility=30000\n"
+
+
+@pytest.mark.parametrize("answer", [b"OK 0\n", b""], ids=["its lease is over", "no connection"])
+def test_a_handler_that_hears_that_its_lease_is_over_gets_the_next_delivery(
+    peer: Conversing, leased: LeasedMessage[Connection], answer: bytes
+) -> None:
+    """It was taken for the one that the handler holds, and hidden: with ``auto_extend`` for as long as the client lived."""
+    feed = leased._feed
+    peer.lose()
+    if answer:
+        peer.connect()
+        peer.hear(b"OK 0\n")
+        request = leased._touch(None)
+        peer.conversation.send(request.slot)
+        peer.hear(answer)
+        assert not leased._is_extended(request)
+    else:
+        assert not leased._in_reach
+        assert not leased._is_extended(None)
+        peer.connect()
+        peer.hear(b"OK 0\n")
+    assert feed.leased() == []
+    peer.hear(message(7, attempt=2))
+    assert ids_of(feed) == [7]
 
 
 def test_a_message_of_a_pull_is_renewed_for_as_long_as_it_was_leased(leased: LeasedMessage[Connection]) -> None:

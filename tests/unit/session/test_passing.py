@@ -4,6 +4,7 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -16,7 +17,9 @@ from toymq_py.protocol import Held, Publish, Subscribe, Unsubscribe
 from toymq_py.session import partial_stats
 from toymq_py.session.gathering import WHOLE
 from toymq_py.session.passing import BY_PATTERN, STAGED
+from toymq_py.session.place_links import PlaceLinks
 from toymq_py.session.replies import PendingReply
+from toymq_py.session.spread_subscription import SpreadSubscription
 from toymq_py.topic import Refused
 
 
@@ -183,6 +186,23 @@ async def test_publishes_to_a_partition_are_passed_on_for_a_client_that_follows(
     await rig.hears(f"PUB {there} - 1\nx\nPUB {there} k 1\ny\n")
     rig.says("OK 7\nERR QUEUE_FULL x\n")
     await rig.client_reads("OK 7\nPONG\nERR QUEUE_FULL x\n")
+
+
+async def test_one_that_renews_a_lease_may_hang_on_it_and_one_that_settles_does_not(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TOUCH took back that what stands at the other worker counts nothing: each lease there counted an attempt of a message that
+    no handler had."""
+    settled: list[None] = []
+    monkeypatch.setattr(PlaceLinks, "settled", lambda self: settled.append(None))
+    rig.passing.links.spread["t.*"] = cast(SpreadSubscription, object())
+    for text in (f"TOUCH {HERE} c 1\n", f"TOUCH {HERE} c 1\nTOUCH {HERE} c 2\nTOUCH {HERE} c 3\n"):
+        rig.take(text)
+    assert not settled
+    for text in (f"ACK {HERE} c 1\n", f"NACK {HERE} c 1\n", f"ACK {HERE} c 1\nACK {HERE} c 2\nACK {HERE} c 3\n"):
+        rig.take(text)
+    assert len(settled) == 3
+    rig.passing.links.spread.clear()
 
 
 async def test_publishes_to_a_partition_of_a_group_that_is_away_hold_up_no_others(
