@@ -188,7 +188,7 @@ def test_the_first_call_behind_a_pause_in_which_the_broker_went_goes_on(tmp_path
             broker.restart(kill=False)
             assert leased.extend() is False, "its lease ended with the connection"
             again = messages.next(timeout=TIMEOUT_S)
-            assert (again.id, again.attempt > 1) == (leased.id, True)
+            assert (again.id, again.attempt) == (leased.id, 1), "it was taken for the one that the handler holds"
             again.ack()
         for call, client in zip(calls, clients, strict=True):
             call(client)

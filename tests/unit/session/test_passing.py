@@ -191,8 +191,7 @@ async def test_publishes_to_a_partition_are_passed_on_for_a_client_that_follows(
 async def test_one_that_renews_a_lease_may_hang_on_it_and_one_that_settles_does_not(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TOUCH took back that what stands at the other worker counts nothing: each lease there counted an attempt of a message that
-    no handler had."""
+    """TOUCH took back that what stands at the other worker counts nothing: each lease there counted an attempt."""
     settled: list[None] = []
     monkeypatch.setattr(PlaceLinks, "settled", lambda self: settled.append(None))
     rig.passing.links.spread["t.*"] = cast(SpreadSubscription, object())
