@@ -18,12 +18,16 @@ from toymq_py.session.replies import PendingReply, Replies
 from toymq_py.session.spread_subscription import SpreadSubscription
 from toymq_py.session.upstream import PING, Upstream
 
+UNREACHED_S = 4.0
+"""For so long a place that was not reached is not waited for again where others wait behind it: a group is known to be away
+when its lease has ended and as much time has gone by."""
+
 
 class PlaceLinks:
     """Of one session. Belongs to the loop."""
 
     __slots__ = ("_loop", "_loss", "_partitioned", "_paused", "_placement", "_replies", "_trusted", "_unread",
-                 "abort", "closed", "finishing", "hello", "open", "shutting_down", "spread")  # fmt: skip
+                 "_unreached_until", "abort", "closed", "finishing", "hello", "open", "shutting_down", "spread")  # fmt: skip
 
     def __init__(
         self, placement: Placement, partitioned: PartitionedTopics, replies: Replies, loop: asyncio.AbstractEventLoop,
@@ -49,6 +53,7 @@ class PlaceLinks:
         """The session ends by itself: it waits for acks alone."""
         self._paused = self.closed = False
         self._loss: LostSession | None = None
+        self._unreached_until: dict[Place, float] = {}
 
     def send(self, worker: WorkerLink, pieces: list[bytes], expected: Expected) -> None:
         if expected.ends is not None:
@@ -79,6 +84,8 @@ class PlaceLinks:
         worker = self.open.get(place)
         if (worker is None or not worker.link.reached) and (problem := self._placement.problem_of(place)):
             raise PlacementUnknown(f"{named(place)} does not answer, and {problem}")
+        if worker is None and self._loop.time() < self._unreached_until.get(place, 0.0):
+            raise PlacementUnknown(f"{named(place)} does not answer: try again in a moment")
         return self.to(place)
 
     def connected(self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None]) -> PlaceLink:
@@ -195,6 +202,7 @@ class PlaceLinks:
         if self._loss is not None:
             self._loss.gone(place)
         if not worker.link.reached:
+            self._unreached_until[place] = self._loop.time() + UNREACHED_S
             self._refuse(place, worker, list(worker.expected))
         elif not self._placement.passes_on and not worker.subscribed:  # a group may be away for seconds: the client stays
             self._refuse(place, worker, [expected for expected in worker.expected if expected.share is not None])

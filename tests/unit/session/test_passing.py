@@ -2,17 +2,18 @@
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from tests.support.fake_place_link import FakePlaceLink
 from tests.support.passing_rig import HERE, THERE, Groups, Rig, commands, rig_of_groups, running_rig
 from tests.support.topic_commands import DIVIDED, ONE_PARTITION, TEXTS, kinds_with_a_topic
 from toymq_py.errors import Moved, NameBusy, PlacementUnknown
 from toymq_py.partitions import Partitioned, half_made
-from toymq_py.placement import worker_of
+from toymq_py.placement import Place, PlaceLink, worker_of
 from toymq_py.protocol import Held, Publish, Subscribe, Unsubscribe
 from toymq_py.session import partial_stats
 from toymq_py.session.gathering import WHOLE
@@ -186,6 +187,32 @@ async def test_publishes_to_a_partition_are_passed_on_for_a_client_that_follows(
     await rig.hears(f"PUB {there} - 1\nx\nPUB {there} k 1\ny\n")
     rig.says("OK 7\nERR QUEUE_FULL x\n")
     await rig.client_reads("OK 7\nPONG\nERR QUEUE_FULL x\n")
+
+
+async def test_a_place_that_was_not_reached_is_not_waited_for_again_at_once(
+    of_groups: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a group's lease ran, each publish to one of its partitions held up what its client sent behind it for 4 s more."""
+    rig, links = of_groups, list[FakePlaceLink]()
+
+    def connected(self: Groups, place: Place, received: object, lost: Callable[[], None], **how: bool) -> PlaceLink:
+        links.append(FakePlaceLink(lost, reached=False))
+        monkeypatch.setattr(links[-1], "send", lambda pieces: None)
+        return links[-1]
+
+    monkeypatch.setattr(Groups, "connected", connected)
+    part = Publish(THERE, [b""], [b"x"])
+    (waits,) = rig.passing.take_part(part, rig.refused) or ()
+    assert isinstance(waits, PendingReply)
+    rig.replies.hold(waits)
+    await rig.client_reads("ERR PLACEMENT_UNKNOWN group b does not answer, so its topics are not known: try again\n")
+    (refused,) = rig.passing.take_part(part, rig.refused) or ()
+    assert isinstance(refused, Refused)
+    assert str(refused.error) == "group b does not answer: try again in a moment"
+    assert len(links) == 1
+    rig.passing.links._unreached_until.clear()
+    rig.passing.take_part(part, rig.refused)
+    assert len(links) == 2
 
 
 async def test_one_that_renews_a_lease_may_hang_on_it_and_one_that_settles_does_not(
