@@ -3,8 +3,9 @@
 import sys
 
 EXTRAS = {
-    "deltalake": "tables", "hdrh": "bench", "matplotlib": "plots", "numpy": "spark", "obstore": "lake", "pandas": "spark",
-    "pyarrow": "spark", "pyiceberg": "tables", "pyspark": "spark", "rich": "tui", "sqlalchemy": "tables", "textual": "tui",
+    "deltalake": "tables", "hdrh": "bench", "httptools": "http", "matplotlib": "plots", "numpy": "spark", "obstore": "lake",
+    "pandas": "spark", "pyarrow": "spark", "pyiceberg": "tables", "pyspark": "spark", "rich": "tui", "sqlalchemy": "tables",
+    "starlette": "http", "textual": "tui", "websockets": "http",
 }  # fmt: skip
 """Package to the extra that brings it."""
 INTERRUPTED = 130

@@ -16,7 +16,7 @@ import uvloop
 from toymq_py.auth.tokens import Authority, check_access, read_grants
 from toymq_py.broker import ALONE, Broker
 from toymq_py.clock import Clock, SystemClock
-from toymq_py.command_line import install_hint
+from toymq_py.command_line import install_hint, missing
 from toymq_py.config.definitions import Definitions, parse
 from toymq_py.config.option_schema import check_apart, is_public, parse_address
 from toymq_py.config.options import ServeOptions
@@ -336,7 +336,7 @@ def _http_server(
     try:
         from toymq_py.gateway import HttpServer
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{'--http' if listeners else '--https'} needs {error.name}: {install_hint('http')}") from None
+        raise without_gateway(options, error) from None
     return HttpServer(
         broker, clock, loop,
         local=not any(is_public(each.getsockname()[0]) for each in listeners if each.family != socket.AF_UNIX),
@@ -422,6 +422,12 @@ def _tiered(options: ServeOptions, broker: Broker, loop: asyncio.AbstractEventLo
     from toymq_py.runtime.tier_thread import tiered  # imported only when needed
 
     return tiered(options.tier, broker, loop, options.tier_cache_bytes, options.tier_local_max_bytes)
+
+
+def without_gateway(options: ServeOptions, error: ModuleNotFoundError) -> ConfigError:
+    """What to say where the extra of the gateway is not installed."""
+    flag = "--https" if options.http is None else "--http"
+    return ConfigError(f"{flag} {missing(error) or f'needs {error.name}: ' + install_hint('http')}")
 
 
 @contextlib.contextmanager

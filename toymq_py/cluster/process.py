@@ -59,10 +59,13 @@ SAY_EVERY = 10
 
 
 def preload(options: ServeOptions) -> None:
-    """Import all that a leader needs, before there is a node: a failover would pay for it."""
+    """Import all that a leader needs, before there is a node: a failover would pay for it, and one that cannot serve is elected
+    again and again. Raises: ConfigError without the extra of the gateway."""
     if options.http is not None or options.https is not None:
-        with contextlib.suppress(ModuleNotFoundError):  # the node says what is missing
+        try:
             import toymq_py.gateway  # (for its modules)
+        except ModuleNotFoundError as error:
+            raise daemon.without_gateway(options, error) from None
     if options.metrics is not None:
         import toymq_py.observability.metrics_server
     if options.amqp is not None or options.amqps is not None:

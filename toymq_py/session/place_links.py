@@ -26,8 +26,8 @@ when its lease has ended and as much time has gone by."""
 class PlaceLinks:
     """Of one session. Belongs to the loop."""
 
-    __slots__ = ("_loop", "_loss", "_partitioned", "_paused", "_placement", "_replies", "_trusted",
-                 "_unreached_until", "_unread", "abort", "closed", "finishing", "hello", "open", "shutting_down", "spread")  # fmt: skip
+    __slots__ = ("_loop", "_loss", "_partitioned", "_paused", "_placement", "_replies", "_trusted", "_unreached_until",
+                 "_unread", "abort", "closed", "finishing", "hello", "open", "shutting_down", "spread")  # fmt: skip
 
     def __init__(
         self, placement: Placement, partitioned: PartitionedTopics, replies: Replies, loop: asyncio.AbstractEventLoop,
