@@ -81,11 +81,11 @@ cluster-demo: $(SERVING) ## run three nodes and etcd here, kill the leader twice
 celery-demo: $(READY) ## run 10,000 Celery tasks, kill -9 broker and workers in turn, count what was done
 	$(BIN)/python -m tests.celery_demo
 
-# Bytecode is kept, whatever the environment says: each of some hundred processes would compile the sources again. Four workers
-# for two cores: three left them idle for a third of the time, as tests of processes wait (ADR 0134). The first run keeps an archive
-# of Spark's classes for the next ones (ADR 0214).
+# Bytecode is kept, whatever the environment says: each of some hundred processes would compile the sources again. Five workers
+# for two cores: four left them idle for a quarter of the time, as tests of processes wait (ADR 0134). The first run keeps an
+# archive of Spark's classes for the next ones (ADR 0214).
 test: $(TESTABLE) ## run the test suite, on two cores; of long runs a short form (make torture, make test-spark-slow: the long one)
-	PYTHONDONTWRITEBYTECODE= $(if $(CI),,TOYMQ_KEEP_CLASSES=1) $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= $(if $(CI),,TOYMQ_KEEP_CLASSES=1) $(BIN)/python -m pytest --numprocesses 5 --dist loadfile --no-loadscope-reorder
 
 test-all: ## run the tests on every Python from 3.11 to 3.14 that is installed; name the missing ones
 	@missing=; failed=; for v in 3.11 3.12 3.13 3.14; do found=; \

@@ -40,6 +40,11 @@ def missing(error: ModuleNotFoundError) -> str | None:
     return f"needs {' and '.join(absent)}: {install_hint(extra)}"
 
 
+def needs(error: ModuleNotFoundError, extra: str) -> str:
+    """What an option needs that an extra brings, to be said behind its name."""
+    return missing(error) or f"needs {error.name}: {install_hint(extra)}"
+
+
 def install_hint(extra: str) -> str:
     """How to install an extra. By path: toymq is on no package index, and another's package may have its name."""
     return f"in a checkout of toymq, pip install '.[{extra}]'"

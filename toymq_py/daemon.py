@@ -16,7 +16,7 @@ import uvloop
 from toymq_py.auth.tokens import Authority, check_access, read_grants
 from toymq_py.broker import ALONE, Broker
 from toymq_py.clock import Clock, SystemClock
-from toymq_py.command_line import install_hint, missing
+from toymq_py.command_line import needs
 from toymq_py.config.definitions import Definitions, parse
 from toymq_py.config.option_schema import check_apart, is_public, parse_address
 from toymq_py.config.options import ServeOptions
@@ -336,7 +336,7 @@ def _http_server(
     try:
         from toymq_py.gateway import HttpServer
     except ModuleNotFoundError as error:
-        raise without_gateway(options, error) from None
+        raise ConfigError(f"{'--http' if options.http else '--https'} {needs(error, 'http')}") from None
     return HttpServer(
         broker, clock, loop,
         local=not any(is_public(each.getsockname()[0]) for each in listeners if each.family != socket.AF_UNIX),
@@ -424,12 +424,6 @@ def _tiered(options: ServeOptions, broker: Broker, loop: asyncio.AbstractEventLo
     return tiered(options.tier, broker, loop, options.tier_cache_bytes, options.tier_local_max_bytes)
 
 
-def without_gateway(options: ServeOptions, error: ModuleNotFoundError) -> ConfigError:
-    """What to say where the extra of the gateway is not installed."""
-    flag = "--https" if options.http is None else "--http"
-    return ConfigError(f"{flag} {missing(error) or f'needs {error.name}: ' + install_hint('http')}")
-
-
 @contextlib.contextmanager
 def opened_tracer(options: ServeOptions, clock: Clock) -> Iterator[Tracer | None]:
     """Raises: ConfigError, when the extra is not installed."""
@@ -439,7 +433,7 @@ def opened_tracer(options: ServeOptions, clock: Clock) -> Iterator[Tracer | None
     try:
         from toymq_py.observability import tracing
     except ModuleNotFoundError as error:
-        raise ConfigError(f"--otlp-endpoint needs {error.name}: {install_hint('observability')}") from error
+        raise ConfigError(f"--otlp-endpoint {needs(error, 'observability')}") from error
     with tracing.opened_tracer(options.otlp_endpoint, clock, fsync=options.fsync) as tracer:
         yield tracer
 

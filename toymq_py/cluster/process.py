@@ -24,6 +24,7 @@ from toymq_py.cluster.pass_link import PassLink, Refusals, take_passed
 from toymq_py.cluster.replica_listener import ReplicaListener, connect
 from toymq_py.cluster.standby import LEADER_LISTENERS, Standby
 from toymq_py.cluster.supervisor import TERM_ENDED
+from toymq_py.command_line import needs
 from toymq_py.config.option_schema import is_public, is_unspecified, parse_address, parse_endpoints
 from toymq_py.config.options import ServeOptions
 from toymq_py.data_directory import made_and_locked
@@ -59,13 +60,12 @@ SAY_EVERY = 10
 
 
 def preload(options: ServeOptions) -> None:
-    """Import all that a leader needs, before there is a node: a failover would pay for it, and one that cannot serve is elected
-    again and again. Raises: ConfigError without the extra of the gateway."""
+    """Import all that a leader needs, before there is a node: a failover would pay for it. Raises: ConfigError without it."""
     if options.http is not None or options.https is not None:
         try:
             import toymq_py.gateway  # (for its modules)
         except ModuleNotFoundError as error:
-            raise daemon.without_gateway(options, error) from None
+            raise ConfigError(f"{'--http' if options.http else '--https'} {needs(error, 'http')}") from None
     if options.metrics is not None:
         import toymq_py.observability.metrics_server
     if options.amqp is not None or options.amqps is not None:
@@ -76,9 +76,7 @@ Ready = Callable[[list[str], str], None]
 """Takes the addresses, and what this node waits for before it can serve; "" where nothing is amiss."""
 
 
-def run(
-    options: ServeOptions, ready: Ready, reloads: Mapping[str, Callable[[], None]], lives: int
-) -> int:
+def run(options: ServeOptions, ready: Ready, reloads: Mapping[str, Callable[[], None]], lives: int) -> int:
     """Run a node until it is stopped, or its term ends. Blocks.
 
     Args:
