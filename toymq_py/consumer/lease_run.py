@@ -151,7 +151,7 @@ class Lessee:
         return self.late and self.counted
 
     def works_again(self) -> None:
-        """It was late, and settles something."""
+        """It was late, and settles something, or has come to what it got since."""
 
     def on_capacity(self) -> None:
         """Called by the channel when there is room after ``wants_room``."""

@@ -79,8 +79,9 @@ class PlaceLinks:
         return worker
 
     def to_one_that_leads(self, place: Place) -> WorkerLink:
-        """As ``to``, but not to a group that has had no leader for longer than a failover takes: what waited for it would hold
-        up the replies to all that its client sends behind it. Raises: PlacementUnknown."""
+        """As ``to``, but neither to a group that has had no leader for longer than a failover takes, nor to a place that was not
+        reached just now: what waited for it would hold up the replies to all that its client sends behind it. Raises:
+        PlacementUnknown."""
         worker = self.open.get(place)
         if (worker is None or not worker.link.reached) and (problem := self._placement.problem_of(place)):
             raise PlacementUnknown(f"{named(place)} does not answer, and {problem}")
