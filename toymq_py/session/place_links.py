@@ -79,8 +79,8 @@ class PlaceLinks:
         return worker
 
     def to_one_that_leads(self, place: Place) -> WorkerLink:
-        """As ``to``, but neither to a group that has had no leader for longer than a failover takes, nor to a place that was not
-        reached just now: what waited for it would hold up the replies to all that its client sends behind it. Raises:
+        """As ``to``, but neither to a group that has had no leader for longer than a failover takes, nor to a place that was
+        not reached just now: what waited for it would hold up the replies to all that its client sends behind it. Raises:
         PlacementUnknown."""
         worker = self.open.get(place)
         if (worker is None or not worker.link.reached) and (problem := self._placement.problem_of(place)):
