@@ -14,6 +14,7 @@ from toymq_py.cluster.replica_listener import ReplicaListener, connect
 from toymq_py.config.options import BrokerOptions
 from toymq_py.errors import TermEnded
 from toymq_py.net.certificates import PeerCertificates
+from toymq_py.replication.content_digests import ContentDigests
 from toymq_py.replication.follower_link import FollowEnd, FollowerLink
 from toymq_py.replication.leader_links import FollowerLag, LeaderLinks
 from toymq_py.replication.link_options import Identity, LinkOptions
@@ -104,7 +105,8 @@ class LeaderRig:
         )  # fmt: skip
         self.broker.open(os.getpid())
         self.links = LeaderLinks(
-            me=self.me, epoch=self.epoch, stream=self.stream, tickets=self.tickets, fs=real, root=str(self.root),
+            me=self.me, epoch=self.epoch, stream=self.stream, tickets=self.tickets,
+            digests=ContentDigests(real, str(self.root), SystemClock()),
             clock=SystemClock(), loop=loop, options=self.options, changes=self.changes, offload=scheduler,
             members=self.changes.members,
         )  # fmt: skip
@@ -177,13 +179,19 @@ class FollowerRig:
         self.received = 0
         self.writers: list[asyncio.StreamWriter] = []
 
-    async def follow(self, leader: LeaderRig, epoch: int | None = None) -> FollowEnd:
-        """Follow until the link ends. May be cancelled, as by a kill: nothing touches the directory afterwards."""
+    def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
+        """As ``Offload``."""
+        assert self.scheduler is not None
+        self.scheduler.offload(job, done)
+
+    async def follow(self, leader: LeaderRig, epoch: int | None = None, *, lives_on: bool = False) -> FollowEnd:
+        """Follow until the link ends. May be cancelled, as by a kill: nothing touches the directory afterwards. ``lives_on``:
+        in the process of the last time, not in a new one."""
         self.scheduler = LoopScheduler(asyncio.get_running_loop())
-        self.link = FollowerLink(
+        self.link = self.link if lives_on else FollowerLink(
             me=Identity(self.cluster, "g0", self.file.record.replica, f"n{self.number}"), file=self.file,
             fs=self.fs or RealFileSystem(), root=str(self.root), clock=SystemClock(),
-            options=self.options or leader.options, offload=self.scheduler, connect=self._connect,
+            options=self.options or leader.options, offload=self, connect=self._connect,
         )  # fmt: skip
         try:
             return await self.link.follow(leader, leader.epoch if epoch is None else epoch)

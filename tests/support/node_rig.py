@@ -21,6 +21,7 @@ from tests.support.simulated_etcd import SimulatedEtcd
 from toymq_py.errors import TermEnded
 from toymq_py.replication import term as term_module
 from toymq_py.replication.agreement import Agreement, ClusterSettings, GroupState, Member
+from toymq_py.replication.content_digests import ContentDigests
 from toymq_py.replication.follower_link import EndReason, FollowEnd
 from toymq_py.replication.leader_links import FollowerLag
 from toymq_py.replication.link_options import Identity, LinkOptions
@@ -140,6 +141,7 @@ class FakeLink:
         self._rig = rig
         self._running = running
         self.state = ""
+        self.digests = running.digests
         self.followed: list[tuple[str, int]] = []
 
     async def follow(self, leader: object, epoch: int) -> FollowEnd:
@@ -185,6 +187,7 @@ class Running:
         self.file = file
         self.member = Member(file.record.replica, name, f"{name}:1", f"{name}:2")
         self.office = FakeOffice()
+        self.digests = ContentDigests(fs, str(root), VirtualClock(loop))
         self.link = FakeLink(rig, self)
         self.agreement: Agreement = rig.etcd.agreement(name, CLUSTER, GROUP)
         around = Surroundings(

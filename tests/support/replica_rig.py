@@ -14,6 +14,7 @@ from tests.support.sim_loop import SimLoop
 from toymq_py.replication.acks import Failed, Report, Synced
 from toymq_py.replication.applier import Applier
 from toymq_py.replication.bulk_copy import pieces_of
+from toymq_py.replication.content_digests import ContentDigests
 from toymq_py.replication.disk_calls import StopFlag
 from toymq_py.replication.manifest import JoinPlan, decode_plan, encode_plan, make_plan, take_manifest
 from toymq_py.replication.operations import Copied, Copy, Operation, OperationReader, Plan, encode
@@ -73,7 +74,7 @@ class Follower:
 
     def __init__(self, disk: MeanwhileDisk, loop: SimLoop) -> None:
         self.disk = disk
-        self.manifest = take_manifest(disk, ROOT, StopFlag())
+        self.manifest = take_manifest(ContentDigests(disk, ROOT, FakeClock()), StopFlag())
         self.reports: deque[Report] = deque()
         self._loop = loop
         self._files = ReplicaFiles(disk, ROOT, open_max=3)
@@ -257,7 +258,7 @@ class Pair:
         while not self.stream.is_done(before):
             yield b""  # the write in whose midst the follower was attached
         assert self.follower is not None
-        plan = make_plan(self.disk, ROOT, self.follower.manifest, StopFlag())
+        plan = make_plan(self.follower.manifest, ContentDigests(self.disk, ROOT, FakeClock()), StopFlag())
         yield b"".join(map(bytes, encode(Plan(0, encode_plan(plan)))))
         files = plan.copied()
         self._rng.shuffle(files)

@@ -9,8 +9,9 @@ import logging
 import math
 from collections.abc import Generator, Iterable, Iterator
 
+from toymq_py.replication.content_digests import has_records
 from toymq_py.replication.disk_calls import StopFlag
-from toymq_py.replication.manifest import FilePlan, has_records
+from toymq_py.replication.manifest import FilePlan
 from toymq_py.replication.operations import PIECE_BYTES, Copy, Data, encode
 from toymq_py.storage.fs import File, FileSystem
 

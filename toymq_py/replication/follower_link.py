@@ -16,6 +16,7 @@ from toymq_py.clock import Clock
 from toymq_py.errors import BadOperation, DataDirectoryError
 from toymq_py.net.certificates import reason_of
 from toymq_py.replication.acks import Alive, Failed, Report, encode_report
+from toymq_py.replication.content_digests import ContentDigests
 from toymq_py.replication.disk_calls import Offload, StopFlag, run_on_thread
 from toymq_py.replication.follower_stream import ByeSaid, FollowerStream
 from toymq_py.replication.handshake import (
@@ -30,7 +31,7 @@ from toymq_py.replication.handshake import (
 )
 from toymq_py.replication.handshake import encode as encode_message
 from toymq_py.replication.link_options import Identity, LinkOptions
-from toymq_py.replication.manifest import Manifest, encode_manifest, may_be_cached_only, take_manifest
+from toymq_py.replication.manifest import Manifest, encode_manifest, take_manifest
 from toymq_py.replication.replica_file import ReplicaFile
 from toymq_py.replication.spool import Spool
 from toymq_py.storage.fs import FileSystem
@@ -112,8 +113,10 @@ class FollowerLink:
         self._options = options
         self._offload = offload
         self._connect = connect
+        self.digests = ContentDigests(fs, root, clock)
+        """Of the directory's files."""
         self._following: _Following | None = None
-        self._trusts_cache = False  # of a life before, a sync may have failed
+        self._unsynced: set[str] | None = None  # what may not be on the disk yet; None: not known, as of a life before
 
     @property
     def state(self) -> str:
@@ -198,7 +201,7 @@ class _Following:
                 await self._end()
             finally:
                 if self.stream is not None:
-                    self._link._trusts_cache = self.stream.trusts_cache and failure is None
+                    self._link._unsynced = self.stream.unsynced if failure is None else None
                 if failure is None:
                     self._writer.transport.abort()
         if failure is not None:
@@ -272,7 +275,8 @@ class _Following:
             note_mounted(link._fs, link._root)
             link._file.change(promised=self._epoch)
             spool.begin()
-            return take_manifest(link._fs, link._root, self._stop)
+            link.digests.forget(link._file.record.damaged)
+            return take_manifest(link.digests, self._stop)
 
         reading = tasks.create_task(self._read_to_stream())
         manifest = await run_on_thread(link._offload, prepare, self._stop)
@@ -282,7 +286,7 @@ class _Following:
         self.stream = stream = FollowerStream(
             fs=link._fs, root=link._root, file=link._file, offload=link._offload, clock=link._clock, manifest=manifest,
             place=f"{self._epoch}-{lead.stream_id}", spool=spool, after=begins.seq, send=self._send, stop=self._stop,
-            again={} if link._trusts_cache else may_be_cached_only(manifest, any_file=link._file.record.copying),
+            unsynced=link._unsynced,
         )  # fmt: skip
         tasks.create_task(stream.work())
         data = self._handshake.take_rest()

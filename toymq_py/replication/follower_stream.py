@@ -14,7 +14,7 @@ import asyncio
 import enum
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
 from toymq_py.clock import Clock
@@ -22,9 +22,9 @@ from toymq_py.errors import BadOperation
 from toymq_py.replication.acks import Damaged, Failed, Report, Synced
 from toymq_py.replication.applier import Applier
 from toymq_py.replication.disk_calls import Offload, StopFlag, run_on_thread
-from toymq_py.replication.manifest import Action, JoinPlan, Manifest, decode_plan
+from toymq_py.replication.manifest import Action, JoinPlan, Manifest, decode_plan, may_be_cached_only
 from toymq_py.replication.operations import Beat, Bye, Copied, Copy, Operation, OperationReader, Plan, encode
-from toymq_py.replication.put_aside import Moved, carry_out, check_plan, remove_old
+from toymq_py.replication.put_aside import Moved, carry_out, check_plan, remove_old, touched
 from toymq_py.replication.replica_file import ReplicaFile
 from toymq_py.replication.replica_files import ReplicaFiles
 from toymq_py.replication.spool import Spool
@@ -56,7 +56,7 @@ class FollowerStream:
 
     def __init__(
         self, *, fs: FileSystem, root: str, file: ReplicaFile, offload: Offload, clock: Clock, manifest: Manifest, place: str,
-        spool: Spool, after: int, send: Callable[[Report], None], stop: StopFlag, again: Mapping[str, int],
+        spool: Spool, after: int, send: Callable[[Report], None], stop: StopFlag, unsynced: set[str] | None,
     ) -> None:  # fmt: skip
         """
         Args:
@@ -66,7 +66,7 @@ class FollowerStream:
             after: the seq of the last operation that does not come.
             send: sends a report.
             stop: set by ``end``; its steps show that a long job goes on.
-            again: as of ``ReplicaFiles.sync_all``.
+            unsynced: what may not be on the disk yet, of the stream before: see ``ReplicaFiles.unsynced``. None: not known.
         """
         self.phase = Phase.COMPARING
         self.clock_offset_s: float | None = None
@@ -79,9 +79,9 @@ class FollowerStream:
         self._place = place
         self._send = send
         self._stop = stop
-        self._again = again
         self._is_synced = False
-        self._files = ReplicaFiles(fs, root)
+        self._files = ReplicaFiles(fs, root, unsynced or ())
+        self._knows_unsynced = unsynced is not None
         self._reader = OperationReader()
         self._received = after
         self._spool = spool
@@ -234,7 +234,11 @@ class FollowerStream:
     def _begin_copy(self, plan: JoinPlan) -> Moved:
         """On a thread."""
         self._plan = plan
+        self._may_be_cached = {} if self._knows_unsynced else may_be_cached_only(
+            self._manifest, any_file=self._file.record.copying
+        )  # fmt: skip
         self._file.change(copying=True)
+        self._files.unsynced |= touched(plan, self._manifest)
         with suppress(OSError):
             remove_old(self._fs, self._root, self._clock.wall_ns())
         return carry_out(self._fs, self._root, plan, self._manifest, self._place, self._clock.wall_ns(), self._stop)
@@ -248,16 +252,21 @@ class FollowerStream:
                 yield operation
 
         self._files.redo(steps(self._spool.take(spool_end)))
-        self._files.sync_all(self._stop.check, self._again)
+        if self._knows_unsynced:
+            self._files.sync_unsynced(self._stop.check)
+        else:
+            self._files.sync_all(self._stop.check, self._may_be_cached)
         damages = self._damages()
         self._file.change(copying=False)
         self._is_synced = True
         return damages
 
     @property
-    def trusts_cache(self) -> bool:
-        """Whether the copy was synced and no sync has failed since: what is read from the files will be on the disk."""
-        return self._is_synced and (self._applier is None or self._applier.failed is None)
+    def unsynced(self) -> set[str] | None:
+        """What may not be on the disk yet. None: it is not known, as the copy was not synced as a whole, or a sync has failed
+        since, so that what is read from the files may never be on the disk."""
+        is_known = self._is_synced and (self._applier is None or self._applier.failed is None)
+        return self._files.unsynced if is_known else None
 
     def _damages(self) -> list[Damaged]:
         """Where segments that were copied fail their checks: so they do on the leader's disk, for what was sent is the same."""

@@ -21,6 +21,7 @@ from toymq_py.errors import BadOperation, TermEnded
 from toymq_py.metrics import BY_NAME, Histogram
 from toymq_py.replication.acks import Alive, Damaged, Failed, Fenced, Report, ReportReader, Synced
 from toymq_py.replication.bulk_copy import Pace, frames_of, pieces_of, take_batch
+from toymq_py.replication.content_digests import ContentDigests
 from toymq_py.replication.disk_calls import Offload, StopFlag, run_on_thread
 from toymq_py.replication.handshake import HandshakeReader, Lead, ManifestBytes, StreamFrom, Wait
 from toymq_py.replication.handshake import encode as encode_message
@@ -31,7 +32,6 @@ from toymq_py.replication.operations import Data, Plan, encode
 from toymq_py.replication.required import InSyncChanges, RequiredFollowers
 from toymq_py.replication.stream import Stream
 from toymq_py.replication.tickets import Tickets
-from toymq_py.storage.fs import FileSystem
 
 logger = logging.getLogger("toymq_py.replication")
 
@@ -64,8 +64,7 @@ class Term:
     epoch: int
     stream: Stream
     tickets: Tickets
-    fs: FileSystem
-    root: str
+    digests: ContentDigests
     clock: Clock
     loop: asyncio.AbstractEventLoop
     options: LinkOptions
@@ -284,7 +283,7 @@ class LeaderLink:
             self._take(b"")  # what came with FOLLOW
         manifest_bytes = await self._manifest
         manifest = await run_on_thread(term.offload, lambda: decode_manifest(manifest_bytes))
-        missing = await run_on_thread(term.offload, lambda: missing_bytes(term.fs, term.root, manifest))
+        missing = await run_on_thread(term.offload, lambda: missing_bytes(manifest, term.digests))
         is_large = missing > LARGE_COPY_BYTES
         if is_large:
             await term.turn.acquire()
@@ -319,12 +318,12 @@ class LeaderLink:
         assert self._tasks is not None
         self._tasks.create_task(self._write())
         await self._wait_until_done_here(before)
-        plan = await run_on_thread(term.offload, lambda: make_plan(term.fs, term.root, manifest, self._stop), self._stop)
+        plan = await run_on_thread(term.offload, lambda: make_plan(manifest, term.digests, self._stop), self._stop)
         plan_bytes = encode_plan(plan)
         self._plan_sent = True
         await self._send([*encode(Plan(0, plan_bytes))])
         await self._planned.wait()
-        pieces = pieces_of(term.fs, term.root, plan.copied(), self._stop)
+        pieces = pieces_of(term.digests.fs, term.digests.root, plan.copied(), self._stop)
 
         def next_batch() -> tuple[int, list[Data]] | None:
             batch = take_batch(pieces)

@@ -14,6 +14,7 @@ from toymq_py.clock import Clock
 from toymq_py.errors import BadOperation, TermEnded
 from toymq_py.metrics import Histogram
 from toymq_py.replication.bulk_copy import Pace
+from toymq_py.replication.content_digests import ContentDigests
 from toymq_py.replication.disk_calls import Offload
 from toymq_py.replication.handshake import VERSION, Follow, HandshakeReader, Refused, Wait, encode
 from toymq_py.replication.leader_link import LeaderLink, LinkState, Term
@@ -21,7 +22,6 @@ from toymq_py.replication.link_options import Identity, LinkOptions, secret_refu
 from toymq_py.replication.required import InSyncChanges, RequiredFollowers
 from toymq_py.replication.stream import Stream
 from toymq_py.replication.tickets import Tickets
-from toymq_py.storage.fs import FileSystem
 
 logger = logging.getLogger("toymq_py.replication")
 
@@ -55,13 +55,14 @@ class LeaderLinks:
     """The links of one term, from the won T2 to its end."""
 
     def __init__(
-        self, *, me: Identity, epoch: int, stream: Stream, tickets: Tickets, fs: FileSystem, root: str, clock: Clock,
+        self, *, me: Identity, epoch: int, stream: Stream, tickets: Tickets, digests: ContentDigests, clock: Clock,
         loop: asyncio.AbstractEventLoop, options: LinkOptions, changes: InSyncChanges, offload: Offload,
         members: Iterable[str] = (),
     ) -> None:  # fmt: skip
         """
         Args:
-            fs: of the machine, without ``ShippingFileSystem``: live files are read from it.
+            digests: of the data directory. Their file system is the machine's, without ``ShippingFileSystem``: live files are
+                read from it.
             offload: runs what blocks.
             members: of the in-sync set that this leader was elected from. All but itself are required until they are dropped,
                 each before its join or all by ``drop_members``.
@@ -70,7 +71,7 @@ class LeaderLinks:
         self._loop = loop
         self._required = RequiredFollowers(tickets, changes, frozenset(members) - {me.replica})
         self._term = Term(
-            epoch=epoch, stream=stream, tickets=tickets, fs=fs, root=root, clock=clock, loop=loop, options=options,
+            epoch=epoch, stream=stream, tickets=tickets, digests=digests, clock=clock, loop=loop, options=options,
             changes=changes, offload=offload, required=self._required, pace=Pace(options.resync_bytes_per_s),
         )  # fmt: skip
         self._links: dict[str, LeaderLink] = {}

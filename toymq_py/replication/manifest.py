@@ -1,44 +1,30 @@
 """What a follower has, and what a bulk copy does with it: values, their JSON, and how each is found out.
 
-Contract: replication.md, section 6; ADR 0097, 0106. Files are compared by content, never by a remembered position. A digest is
-BLAKE2b of 128 bits: a CRC-32 of frames that each end with their own says nothing of what is in them.
-
-The content of a segment ends with its last byte that is not zero: space that is only reserved does not count. ``length`` is the
-size of the file with that space. Of all other files the content is the whole file.
+Contract: replication.md, section 6; ADR 0097, 0106. Files are compared by content, never by a remembered position: what content
+is, ``content_digests`` says.
 """
 
 import enum
 import errno
-import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from toymq_py.errors import BadOperation
+from toymq_py.replication.content_digests import ContentDigests, FileEntry, has_records
 from toymq_py.replication.disk_calls import StopFlag
 from toymq_py.replication.operations import COMPARED_BYTES_MAX, POSITION_MAX
 from toymq_py.replication.paths import is_directory, is_file
-from toymq_py.storage.fs import File, FileSystem
+from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.scanner import scan_segment
 from toymq_py.storage.segment import parse_segment_name
 
 logger = logging.getLogger("toymq_py.replication")
 
-READ_BYTES = 1 << 20
 _DIGEST = re.compile(r"[0-9a-f]{32}")
-
-
-@dataclass(frozen=True, slots=True)
-class FileEntry:
-    """A file of a follower. ``size``: of its content; ``length``: of the file; ``digest``: of the content."""
-
-    path: str
-    size: int
-    length: int
-    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +66,6 @@ class JoinPlan:
     def copied(self) -> list[FilePlan]:
         """The files of which something comes."""
         return [each for each in self.files if each.action in (Action.APPEND, Action.COPY)]
-
-
-def has_records(path: str) -> bool:
-    """Whether a file is a segment, a foreign one included: what it has is of clients."""
-    return path.endswith((".log", ".log.foreign"))
 
 
 # -- JSON
@@ -213,27 +194,18 @@ def list_shared(
     return sorted(files), sorted(directories)
 
 
-def take_manifest(fs: FileSystem, root: str, stop: StopFlag) -> Manifest:
-    """Read all of a follower's directory, which nothing changes meanwhile. A directory in the place of a file is moved aside:
-    the leader's file could not be written there. Raises: OSError; Stopped."""
+def take_manifest(digests: ContentDigests, stop: StopFlag) -> Manifest:
+    """What a follower's directory has, which nothing changes meanwhile. A directory in the place of a file is moved aside: the
+    leader's file could not be written there. Raises: OSError; Stopped."""
+    fs, root = digests.fs, digests.root
 
     def move_aside(path: str) -> None:
         logger.error("%s was a directory, in the place of a file of the leader: moved to %s.damaged", path, path)
         fs.rename(f"{root}/{path}", f"{root}/{path}.damaged")
 
     files, directories = list_shared(fs, root, move_aside)
-    return Manifest(tuple(_entry(fs, root, path, stop) for path in files), tuple(directories))
-
-
-def _entry(fs: FileSystem, root: str, path: str, stop: StopFlag) -> FileEntry:
-    file = fs.open(f"{root}/{path}", write=False)
-    try:
-        digest = _ContentDigest(reserves=has_records(path))
-        for data in _read(file, None, stop):
-            digest.update(data)
-        return FileEntry(path, digest.size, max(digest.length, digest.size), digest.hex())
-    finally:
-        file.close()
+    digests.keep(files)
+    return Manifest(tuple(digests.entry(path, stop) for path in files), tuple(directories))
 
 
 def may_be_cached_only(manifest: Manifest, *, any_file: bool) -> dict[str, int]:
@@ -252,11 +224,13 @@ def may_be_cached_only(manifest: Manifest, *, any_file: bool) -> dict[str, int]:
     }  # fmt: skip
 
 
-def make_plan(fs: FileSystem, root: str, manifest: Manifest, stop: StopFlag) -> JoinPlan:
+def make_plan(manifest: Manifest, digests: ContentDigests, stop: StopFlag) -> JoinPlan:
     """Compare a follower's files with a leader's, which may change meanwhile: what changes since the join has begun is in the
     stream, too. Raises: OSError; Stopped."""
+    fs, root = digests.fs, digests.root
     theirs = {each.path: each for each in manifest.files}
     files, directories = list_shared(fs, root)
+    digests.keep(files)
     plans: list[FilePlan] = []
     for path in files:
         stop.check()
@@ -265,7 +239,7 @@ def make_plan(fs: FileSystem, root: str, manifest: Manifest, stop: StopFlag) -> 
             plans.append(FilePlan(path, Action.COPY))
             continue
         try:
-            plans.append(_compared(fs, root, entry, stop))
+            plans.append(_compared(entry, digests, stop))
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.EIO):
                 raise
@@ -310,76 +284,28 @@ def _without_own_damage(
     return kept[::-1]
 
 
-def _compared(fs: FileSystem, root: str, entry: FileEntry, stop: StopFlag) -> FilePlan:
+def _compared(entry: FileEntry, digests: ContentDigests, stop: StopFlag) -> FilePlan:
     path = entry.path
-    file = fs.open(f"{root}/{path}", write=False)
-    try:
-        length = file.size()
-        if length < entry.size or (length != entry.size and not has_records(path)):
-            return FilePlan(path, Action.COPY)
-        hashing = hashlib.blake2b(digest_size=16)
-        for data in _read(file, entry.size, stop):
-            hashing.update(data)
-        if hashing.hexdigest() != entry.digest:
-            return FilePlan(path, Action.COPY)
-        more = length > entry.length or any(
-            data.count(0) != len(data) for data in _read(file, None, stop, start=entry.size)
-        )
-        return FilePlan(path, Action.APPEND, entry.size) if more and has_records(path) else FilePlan(path, Action.KEEP)
-    finally:
-        file.close()
+    ours, prefix = digests.known(path), None
+    if ours is None or ours.size > entry.size:
+        ours, prefix = digests.read(path, stop, entry.size)
+    is_same = ours.size == entry.size and ours.digest == entry.digest
+    if not has_records(path):
+        return FilePlan(path, Action.KEEP if is_same else Action.COPY)
+    if is_same and ours.length <= entry.length:
+        return FilePlan(path, Action.KEEP)
+    return FilePlan(path, Action.APPEND, entry.size) if is_same or prefix == entry.digest else FilePlan(path, Action.COPY)
 
 
-def missing_bytes(fs: FileSystem, root: str, manifest: Manifest) -> int:
+def missing_bytes(manifest: Manifest, digests: ContentDigests) -> int:
     """About how many bytes a join would copy, by sizes alone. Raises: OSError."""
+    fs, root = digests.fs, digests.root
     theirs = {each.path: each.size for each in manifest.files}
     total = 0
     for path in list_shared(fs, root)[0]:
         with suppress(FileNotFoundError):
             total += max(0, fs.file_size(f"{root}/{path}") - theirs.get(path, 0))
     return total
-
-
-def _read(file: File, size: int | None, stop: StopFlag, start: int = 0) -> Iterator[bytes]:
-    """The bytes of a file, to its end or for ``size`` bytes."""
-    at, end = start, None if size is None else start + size
-    while end is None or at < end:
-        stop.check()
-        data = file.pread(READ_BYTES if end is None else min(READ_BYTES, end - at), at)
-        if not data:
-            return
-        yield data
-        at += len(data)
-
-
-class _ContentDigest:
-    """The digest of a file's content, and where it ends."""
-
-    def __init__(self, *, reserves: bool) -> None:
-        """``reserves``: zeros at the end are reserved space."""
-        self.size = 0
-        self.length = 0
-        self._reserves = reserves
-        self._hashing = hashlib.blake2b(digest_size=16)
-
-    def update(self, data: bytes) -> None:
-        content = data.rstrip(b"\0") if self._reserves else data
-        if content:
-            for zeros in _zeros(self.length - self.size):
-                self._hashing.update(zeros)
-            self._hashing.update(content)
-            self.size = self.length + len(content)
-        self.length += len(data)
-
-    def hex(self) -> str:
-        return self._hashing.hexdigest()
-
-
-def _zeros(count: int) -> Iterable[bytes]:
-    while count > 0:
-        step = min(count, READ_BYTES)
-        yield bytes(step)
-        count -= step
 
 
 def _parent(path: str) -> str:

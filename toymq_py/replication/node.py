@@ -19,9 +19,11 @@ from typing import Protocol
 
 from toymq_py.errors import DataDirectoryError, EtcdError, EtcdWentBack, LeaseLost
 from toymq_py.replication.agreement import Answer, GroupState, LeaderKey, Outcome, ReplicaId, RequestKind, Seat
+from toymq_py.replication.content_digests import AHEAD_BYTES_PER_S, LEADER_AHEAD_BYTES_PER_S, ContentDigests
 from toymq_py.replication.decisions import Begin, ComeBack, Elect, Follow, Open, Refuse, Standing, Wait, decide
 from toymq_py.replication.follower_link import EndReason, FollowEnd, Leads
 from toymq_py.replication.lease_keeper import RENEWALS_PER_TTL, LeaseKeeper
+from toymq_py.replication.manifest import list_shared
 from toymq_py.replication.replica_file import ReplicaFile
 from toymq_py.replication.scrub import Scrub
 from toymq_py.replication.term import Surroundings, Term
@@ -50,6 +52,8 @@ WENT_BACK = "etcd went back behind what this copy knows: see the runbook in docs
 
 class Follows(Protocol):
     """The part of ``FollowerLink`` that a node uses."""
+
+    digests: ContentDigests
 
     @property
     def state(self) -> str: ...
@@ -118,6 +122,18 @@ class Node:
 
         Raises: TermEnded: the process has to end at once, and may come back. What recovery raises.
         """
+        around, digests = self._around, self._link.digests
+        reading = around.loop.create_task(digests.read_ahead(
+            around.offload, lambda: list_shared(around.fs, around.root)[0],
+            lambda: AHEAD_BYTES_PER_S if self.term is None else LEADER_AHEAD_BYTES_PER_S,
+        ))  # fmt: skip
+        try:
+            return await self._take_part()
+        finally:
+            reading.cancel()
+
+    async def _take_part(self) -> bool:
+        """As ``run``."""
         await self._start()
         term: Term | None = None
         while term is None and not self._stop.is_set():
@@ -362,7 +378,7 @@ class Node:
         self._retry_s = RETRY_MIN_S
         return Term(
             self._around, self._keeper, epoch, members, revision, self._followed, self._stop, self._set_state, self.scrub,
-            self._distrust,
+            self._link.digests, self._distrust,
         )  # fmt: skip
 
     # -- JOINING and FOLLOWING

@@ -10,8 +10,9 @@ import json
 from dataclasses import dataclass, field
 
 from toymq_py.errors import BadOperation, DamagedData
+from toymq_py.replication.content_digests import has_records
 from toymq_py.replication.disk_calls import StopFlag
-from toymq_py.replication.manifest import Action, FilePlan, JoinPlan, Manifest, has_records
+from toymq_py.replication.manifest import Action, FilePlan, JoinPlan, Manifest
 from toymq_py.storage import checked_json, topic_settings
 from toymq_py.storage.fs import FileSystem, move_file, remove_tree, replace_file
 
@@ -78,6 +79,15 @@ def carry_out(
     for directory in sorted(plan.directories):
         fs.mkdir(f"{root}/{directory}")
     return moved
+
+
+def touched(plan: JoinPlan, manifest: Manifest) -> set[str]:
+    """The files that a copy by this plan writes, and the directories in which it changes names."""
+    had = {each.path for each in manifest.files}
+    changed = {*plan.directories} ^ {*manifest.directories}
+    changed |= {each.path for each in plan.files if each.action is Action.ASIDE or each.path not in had}
+    written = {each.path for each in plan.copied()}
+    return written | {path.rpartition("/")[0] for path in changed | written}
 
 
 def _put_aside(fs: FileSystem, root: str, files: list[FilePlan], moved: Moved, wall_ns: int, stop: StopFlag) -> None:

@@ -33,16 +33,20 @@ class ReplicaFiles:
     Touched by one thread at a time for each topic: two of different topics may run side by side.
     """
 
-    def __init__(self, fs: FileSystem, root: str, open_max: int = OPEN_FILES_MAX) -> None:
-        """``root`` is the path of the data directory, which is there."""
+    def __init__(self, fs: FileSystem, root: str, unsynced: Iterable[str] = (), open_max: int = OPEN_FILES_MAX) -> None:
+        """``root`` is the path of the data directory, which is there. ``unsynced``: what was changed before, and not synced."""
         self._fs = fs
         self._root = root
         self._open_max = open_max
         self._open: dict[str, File] = {}  # by path in the stream; the one that was opened first, first
+        self.unsynced = set(unsynced)
+        """Files that were written, and directories in which names changed, and that were not synced since. What is gone may be
+        among them."""
 
     def apply(self, change: Change | Copy) -> None:
         """Change the files as the leader did."""
         fs, path = self._fs, self._full(change.path)
+        self._note(change)
         match change:
             case Write(_, shared, offset, data):
                 write_all(self._file(shared), bytes(data), offset)
@@ -69,11 +73,13 @@ class ReplicaFiles:
                 write_all(self._file(shared, create=True), bytes(data), offset)
 
     def sync(self, path: str) -> None:
-        """Put a file's bytes on stable storage."""
+        """Put a file's bytes on stable storage. What is written meanwhile needs another one."""
+        self.unsynced.discard(path)
         self._file(path).sync()
 
     def sync_dir(self, path: str) -> None:
         """Put a directory's names on stable storage."""
+        self.unsynced.discard(path)
         self._fs.sync_dir(self._full(path))
 
     def redo(self, operations: Iterable[Operation]) -> None:
@@ -87,6 +93,22 @@ class ReplicaFiles:
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                     self._redo(operation)
                 self.make_room()
+
+    def sync_unsynced(self, step: Callable[[], None] = lambda: None) -> None:
+        """As ``sync_all``, where ``unsynced`` is known to be all there is: that takes no longer with many files."""
+        self.close()
+        for path in sorted(self.unsynced, reverse=True):  # files before their directory
+            step()
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                if not is_file(path):
+                    self._fs.sync_dir(self._full(path))
+                    continue
+                file = self._fs.open(self._full(path))
+                try:
+                    file.sync()
+                finally:
+                    file.close()
+        self.unsynced.clear()
 
     def sync_all(self, step: Callable[[], None] = lambda: None, again: Mapping[str, int] = NOTHING) -> None:
         """Put every shared file and directory on stable storage: the end of a bulk copy.
@@ -113,6 +135,7 @@ class ReplicaFiles:
                 elif is_directory(path) and fs.is_dir(self._full(path)):
                     pending.append(path)
             fs.sync_dir(self._full(directory))
+        self.unsynced.clear()
 
     def close(self) -> None:
         """Close all files. They open again when needed."""
@@ -169,10 +192,30 @@ class ReplicaFiles:
             remove_tree(fs, new)
         fs.rename(old, new)
 
+    def _note(self, change: Change | Copy) -> None:
+        """Note what a change leaves to be synced."""
+        path, unsynced = change.path, self.unsynced
+        if isinstance(change, (Write, Truncate)):
+            unsynced.add(path)
+            return
+        unsynced.add(_parent(path))
+        if isinstance(change, (Create, Copy, Mkdir)):
+            unsynced.add(path)
+            return
+        below = () if is_file(path) else [each for each in list(unsynced) if each.startswith(f"{path}/")]
+        moved = [each for each in (path, *below) if each in unsynced]
+        unsynced.difference_update(moved)  # it is gone, or, of REPLACE, written to the disk before it gets its name
+        if isinstance(change, Rename):  # within its directory
+            unsynced.update(change.to + each.removeprefix(path) for each in moved)
+
     def _redo(self, change: Change) -> None:
         if isinstance(change, Rename) and is_file(change.path):
             old, new = self._full(change.path), self._full(change.to)
             if not self._fs.exists(old) and not self._fs.exists(new):
-                self._file(change.to, create=True)  # a mark of retention: its content does not count
+                self.apply(Create(change.seq, change.to))  # a mark of retention: its content does not count
                 return
         self.apply(change)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]

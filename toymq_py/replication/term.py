@@ -23,6 +23,7 @@ from toymq_py.replication.agreement import (
     Request,
     RequestKind,
 )
+from toymq_py.replication.content_digests import ContentDigests
 from toymq_py.replication.disk_calls import Offload
 from toymq_py.replication.leader_link import LinkState
 from toymq_py.replication.leader_links import FollowerLag, LeaderLinks
@@ -118,13 +119,14 @@ class Term:
     def __init__(
         self, around: Surroundings, keeper: LeaseKeeper, epoch: int, members: tuple[ReplicaId, ...], revision: int,
         predecessor: ReplicaId | None, stop: asyncio.Event, on_state: Callable[[str], None], scrub: Scrub,
-        distrust: Callable[[], None],
+        digests: ContentDigests, distrust: Callable[[], None],
     ) -> None:  # fmt: skip
         """
         Args:
             members: the in-sync set that it was elected from, of ``revision``.
             predecessor: the leader before, as far as this node knows. It is not waited for: usually it is dead.
             stop: set when this node has to end; it hands over then.
+            digests: of the data directory.
             distrust: called when etcd went back: it may elect copies that lack what this one has.
         """
         self._around = around
@@ -143,7 +145,7 @@ class Term:
         self._opened = self._hindered = self._retiring = False
         self.in_sync = InSyncSet(around.agreement, around.me.replica, epoch, members, revision, self._changed)
         self.links = LeaderLinks(
-            me=around.identity, epoch=epoch, stream=self._stream, tickets=self._tickets, fs=around.fs, root=around.root,
+            me=around.identity, epoch=epoch, stream=self._stream, tickets=self._tickets, digests=digests,
             clock=around.clock, loop=around.loop, options=around.link, changes=self, offload=around.offload, members=members,
         )  # fmt: skip
 

@@ -1,12 +1,16 @@
 """A follower and a leader that begins in another way, says nothing, or is left: the directory is as it was."""
 
 import asyncio
+import errno
+import os
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.support.fake_leader import (
+    LOG,
     OWN,
     STREAM_ID,
     FakeLeader,
@@ -20,8 +24,8 @@ from toymq_py.errors import DataDirectoryError
 from toymq_py.replication.follower_link import EndReason, FollowEnd
 from toymq_py.replication.handshake import Lead, Refused, StreamFrom, encode
 from toymq_py.replication.manifest import Action, FilePlan, JoinPlan, encode_plan
-from toymq_py.replication.operations import Copy, Plan
-from toymq_py.storage.fs import RealFileSystem
+from toymq_py.replication.operations import Beat, Copy, Create, Plan, Sync, Write
+from toymq_py.storage.fs import File, RealFile, RealFileSystem
 
 
 @pytest.fixture
@@ -158,3 +162,66 @@ async def test_nor_in_a_directory_that_cannot_be_served(
     (follower.root / name).write_bytes(b"")
     with pytest.raises(DataDirectoryError, match=says):
         await follow(follower, leader)
+
+
+class Calls(RealFileSystem):
+    """Notes which files are opened."""
+
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True) -> File:
+        if not path.endswith((".tmp", "/spool/0")):
+            self.opened.append("/".join(path.split("/")[-2:]))
+        return super().open(path, create=create, exclusive=exclusive, write=write)
+
+    @property
+    def of_topics(self) -> set[str]:
+        opened, self.opened = self.opened, []
+        return {path for path in opened if path.startswith("t/")}
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["as ever", "behind a sync that failed"])
+async def test_a_join_after_a_link_that_was_whole_opens_what_was_written_since(
+    leader: FakeLeader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """It read all files of the copy, and synced each of them: as long as the disk is large. ADR 0276."""
+    follower = follower_with_files(tmp_path / "f")
+    follower.fs = calls = Calls()
+
+    def make_old() -> None:
+        for path in OWN:
+            os.utime(follower.root / path, (1e9, 1e9))
+
+    make_old()
+    new = LOG.replace("1.log", "9.log")
+
+    async def play(_: object) -> None:
+        await leader.copy()
+        await leader.next_report()
+        if leader.epoch == 7:
+            leader.send(Create(1, new), Write(2, new, 0, b"A"), Sync(3, new))
+            await leader.next_report()
+            leader.send(Write(4, new, 1, b"B"), Beat(5, 0, 0))
+            await leader.next_report()
+            if fails:
+                monkeypatch.setattr(RealFile, "sync", refuse)
+                leader.send(Sync(6, new))
+                await leader.next_report()
+        leader.writer.close()
+
+    def refuse(file: RealFile) -> None:
+        raise OSError(errno.EIO, "the disk", file.path)
+
+    leader.play = play
+    with suppress(OSError):
+        await follow(follower, leader)
+    monkeypatch.undo()
+    assert calls.of_topics == {path.removeprefix("topics/") for path in (*OWN, new)}
+    make_old()  # the first join of a process writes again what may be in the cache alone
+    leader.epoch = 8
+    async with asyncio.timeout(15):
+        await follower.follow(leader, 8, lives_on=True)  # type: ignore[arg-type]
+    expected = {new.removeprefix("topics/")}
+    assert calls.of_topics == ({path.removeprefix("topics/") for path in OWN} | expected if fails else expected)
+    assert not follower.file.record.copying

@@ -9,14 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.fake_clock import FakeClock
 from tests.support.sealed_segments import directory_with_segments, flip_bit
 from tests.support.sim_disk import SimDisk
 from toymq_py.errors import BadOperation
+from toymq_py.replication import content_digests
 from toymq_py.replication import manifest as manifest_module
+from toymq_py.replication.content_digests import ContentDigests, FileEntry
 from toymq_py.replication.disk_calls import StopFlag, Stopped
 from toymq_py.replication.manifest import (
     Action,
-    FileEntry,
     FilePlan,
     JoinPlan,
     Manifest,
@@ -54,11 +56,15 @@ def disk_with(files: dict[str, bytes], *directories: str) -> SimDisk:
     return disk
 
 
+def digests_of(disk: SimDisk) -> ContentDigests:
+    return ContentDigests(disk, ROOT, FakeClock())
+
+
 def planned(ours: dict[str, bytes], theirs: dict[str, bytes]) -> dict[str, FilePlan]:
-    manifest = take_manifest(disk_with(theirs), ROOT, StopFlag())
+    manifest = take_manifest(digests_of(disk_with(theirs)), StopFlag())
     found = decode_manifest(encode_manifest(manifest))
     assert found == manifest
-    plan = make_plan(disk_with(ours), ROOT, found, StopFlag())
+    plan = make_plan(found, digests_of(disk_with(ours)), StopFlag())
     assert decode_plan(encode_plan(plan)) == plan
     return {each.path: each for each in plan.files}
 
@@ -112,46 +118,46 @@ def test_only_what_replicas_share_is_in_it() -> None:
         {LOG: b"x", "LOCK": b"", "replica.json": b"", "webhooks.json": b"{}", "topics/t/topic.json.tmp": b""},
         "spool", "replaced", "topics/empty",
     )  # fmt: skip
-    found = take_manifest(disk, ROOT, StopFlag())
+    found = take_manifest(digests_of(disk), StopFlag())
     assert [each.path for each in found.files] == [LOG, "webhooks.json"]
     assert found.directories == ("topics", "topics/empty", "topics/t")
-    plan = make_plan(disk, ROOT, Manifest((), ()), StopFlag())
+    plan = make_plan(Manifest((), ()), digests_of(disk), StopFlag())
     assert plan.directories == found.directories
-    assert missing_bytes(disk, ROOT, Manifest((), ())) == 3
-    assert missing_bytes(disk, ROOT, found) == 0
+    assert missing_bytes(Manifest((), ()), digests_of(disk)) == 3
+    assert missing_bytes(found, digests_of(disk)) == 0
 
 
 def test_a_directory_in_the_place_of_a_file_is_moved_away_at_a_follower_and_left_alone_at_a_leader() -> None:
     """Neither could be opened as a file: the join failed, again and again."""
     disk = disk_with({LOG: b"x"}, "topics/t/offsets.json.prev")
-    plan = make_plan(disk, ROOT, Manifest((), ()), StopFlag())
+    plan = make_plan(Manifest((), ()), digests_of(disk), StopFlag())
     assert [each.path for each in plan.files] == [LOG]
-    assert missing_bytes(disk, ROOT, Manifest((), ())) == 1
+    assert missing_bytes(Manifest((), ()), digests_of(disk)) == 1
     assert disk.is_dir(f"{ROOT}/topics/t/offsets.json.prev")
-    assert [each.path for each in take_manifest(disk, ROOT, StopFlag()).files] == [LOG]
+    assert [each.path for each in take_manifest(digests_of(disk), StopFlag()).files] == [LOG]
     assert not disk.exists(f"{ROOT}/topics/t/offsets.json.prev")
     assert disk.is_dir(f"{ROOT}/topics/t/offsets.json.prev.damaged")
 
 
 def test_large_files_are_read_in_pieces_with_the_same_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = {name: planned({LOG: ours}, {LOG: theirs}) for name, (ours, theirs, _) in CASES.items()}
-    monkeypatch.setattr(manifest_module, "READ_BYTES", 7)
+    monkeypatch.setattr(content_digests, "READ_BYTES", 7)
     for name, (ours, theirs, _) in CASES.items():
         assert planned({LOG: ours}, {LOG: theirs}) == whole[name], name
 
 
 def test_an_unreadable_file_of_the_leader_is_copied() -> None:
-    manifest = take_manifest(disk_with({LOG: RECORDS}), ROOT, StopFlag())
+    manifest = take_manifest(digests_of(disk_with({LOG: RECORDS})), StopFlag())
     disk = disk_with({LOG: RECORDS})
     disk.fail("pread", 1, 5)
-    assert make_plan(disk, ROOT, manifest, StopFlag()).files == (FilePlan(LOG, Action.COPY),)
+    assert make_plan(manifest, digests_of(disk), StopFlag()).files == (FilePlan(LOG, Action.COPY),)
 
 
 def test_a_long_comparison_can_be_stopped() -> None:
     stop = StopFlag()
     stop.is_set = True
     with pytest.raises(Stopped):
-        take_manifest(disk_with({LOG: RECORDS}), ROOT, stop)
+        take_manifest(digests_of(disk_with({LOG: RECORDS})), stop)
 
 
 entries = st.builds(lambda size, more: FileEntry(LOG, size, size + more, DIGEST), st.integers(0, 2**62), st.integers(0, 2**20))
@@ -238,12 +244,13 @@ async def test_without_a_later_segment_in_common_the_leaders_word_counts(tmp_pat
 
 
 def _plan_of(ours: Path, theirs: Path) -> JoinPlan:
-    fs = RealFileSystem()
-    return make_plan(fs, str(ours), take_manifest(fs, str(theirs), StopFlag()), StopFlag())
+    fs, clock = RealFileSystem(), FakeClock()
+    manifest = take_manifest(ContentDigests(fs, str(theirs), clock), StopFlag())
+    return make_plan(manifest, ContentDigests(fs, str(ours), clock), StopFlag())
 
 
 def test_of_segments_only_the_newest_can_be_in_the_cache_alone() -> None:
     offsets = "topics/t/offsets.json"
-    manifest = take_manifest(disk_with({LOG: RECORDS, OTHER: RECORDS + bytes(500), offsets: b"{}"}), ROOT, StopFlag())
+    manifest = take_manifest(digests_of(disk_with({LOG: RECORDS, OTHER: RECORDS + bytes(500), offsets: b"{}"})), StopFlag())
     assert may_be_cached_only(manifest, any_file=False) == {OTHER: len(RECORDS), offsets: 2}
     assert may_be_cached_only(manifest, any_file=True) == {LOG: len(RECORDS), OTHER: len(RECORDS), offsets: 2}

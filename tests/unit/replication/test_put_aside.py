@@ -5,9 +5,11 @@ import random
 
 import pytest
 
+from tests.support.fake_clock import FakeClock
 from tests.support.mounts import mounted
 from tests.support.sim_disk import SimDisk
 from toymq_py.errors import BadOperation
+from toymq_py.replication.content_digests import ContentDigests
 from toymq_py.replication.disk_calls import StopFlag
 from toymq_py.replication.manifest import Action, FilePlan, JoinPlan, Manifest, take_manifest
 from toymq_py.replication.put_aside import KEPT_NS, Moved, carry_out, check_plan, remove_old
@@ -38,7 +40,7 @@ def new_disk(files: dict[str, bytes], seed: int = 1) -> SimDisk:
 
 
 def join(disk: SimDisk, *files: FilePlan, directories: tuple[str, ...] = ("topics", "topics/t")) -> Moved:
-    manifest = take_manifest(disk, ROOT, StopFlag())
+    manifest = take_manifest(ContentDigests(disk, ROOT, FakeClock()), StopFlag())
     plan = JoinPlan(files, directories)
     check_plan(plan, manifest)
     return carry_out(disk, ROOT, plan, manifest, "7-0123456789abcdef", NOW, StopFlag())
@@ -101,7 +103,7 @@ def test_no_power_cut_loses_what_only_the_follower_had(
     calls = 0
     while True:
         disk = new_disk(files, seed)
-        manifest = take_manifest(disk, ROOT, StopFlag())
+        manifest = take_manifest(ContentDigests(disk, ROOT, FakeClock()), StopFlag())
         plans = (FilePlan(LOG, Action.COPY), FilePlan(MINE, Action.ASIDE), FilePlan(OFFSETS, Action.COPY))
         plan = JoinPlan(plans, ("topics", "topics/t"))
         stop = StopAfter(calls)
@@ -133,7 +135,8 @@ class StopAfter(StopFlag):
             raise RuntimeError("killed here")
 
 
-OWN = Manifest(take_manifest(new_disk({LOG: b"log", IDX: b"index"}), ROOT, StopFlag()).files, ("topics", "topics/t"))
+OWN_DIGESTS = ContentDigests(new_disk({LOG: b"log", IDX: b"index"}), ROOT, FakeClock())
+OWN = Manifest(take_manifest(OWN_DIGESTS, StopFlag()).files, ("topics", "topics/t"))
 
 
 @pytest.mark.parametrize("files", [

@@ -1,10 +1,14 @@
 """What each operation leaves on a follower's disk, also when it is done twice, and what a copy and its redo leave."""
 
+import contextlib
 import errno
 import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from tests.support.shares import examples
 from tests.support.sim_disk import SimDisk
 from toymq_py.replication import operations as ops
 from toymq_py.replication.operations import Change, Copy
@@ -175,3 +179,70 @@ def test_what_a_failed_sync_left_in_the_cache_alone_is_written_again() -> None:
     files.sync_all(again={LOG: 9000})
     for seed in range(30):
         assert shown(disk.peek_crash(random.Random(seed))) == {LOG: b"x" * 9000}
+
+
+# -- what is left to be synced
+
+TOPICS = ("topics/t", "topics/u")
+NAMES = (f"{0:020d}.log", f"{9:020d}.log", "offsets.json", "offsets.json.prev")
+PATHS = [f"{topic}/{name}" for topic in TOPICS for name in NAMES]
+paths, topics = st.sampled_from(PATHS), st.sampled_from(TOPICS)
+changes = st.one_of(
+    st.builds(ops.Create, st.just(0), paths),
+    st.builds(ops.Write, st.just(0), paths, st.integers(0, 9000), st.binary(min_size=1, max_size=5)),
+    st.builds(ops.Truncate, st.just(0), paths, st.integers(0, 5000)),
+    st.builds(ops.Replace, st.just(0), paths, st.binary(max_size=5)),
+    st.builds(ops.Unlink, st.just(0), paths),
+    st.builds(ops.Mkdir, st.just(0), topics),
+    st.builds(ops.Rmdir, st.just(0), st.sampled_from([*TOPICS, GRAVE])),
+    st.builds(lambda topic, names: ops.Rename(0, f"{topic}/{names[0]}", f"{topic}/{names[1]}"), topics,
+              st.permutations(NAMES)),
+    st.builds(ops.Rename, st.just(0), topics, st.just(GRAVE)),
+    st.builds(Copy, st.just(0), paths, st.integers(0, 9000), st.binary(max_size=5)),
+    st.sampled_from([*PATHS, *TOPICS, "topics"]),  # a sync
+)  # fmt: skip
+
+
+@settings(max_examples=examples(300))
+@given(st.lists(changes, max_size=25), st.booleans(), st.randoms(use_true_random=False))
+def test_a_sync_of_what_is_unsynced_leaves_nothing_for_a_power_cut(
+    done: "list[Change | Copy | str]", another: bool, rng: random.Random
+) -> None:
+    """Each join of a follower that went on synced all its files, each of them a flush of the disk."""
+    disk, files = follower()
+    files.sync_all()
+    for change in done:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if not isinstance(change, str):
+                files.redo([change]) if isinstance(change, Change) else files.apply(change)
+            elif change in PATHS:
+                files.sync(change)
+            else:
+                files.sync_dir(change)
+    if another:  # the next link goes on where this one ended
+        files.close()
+        files = ReplicaFiles(disk, ROOT, files.unsynced)
+    files.sync_unsynced()
+    assert not files.unsynced
+    assert shown(disk.crash(rng)) == shown(disk)
+
+
+def test_a_sync_that_fails_is_not_taken_for_done() -> None:
+    """The copy is not trusted any more then: what was not synced is not known."""
+    disk, files = follower(Copy(0, LOG, 0, b"abc"))
+    files.sync_all()
+    files.apply(ops.Write(1, LOG, 0, b"x"))
+    assert files.unsynced == {LOG}
+    disk.fail("sync", 1, errno.EIO)
+    with pytest.raises(OSError, match=str(errno.EIO)):
+        files.sync_unsynced()
+    assert files.unsynced == {LOG}
+
+
+def test_only_what_is_unsynced_is_opened() -> None:
+    files = follower(Copy(0, LOG, 0, b"abc"), Copy(0, NEXT, 0, b"def"))[1]
+    files.sync_all()
+    files.apply(ops.Write(1, NEXT, 0, b"x"))
+    seen: list[str] = []
+    files.sync_unsynced(lambda: seen.append("step"))
+    assert len(seen) == 1
