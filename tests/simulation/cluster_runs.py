@@ -49,9 +49,10 @@ def look_at_all(seeds: range, jobs: int, rule: str | None = None) -> Iterator[Ou
     """The outcomes of many worlds, in the order in which they end."""
     look = partial(look_at, rule=rule)
     if jobs == 1:
+        gc.freeze()
         yield from map(look, seeds)
         return
-    with multiprocessing.Pool(jobs) as pool:
+    with multiprocessing.Pool(jobs, gc.freeze) as pool:  # each world ends with a collection: not of the modules, too
         yield from pool.imap_unordered(look, seeds, SEEDS_AT_ONCE)
 
 
