@@ -1,7 +1,7 @@
-"""The wall clock, as far as it is believed where messages are removed by their age (ADR 0219).
+"""The wall clock that removal of messages by age goes by: a jump forward is not believed at once (ADR 0219).
 
-A wall clock that is ahead for a moment would make every message old. It is seen against the monotonic clock: a jump forward is
-believed when it has stood for ten minutes. Until then time goes on as if there had been none. A clock that is set back is
+A wall clock that is ahead for a moment would make every message old. It is compared with the monotonic clock: a jump forward is
+believed when it has lasted for ten minutes. Until then time goes on as if there had been none. A clock that is set back is
 believed at once: nothing is removed too early by it.
 """
 
@@ -20,7 +20,7 @@ BELIEVED_AFTER_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """How far the wall clock is ahead of the monotonic one, in nanoseconds."""
+    """The offset of the wall clock from the monotonic one that is believed, in nanoseconds."""
 
     ahead_ns: int
     unbelieved_ns: int | None = None
@@ -43,7 +43,7 @@ def judge(before: Belief, ahead_ns: int, now_s: float) -> Belief:
 
 
 class BelievedTime:
-    """The believed wall clock of one broker. What it shows when it is made is believed: after a start nothing else is known.
+    """The believed wall clock of one broker. It begins with what the wall clock shows: after a start nothing else is known.
     Belongs to the event loop, which looks every few seconds."""
 
     def __init__(self, clock: Clock) -> None:

@@ -64,7 +64,7 @@ Done = Callable[[OSError | RequestError | None], None]
 
 
 class Broker:
-    """Serves after ``open``; ``topics`` by name is for reading only."""
+    """One broker. Serves after ``open``; ``topics`` by name is for reading only."""
 
     def __init__(
         self, options: BrokerOptions, *, fs: FileSystem, scheduler: Scheduler, clock: Clock,

@@ -1,4 +1,4 @@
-"""What this installation has: compiled modules or their source, the fast CRC or zlib's (ADR 0095), pages of documentation."""
+"""Facts about this installation: compiled modules or source, the fast CRC or zlib's (ADR 0095), pages of documentation."""
 
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec

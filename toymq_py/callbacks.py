@@ -1,4 +1,4 @@
-"""Calls every callback of an event, whatever becomes of one of them."""
+"""Call every callback of an event, even when one of them raises."""
 
 import logging
 from collections.abc import Callable, Iterable

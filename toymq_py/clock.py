@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two clocks that must not be mixed (contract: delivery.md, "Clocks")."""
+    """The monotonic clock and the wall clock, which must not be mixed (contract: delivery.md, "Clocks")."""
 
     def wall_ns(self) -> int:
         """Nanoseconds since the epoch. May jump; stamps records and is compared with ``deliver_at``."""

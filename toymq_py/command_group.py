@@ -1,4 +1,4 @@
-"""A group of commands whose wrong usage is one line on stderr, exit code 2, with what was meant. For every command line.
+"""A click group that reports wrong usage as one line on stderr, with a suggestion and exit code 2. For every command line.
 
 Beside ``command_line``, which a broker loads without click.
 """
@@ -23,7 +23,7 @@ OTHER_OPTIONS = {
 
 
 class CommandGroup(click.Group):
-    """A group that says wrong usage, its own and that of all commands below it, in one line."""
+    """A command group that reports wrong usage of itself and of all commands below it in one line."""
 
     meant: ClassVar[Mapping[str, str]] = {}
     """What to write, whole, instead of a command that is not here: another program has it, or it has another name."""

@@ -1,4 +1,4 @@
-"""What a client may say of a consumer: where it starts, how sessions share it, which leases it means. Contract: protocol.md,
+"""Options of a consumer in client commands: its start, how sessions share it, which leases are meant. Contract: protocol.md,
 "SUB"."""
 
 from contextlib import suppress

@@ -57,7 +57,7 @@ IN_THE_CLEAR = {"--listen": "--tls-listen", "--http": "--https", "--amqp": "--am
 
 @dataclass(frozen=True, slots=True)
 class OfWorker:
-    """What a process gets that serves a part of the topics."""
+    """The arguments that make a process a worker, which serves a part of the topics."""
 
     listeners: Listeners
     """Bound by the supervisor, which keeps the addresses while the process is replaced."""
@@ -87,7 +87,7 @@ def serve(
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What the files say that the options name."""
+    """The contents of the files that the options name."""
 
     definitions: Definitions
     authority: Authority | None
@@ -197,7 +197,7 @@ async def _serve(
 
 
 class Service:
-    """All that serves the clients of one opened broker. ``prepare``, then ``run`` until ``stop``."""
+    """The listeners and tasks that serve the clients of one opened broker. ``prepare``, then ``run`` until ``stop``."""
 
     def __init__(
         self, options: ServeOptions, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, authority: Authority | None,

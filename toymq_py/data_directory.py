@@ -32,7 +32,7 @@ Loaded = TypeVar("Loaded")
 
 
 class DataDirectory:
-    """Locked from ``open`` to ``close``."""
+    """One data directory, locked from ``open`` to ``close``."""
 
     def __init__(self, fs: FileSystem, scheduler: Scheduler, path: str) -> None:
         self.path = path

@@ -17,7 +17,7 @@ SHARE_FREED = 16
 
 
 class KeyBudget:
-    """How many keys all topics together may hold (``--dedupe-keys-total``). Over it, the largest table gives, not the one
+    """How many keys all topics together may hold (``--dedupe-keys-total``). Beyond that, the largest table evicts, not the one
     that happens to commit."""
 
     __slots__ = ("limit", "tables", "used")

@@ -31,8 +31,8 @@ JUDGED_AT_ONCE = 2
 
 
 class _ActiveFile:
-    """An active segment and what a look found of its file. Our own commits write it all the time, so that a change shows in its
-    first record, in its length, in holes, and in the bytes that were the last ones at the look before."""
+    """An active segment and what the last check found in its file. The broker's own commits write it all the time, so a foreign
+    change is detected by its first record, its length, its holes, and the bytes that were the last ones at the check before."""
 
     __slots__ = ("_end", "_head", "_inode", "_last", "_next_id", "end_seen", "gone", "path", "reason", "segment", "stamp",
                  "suspect", "topic")  # fmt: skip

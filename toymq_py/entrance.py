@@ -1,7 +1,7 @@
-"""From an accepted socket to a connection: the client's address, socket options, TLS handshakes that hold a seat.
+"""Turns accepted sockets into connections: client address, socket options, TLS handshakes that hold a seat.
 
-Contract: delivery.md, "Sessions" (limits); reliability.md, "Security". With TLS it is for protocols whose client is told in its
-own words why it is refused (``Server``, ``AmqpServer``); HTTPS uses the event loop's (``gateway.tls_listener``). Belongs to the
+Contract: delivery.md, "Sessions" (limits); reliability.md, "Security". Its TLS is for protocols that tell a client in their own
+words why it is refused (``Server``, ``AmqpServer``); HTTPS uses the event loop's TLS (``gateway.tls_listener``). Belongs to the
 event loop.
 """
 

@@ -162,7 +162,7 @@ class NoSuchTopic(RequestError):
 
 
 class NameBusy(NoSuchTopic):
-    """A topic of this name cannot be made at this moment. What would make it waits: ``when_done`` calls back when it may try
+    """A topic of this name cannot be made at this moment. A request for it waits: ``when_done`` calls back when it may try
     again (ADR 0103)."""
 
     def __init__(self, text: str, when_done: Callable[[Callable[[], None]], None]) -> None:
@@ -264,19 +264,19 @@ class OutOfSequence(RequestError):
 
 
 class TooManyTopics(RequestError):
-    """The broker or the token has its limit of topics."""
+    """The broker or the token has reached its limit of topics."""
 
     code = "TOO_MANY_TOPICS"
 
 
 class TooManyConsumers(RequestError):
-    """The topic or the token has its limit of consumers."""
+    """The topic or the token has reached its limit of consumers."""
 
     code = "TOO_MANY_CONSUMERS"
 
 
 class TooManySubscriptions(RequestError):
-    """The session has its limit of subscriptions."""
+    """The session has reached its limit of subscriptions."""
 
     code = "TOO_MANY_SUBSCRIPTIONS"
 
@@ -302,21 +302,21 @@ class StorageFailed(RequestError):
 
 
 class TierBehind(RequestError):
-    """More is sealed and not in the bucket of ``--tier`` than ``--tier-local-max``."""
+    """More bytes of sealed segments wait for the bucket of ``--tier`` than ``--tier-local-max`` allows."""
 
     code = "TIER_BEHIND"
     retryable = True
 
 
 class TierAway(RequestError):
-    """The records are in the bucket of ``--tier``, and it does not answer; or it did not yet, to what cannot wait."""
+    """The records are in the bucket of ``--tier``, which does not answer, or not yet, to a request that cannot wait."""
 
     code = "TIER_AWAY"
     retryable = True
 
 
 class TooManyConnections(RequestError):
-    """The broker, the address or the token has its limit of connections."""
+    """The broker, the address or the token has reached its limit of connections."""
 
     code = "TOO_MANY_CONNECTIONS"
     fatal = True
@@ -324,8 +324,8 @@ class TooManyConnections(RequestError):
 
 
 class ShuttingDown(RequestError):
-    """The broker is shutting down. Over HTTP also: the worker that had the request ended before it answered, which the text
-    says; the outcome is unknown."""
+    """The broker is shutting down. Over HTTP also: the worker that had the request ended before it answered. The text says so;
+    the outcome is unknown."""
 
     code = "SHUTTING_DOWN"
     fatal = True
@@ -333,7 +333,7 @@ class ShuttingDown(RequestError):
 
 
 class NotEnoughReplicas(RequestError):
-    """Fewer copies are in sync than the cluster wants (``min_in_sync``). It is certainly not stored."""
+    """Fewer copies are in sync than the cluster requires (``min_in_sync``). The message was not stored."""
 
     code = "NOT_ENOUGH_REPLICAS"
     retryable = True
@@ -369,9 +369,9 @@ class Moved(RequestError):
 
 
 class PlacementUnknown(RequestError):
-    """Which group has the topic, or is to have it, cannot be found out now: etcd, or a group, does not answer; or the worker
-    that has it does not answer. Nothing was done. What several have to do, as of a partitioned topic, some may have done: the
-    text says so then, and what to repeat."""
+    """The group that has the topic, or is to have it, cannot be found out now: etcd or a group does not answer, or the worker
+    that has the topic does not answer. Nothing was done, unless the text says which part of a change to a partitioned topic may
+    be done, and what to repeat."""
 
     code = "PLACEMENT_UNKNOWN"
     retryable = True
@@ -451,7 +451,7 @@ class BadOperation(LocalError):
 
 
 class TermEnded(LocalError):
-    """This node no longer leads its group: it says nothing more in its name."""
+    """This node no longer leads its group and must not act as its leader."""
 
     code = "TERM_ENDED"
 
@@ -470,7 +470,7 @@ class EtcdWentBack(EtcdError):
 
 
 class LeaseLost(EtcdError):
-    """The lease has ended, and its keys are gone. A transaction that names it did not happen."""
+    """The lease in etcd has ended, and its keys are gone. A transaction that names it did not happen."""
 
     code = "LEASE_LOST"
 

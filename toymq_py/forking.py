@@ -1,5 +1,5 @@
-"""A child process that notices the death of its parent, kill -9 included. For supervisors: no thread and no loop in the parent.
-``end_with_parent`` is for a program that another one starts.
+"""Forks child processes that notice the death of their parent, kill -9 included. For supervisors: no thread and no loop in the
+parent. ``end_with_parent`` is for a program that another one starts.
 
 The parent has imported all that its children need, so that a new child needs no imports.
 """
@@ -25,7 +25,8 @@ ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 class LifeLine:
-    """A pipe whose reading end becomes readable when the process that made it has ended, as no other holds its writing end."""
+    """A pipe whose reading end becomes readable when the process that made it has ended: no other process holds its writing
+    end."""
 
     def __init__(self) -> None:
         self.lives, self._holds = os.pipe()

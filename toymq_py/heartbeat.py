@@ -1,6 +1,6 @@
-"""Whether a worker process of ``--workers`` runs: it counts each second in memory that it shares with its supervisor.
+"""The heartbeat of a worker process of ``--workers``: it counts up each second in memory that it shares with its supervisor.
 
-One that stands still, stopped or by a disk that hangs, is no child that has ended: nothing else would say so. ADR 0273.
+A worker that stands still, because it was stopped or its disk hangs, has not ended, so nothing else would show it. ADR 0273.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ def keep_beating(beats: "MutableSequence[int] | memoryview[int]", worker: int) -
 
 
 class Beats:
-    """Those of one worker, as its supervisor sees them."""
+    """The heartbeats of one worker, as its supervisor sees them."""
 
     def __init__(self) -> None:
         self._count = 0

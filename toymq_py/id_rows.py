@@ -1,4 +1,4 @@
-"""Rows of ascending ids, ranges for example, as columns of machine integers."""
+"""Rows of ascending ids, such as ranges, stored as columns of machine integers."""
 
 from array import array
 from bisect import bisect_right

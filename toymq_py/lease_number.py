@@ -1,4 +1,5 @@
-"""Numbers of leases: what a subscription or a poll has leased, so that a NACK names no lease of another (ADR 0087)."""
+"""Lease numbers: each tells the leases of one subscription or poll from others, so that a NACK meets no lease of another (ADR
+0087)."""
 
 from random import SystemRandom
 

@@ -1,4 +1,4 @@
-"""Topics and figures of several workers as one list and one object. ADR 0157. Pure."""
+"""Merges the topics and figures of several workers into one list and one object. ADR 0157. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import merge

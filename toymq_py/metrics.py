@@ -1,4 +1,4 @@
-"""The metrics of the broker: plain numbers, an addition each on the hot path, no third-party package.
+"""The metrics of the broker: plain numbers without a third-party package; each costs an addition on the hot path.
 
 ``TABLE`` lists every metric with its kind, unit, labels and help; exporters and docs/metrics.md are made from it. ``Metrics``
 holds the counters; gauges are computed when they are read.
@@ -202,7 +202,7 @@ class Histogram:
 
 
 class ClusterRows(NamedTuple):
-    """The metrics of a cluster: label values to a number, or to a histogram, by metric."""
+    """The metrics of a cluster: by metric, label values to a number or a histogram."""
 
     numbers: Mapping[str, Mapping[tuple[str, ...], float]]
     histograms: Mapping[str, Mapping[tuple[str, ...], Histogram]]

@@ -1,4 +1,4 @@
-"""The partitioned topics of a broker: which there are, and how their partitions are made and removed.
+"""The partitioned topics of a broker: a list of them, and the making and removing of their partitions.
 
 Contract: groups.md, stage 4; ADR 0184. Belongs to the event loop.
 
@@ -56,7 +56,7 @@ Done = Callable[[OSError | RequestError | None], None]
 
 
 class PartitionedTopics:
-    """Of one broker."""
+    """All partitioned topics of one broker."""
 
     def __init__(
         self, fs: FileSystem, directory: DataDirectory, placement: Callable[[], Placement], topics: Container[str],

@@ -1,4 +1,4 @@
-"""Which worker has a topic, and which group of a cluster a new one: rendezvous hashing of its name.
+"""Placement of topics: the worker that has a topic, and the group that gets a new one, by rendezvous hashing of its name.
 
 Contract: groups.md, stages 2 and 3; ADR 0128, 0188. Pure. A change of ``score`` loses sight of topics that workers have stored:
 the tests pin its values.
@@ -96,7 +96,7 @@ class PlaceLink(Protocol):
 
 
 class PartitionTable(Protocol):
-    """The partitioned topics of a cluster with groups, whose leaders agree on them. See ``GroupPartitions``."""
+    """The partitioned topics of a cluster with groups, on which the leaders agree. See ``GroupPartitions``."""
 
     on_change: Callable[[str, Partitioned | None, bool], None]
     """Called with a name, the topic of it, and whether it is being deleted, when that has changed; None: there is none."""
@@ -120,7 +120,7 @@ class PartitionTable(Protocol):
 
 
 class Placement:
-    """The workers of a broker as one of them sees them. Without ``addresses`` it is the only process. Never changed."""
+    """The workers of a broker, as one of them knows them. Without ``addresses`` there is only this process. Immutable."""
 
     def __init__(
         self, worker: int = 0, addresses: Sequence[str] = (), sockets: Sequence[str] = (), http_sockets: Sequence[str] = (),

@@ -1,4 +1,4 @@
-"""Messages as they pass between the layers: ids, limits, and runs of records by columns."""
+"""Messages between the layers: their ids, limits, and runs of records as columns."""
 
 from collections.abc import Sequence
 from typing import Any

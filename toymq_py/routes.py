@@ -1,5 +1,5 @@
-"""Which partition a publish goes to: that of its route, of its group key, or the next in turn. Contract: groups.md, stage 4;
-ADR 0184. Pure."""
+"""Routing of publishes to partitions: by route, by group key, or the next one in turn. Contract: groups.md, stage 4; ADR 0184.
+Pure."""
 
 from collections.abc import Sequence
 from zlib import crc32
@@ -10,7 +10,7 @@ from toymq_py.records import PRODUCER_PREFIX
 
 
 class Router:
-    """Chooses partitions for the publishes of one connection."""
+    """Chooses a partition for each publish of one connection."""
 
     __slots__ = ("_first", "_turns")
 

@@ -1,10 +1,11 @@
-"""The end of a broker: what is begun finishes, what waits is refused, and all of it within a deadline.
+"""Shutdown of a broker: begun work finishes, waiting work is refused, all within a deadline.
 
 Contract: delivery.md, "Shutdown"; ADR 0083, ADR 0102. Knows no sessions. Belongs to the event loop.
 
 1. ``begin``: deliveries end; changes that wait for others are refused.
 2. Sessions are refused all but acks meanwhile, by themselves (``session/gate.py``).
-3. ``finish``: dead letters, commits and offsets go to the disk; then the ends of logs are recorded, which a start needs not.
+3. ``finish``: dead letters, commits and offsets go to the disk; then the ends of logs are recorded, which only makes the next
+start faster.
 4. At the deadline ``finish`` is over, whatever the disk has taken by then: what was answered is there.
 """
 

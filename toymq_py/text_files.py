@@ -1,4 +1,4 @@
-"""Text files that an operator names: configuration, tokens, certificates. Whatever the path leads to, little of it is read."""
+"""Reads text files that an operator names: configuration, tokens, certificates. Reads little, whatever the path leads to."""
 
 import tomllib
 from pathlib import Path

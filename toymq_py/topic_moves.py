@@ -1,7 +1,7 @@
 """Topics that go to another group of a cluster, or come from one, while the broker serves the others. ADR 0194.
 
-A topic and its dead-letter topic go together; both are named by the topic, the origin. Knows no other group, and not
-where a topic is. Belongs to the event loop.
+A topic and its dead-letter topic go together; both are named by the topic, the origin. Knows neither other groups nor where a
+topic is. Belongs to the event loop.
 
     goes     quiet     no dead letter is on its way
              close     sessions end, what was published is committed, offsets are stored; the files change no more
@@ -29,7 +29,7 @@ Closed = Callable[[OSError | RequestError | None], None]
 
 
 class TopicMoves:
-    """Of one broker. ``marks``: the topics in ``moves.json``, by origin; for reading only."""
+    """The moves of one broker's topics. ``marks``: the topics in ``moves.json``, by origin; for reading only."""
 
     def __init__(
         self,

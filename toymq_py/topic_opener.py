@@ -1,6 +1,6 @@
-"""Opens the topics of a data directory, and says what is wrong with each. Contract: storage.md, "Recovery".
+"""Opens the topics of a data directory, and reports what is wrong with each. Contract: storage.md, "Recovery".
 
-Blocks; nothing is served before. What of the directory belongs to other brokers is the caller's business.
+Blocks; nothing is served before. The caller knows which parts of the directory belong to other brokers.
 """
 
 import logging
@@ -23,7 +23,7 @@ logger = logging.getLogger("toymq_py.broker")
 
 
 class TopicOpener:
-    """Of one broker. With ``strict_recovery`` whatever is lost or damaged is an error."""
+    """Opens the topics of one broker. With ``strict_recovery`` any loss or damage is an error."""
 
     def __init__(
         self, fs: FileSystem, clock: Clock, options: BrokerOptions, directory: DataDirectory, topics: dict[str, Topic],

@@ -38,7 +38,7 @@ WAITED_FOR = {*PASSED_ON, signal.SIGCHLD}
 
 @dataclass(slots=True)
 class Seat:
-    """What a worker's process begins with, and the next one in its place."""
+    """The description of a worker, from which its process begins, and each successor of it."""
 
     worker: int
     options: ServeOptions
@@ -189,7 +189,7 @@ def _shown(listeners: daemon.Listeners) -> str:
 
 @dataclass(slots=True)
 class _Process:
-    """A worker's process, and when the next one is due."""
+    """The process of a worker, and when its successor is due."""
 
     seat: Seat
     pid: int = 0

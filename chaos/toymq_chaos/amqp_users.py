@@ -1,6 +1,6 @@
-"""Users that speak AMQP: a publisher with confirms and a consumer of the queue that is the users' topic.
+"""AMQP users: a publisher with confirms, and a consumer of the queue that stands for the users' topic.
 
-    c-pub       publishes a few messages at a time and waits for their confirms, which tell no id
+    c-pub       publishes a few messages at a time and waits for their confirms, which have no ids
     c-queue     consumes as the queue, acks and requeues; the harness asks it which confirmed messages it has not seen
 
 The other users see the messages, too: a queue is a topic. The connection is the broker's own codec in the client's role; the
@@ -29,7 +29,7 @@ BODY_BYTES_MAX = 1 << 20
 
 
 class AmqpLink(asyncio.Protocol):
-    """A connection with one channel."""
+    """An AMQP connection with one channel."""
 
     def __init__(self) -> None:
         self._connection = AmqpConnection(
@@ -95,7 +95,7 @@ class AmqpLink(asyncio.Protocol):
 
 
 class _AmqpUser(User):
-    """Connects again and again, until it ends."""
+    """An AMQP user: connects again and again, until it ends."""
 
     link: AmqpLink | None = None
 

@@ -36,7 +36,7 @@ Message = tuple[str, int]
 
 
 class Checker:
-    """Fed with events in order; ``verdict`` at the end."""
+    """Judges a history: takes its events in order; ``verdict`` at the end."""
 
     def __init__(self, *, ack_window_ns: int = ACK_WINDOW_NS, keys_end_with_acks: bool = False) -> None:
         """

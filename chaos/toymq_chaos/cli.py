@@ -29,7 +29,7 @@ NO_PICTURE = f"no picture: matplotlib is not installed ({install_hint('plots')})
 
 
 class Rate(click.FloatRange):
-    """A number; ``nan`` is above no minimum and below none."""
+    """The type of an option that is a number; ``nan`` would be above no minimum and below none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         rate = float(super().convert(value, param, ctx))

@@ -1,4 +1,4 @@
-"""The samples of a soak as a picture: resources of the broker over time, at work and at rest."""
+"""Draws the samples of a soak: resources of the broker over time, at work and at rest."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -22,7 +22,7 @@ Attempts = Mapping[tuple[str, str], Sequence[Event]]
 
 
 class _Seen(NamedTuple):
-    """A delivery, and the earliest time that it was sent."""
+    """A delivery, and the earliest time at which it was sent."""
 
     event: Event
     not_before_ns: int
@@ -34,7 +34,7 @@ def _connection(event: Event) -> str:
 
 
 class Fates:
-    """Takes events in order; ``judge`` at the end."""
+    """Checks the fates of messages: takes events in order; ``judge`` at the end."""
 
     def __init__(self) -> None:
         self._declared: dict[str, list[str]] = defaultdict(list)  # topics and patterns by what may happen

@@ -1,7 +1,7 @@
 """Faults inside the broker's process: SIGKILL at a named point or with the harness, and a wall clock that jumps.
 
-The broker is unchanged: ``sitecustomize`` wraps functions of ``os`` and ``time``. Nothing here runs in other
-brokers than the harness starts.
+The broker is unchanged: ``sitecustomize`` wraps functions of ``os`` and ``time``. Nothing here runs in brokers that the harness
+has not started.
 """
 
 import functools
@@ -73,7 +73,7 @@ class Point:
 
 
 class _Mortality:
-    """Counts the calls of a place and kills the process at its point."""
+    """Counts the calls of a place, and kills the process at its point."""
 
     def __init__(self, point: Point) -> None:
         self._place = PLACES[point.place]

@@ -158,7 +158,7 @@ def read(path: Path, took: Callable[[int], object] = lambda size: None) -> Itera
 
 
 class Recorder:
-    """Stamps events and passes them on, in order."""
+    """Stamps events with the time and passes them on, in order."""
 
     def __init__(self, now_ns: Callable[[], int], sink: Callable[[Event], object]) -> None:
         """``now_ns`` must never go back: the order of a history is that of its stamps. Any thread may record."""

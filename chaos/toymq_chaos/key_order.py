@@ -15,7 +15,7 @@ Message = tuple[str, str, int]
 
 
 class KeyOrder:
-    """Takes the events of keyed consumers; ``judge`` at the end."""
+    """Checks the order per key: takes the events of keyed consumers; ``judge`` at the end."""
 
     def __init__(self) -> None:
         self._keyed: set[tuple[str, str]] = set()  # declared: topic and consumer

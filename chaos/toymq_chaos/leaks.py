@@ -19,7 +19,7 @@ DISK_ALLOWANCE_BYTES = 2 * MIB
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A sampled resource, and its format."""
+    """A sampled resource, and its format in a report."""
 
     name: str
     of: Callable[[Vitals], float | None]

@@ -56,7 +56,7 @@ class _Subscription:
 
 
 class Leases:
-    """Takes the events of consumers in order; ``judge`` at the end."""
+    """Checks redeliveries: takes the events of consumers in order; ``judge`` at the end."""
 
     def __init__(self) -> None:
         self._visibility_ns: int | None = None

@@ -35,7 +35,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """A broker from its start to its end by ``how``, or earlier at ``point``, inside its own work."""
+    """The life of a broker, from its start to its end by ``how``, or earlier at ``point``, inside its own work."""
 
     lasts_s: float
     how: Literal["kill", "stop"]

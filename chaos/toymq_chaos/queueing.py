@@ -1,4 +1,4 @@
-"""Load of a work queue: more than publish, subscribe and ack. Contract: delivery.md.
+"""The load of a work queue, which uses more than publish, subscribe and ack. Contract: delivery.md.
 
     jobs    delays, ttls, producer sequences; three workers of one shared consumer, one of which polls, and an auditor; a
             message is a dead letter after three attempts or by NACK, is read in ``jobs.dlq`` and sent back (REDRIVE)

@@ -10,7 +10,7 @@ CHUNK = bytes(1 << 16)
 
 
 class SmallDisk:
-    """A tmpfs. Made by ``mount``."""
+    """A small tmpfs, made by ``mount``."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -75,7 +75,7 @@ class Report:
 
 
 class Soak:
-    """One broker from start to stop, round after round."""
+    """Runs one broker from start to stop, round after round."""
 
     def __init__(self, options: Options, progress: Callable[[float, str], None]) -> None:
         """``progress`` gets the seconds since the start and a status, several times a second."""

@@ -1,4 +1,4 @@
-"""The broker under test, for the harness's event loop: its process, its fault points and its clock."""
+"""The broker under test, as the harness's event loop drives it: its process, its fault points and its clock."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ class BrokerFailed(LocalError):
 
 
 class Supervisor(BrokerProcess):
-    """One ``toymq serve`` after the other, on one data directory and one port."""
+    """Runs one ``toymq serve`` after the other, on one data directory and one port."""
 
     def __init__(self, data_dir: Path, log: Path, clock: Path, options: Sequence[str]) -> None:
         """

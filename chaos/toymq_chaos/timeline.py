@@ -1,4 +1,4 @@
-"""A history as a picture: throughput, redeliveries, kills, and when the broker was frozen or its disk full."""
+"""Draws a history: throughput, redeliveries, kills, and when the broker was frozen or its disk full."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -80,7 +80,8 @@ def items(name: str, rng: random.Random, *, numbered: bool) -> Iterator[Item]:
 
 
 class Diary:
-    """Of one client with one connection at a time. ``name.n`` is what it does on the nth, as raw clients are called."""
+    """Records the operations of one client, which has one connection at a time: ``name.n`` is its nth, named as for raw
+    clients."""
 
     def __init__(self, recorder: Recorder, name: str) -> None:
         """``name``: also of its consumer, when it subscribes."""
@@ -200,7 +201,7 @@ def choose(rng: random.Random, habits: Habits, *, calm: bool) -> Choice:
 
 
 class Surroundings(NamedTuple):
-    """Interface of users to the harness."""
+    """The interface of the harness to its users."""
 
     recorder: Recorder
     url: str

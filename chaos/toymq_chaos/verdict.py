@@ -10,7 +10,7 @@ from toymq_chaos.history import Event
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A promise that was broken, and the fewest events that show it."""
+    """A broken promise, and the fewest events that show it."""
 
     promise: str
     evidence: tuple[Event, ...]

@@ -27,7 +27,8 @@ REPLACED_NS = 100_000_000
 
 
 class Views:
-    """Fed with events in order; ``verdict`` at the end. The history of one process is one view."""
+    """Judges each topic of a history on its own: takes events in order; ``verdict`` at the end. With one process there is one
+    view."""
 
     def __init__(self, *, ack_window_ns: int = ACK_WINDOW_NS, keys_end_with_acks: bool = False) -> None:
         """See ``Checker``."""
@@ -94,7 +95,7 @@ class Views:
 
 
 class _View:
-    """What concerns one topic."""
+    """The events that concern one topic."""
 
     def __init__(self, topic: str, checker: Checker) -> None:
         self.checker = checker

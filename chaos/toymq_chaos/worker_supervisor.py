@@ -1,4 +1,4 @@
-"""A broker with ``--workers N`` under test: its processes, and the change of their number."""
+"""A broker with ``--workers N`` under test: its processes, and changes of their number."""
 
 import asyncio
 import itertools
@@ -28,7 +28,7 @@ STEPS = 30
 
 
 class WorkerSupervisor(Supervisor):
-    """One ``toymq serve --workers N`` after the other. The directory is divided anew between two of them."""
+    """Runs one ``toymq serve --workers N`` after the other. The directory is divided anew between two of them."""
 
     def __init__(self, data_dir: Path, log: Path, clock: Path, options: Sequence[str], workers: int) -> None:
         """``workers``: the most that there are at any time."""

@@ -69,7 +69,7 @@ SEQUENCED = "seq-"
 
 
 class World(Protocol):
-    """Interface of clients to the harness or the simulation."""
+    """The interface of the harness or the simulation to its clients."""
 
     recorder: Recorder
     calm: bool
@@ -87,7 +87,7 @@ class World(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """How often clients misbehave: probabilities per delivery, and per read."""
+    """Habits of clients that misbehave: probabilities per delivery, and per read."""
 
     forget: float = 0.1
     """Never ack a delivery."""
@@ -110,7 +110,7 @@ class Habits:
 
 
 class Client(asyncio.Protocol):
-    """One connection, and the replies in order. ``name`` is the ``process`` of its events."""
+    """A raw client: one connection, and its replies in order. ``name`` is the ``process`` of its events."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -269,7 +269,8 @@ class Asked(NamedTuple):
 
 
 class Subscriber:
-    """Consumes until it is cancelled: acks most deliveries, nacks and forgets some, cuts its connection, stops reading."""
+    """A consumer that runs until it is cancelled: acks most deliveries, nacks and forgets some, cuts its connection, stops
+    reading."""
 
     def __init__(
         self, world: World, name: str, rng: random.Random, topic: str, consumer: str, habits: Habits,

@@ -1,4 +1,4 @@
-"""Exponential backoff with full jitter: after an outage clients do not reconnect all at once."""
+"""Exponential backoff with full jitter, so that clients do not all reconnect at once after an outage."""
 
 from random import Random
 
@@ -6,7 +6,7 @@ from toymq_py.errors import ConfigError
 
 
 class Backoff:
-    """Delays of one outage; ``reset`` when it is over."""
+    """The delays of one outage; ``reset`` when it is over."""
 
     def __init__(self, min_s: float, max_s: float, random: Random) -> None:
         """

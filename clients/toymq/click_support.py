@@ -1,4 +1,4 @@
-"""What command lines share: durations as an option's type, and expected errors as one line.
+"""Shared parts of the command lines: durations as an option's type, and expected errors as one line.
 
 The only module of this package that needs click; applications do not load it.
 """

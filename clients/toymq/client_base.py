@@ -1,4 +1,4 @@
-"""What the asyncio client and the blocking client share: facts about the broker, and methods made from ``requests``.
+"""The common base of the asyncio client and the blocking client: facts about the broker, and methods made from ``requests``.
 
 ADR 0079: a method that asks the broker one thing has its signature and docstring once, on its function in ``requests``.
 Each client makes its method from that function and adds how it waits.

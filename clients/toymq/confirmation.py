@@ -1,4 +1,5 @@
-"""Asks the broker whether the leases of what waits in a subscription's window are ours still. Sans-IO. ADR 0092."""
+"""Asks the broker whether this client still holds the leases of the messages that wait in a subscription's window. Sans-IO. ADR
+0092."""
 
 from collections.abc import Callable, Iterator
 from itertools import groupby

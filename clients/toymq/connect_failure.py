@@ -1,4 +1,4 @@
-"""What a failed attempt to connect says: which address, what happened there, and the remedy. For both clients."""
+"""Error texts of a failed attempt to connect: the address, the cause, and the remedy. For both clients."""
 
 import os
 import ssl

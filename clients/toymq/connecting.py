@@ -1,4 +1,4 @@
-"""``connect`` of the asyncio client: its arguments, and what they do."""
+"""``connect`` of the asyncio client, with its arguments."""
 
 import ssl as ssl_module
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """A client's side of the protocol, over as many connections as it takes. Sans-IO: bytes and connections come in, bytes go out;
 no socket, no clock.
 
-These outlive a connection: subscriptions, unanswered acks, and commands that can be repeated. After a reconnect acks are sent
-first, so that nothing acked is delivered again, then SUBs, then the rest in order. Each reply belongs to the oldest unanswered
+Subscriptions, unanswered acks, and commands that can be repeated outlive a connection. After a reconnect acks are sent first,
+so that nothing acked is delivered again, then SUBs, then the rest in order. Each reply belongs to the oldest unanswered
 command, also when its caller stopped waiting: the next caller never gets it.
 """
 
@@ -38,7 +38,7 @@ class State(Enum):
 
 
 class Conversation:
-    """Commands in order, those without a reply, and the subscriptions."""
+    """One client's commands in order, those that await a reply, and its subscriptions."""
 
     def __init__(self, producer: str | None, on_output: Callable[[], None]) -> None:
         """

@@ -1,4 +1,4 @@
-"""State of a subscription: deliveries that arrived, those that were handed out and are open, and acks to send.
+"""State of a subscription: deliveries that arrived, those that the application got and has not settled, and acks to send.
 
 Sans-IO; both clients' subscriptions are thin shells around it.
 """
@@ -47,7 +47,7 @@ class FeedState(Enum):
 
 
 class AckList:
-    """Acked ids of one topic that are not sent yet or not answered."""
+    """Acked ids of one topic that are not sent or not answered yet."""
 
     __slots__ = ("consumer", "ids", "listed", "topic", "unanswered", "waiters")
 
@@ -87,7 +87,7 @@ class AckList:
 
 
 class AckSlot(Slot):
-    """One ACK line. Unanswered, its ids go back to the list and are sent before the next SUB."""
+    """One ACK line. While unanswered, a lost connection returns its ids to the list; they are sent before the next SUB."""
 
     __slots__ = ("_line", "_sync", "_waiters", "acks")
 
@@ -124,7 +124,7 @@ class AckSlot(Slot):
 
 
 class Feed:
-    """Deliveries of one consumer over all connections."""
+    """The deliveries of one consumer over all connections."""
 
     def __init__(self, command: Subscribe, wake: Callable[[], None]) -> None:
         """

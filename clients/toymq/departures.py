@@ -1,8 +1,8 @@
-"""Publishes to topics of another worker, on their way to its connection. Sans-IO; ADR 0155.
+"""Moves publishes to the connection of another worker, when MOVED says that it has their topic. Sans-IO; ADR 0155.
 
-A broker of several workers answers a publish to a topic of another one with MOVED, and has not stored it. The stream of the
-topic goes on over the other connection with its producer name and its numbers: a publish that was sent before, with an outcome
-that is unknown, is still recognised there. Their order is kept: nothing is sent there while one is unanswered here.
+A broker of several workers answers a publish to a topic of another one with MOVED, and has not stored it. The topic's stream
+continues on the other connection with its producer name and numbers, so that a publish with an unknown outcome is still
+recognised there. The order is kept: nothing is sent there while a publish is unanswered here.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ from toymq_py.errors import Moved
 
 
 class Target(Protocol):
-    """The conversation that a stream goes to."""
+    """The conversation that a stream moves to."""
 
     def adopt(self, stream: Stream, size: int) -> bool:
         """Take a stream with ``size`` unanswered bytes. What is published to it waits until all of it is here, in order.
@@ -42,7 +42,7 @@ class Target(Protocol):
 
 
 class Elsewhere(Protocol):
-    """Finds the connection on which the publishes to a topic, or a subscription, go on.
+    """Finds the connection on which publishes to a topic, or a subscription, continue.
 
     Returns: None where there is none: the caller gets the error.
     """
@@ -68,7 +68,7 @@ class _Departure:
 
 
 class Departures:
-    """Of one conversation."""
+    """The moving streams of one conversation."""
 
     def __init__(self) -> None:
         self._leaving: dict[Stream, _Departure] = {}

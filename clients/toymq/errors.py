@@ -121,30 +121,30 @@ class JobProcessEnded(ToymqError):
 
 
 class ConnectFailed(LocalError, ConnectionError):
-    """No broker could be reached; ``__cause__`` is NotLeader where a node of a cluster answered, else what happened at the last
-    address."""
+    """No broker could be reached. ``__cause__`` is NotLeader where a node of a cluster answered, otherwise the failure at the
+    last address."""
 
     code = "CONNECT_FAILED"
     retryable = True
 
 
 class CertificateRefused(ConnectFailed):
-    """This client does not accept the certificate of any address that it tried. It is not tried again: that takes another
-    certificate, or another ``ssl``."""
+    """This client does not accept the certificate of any address that it tried. It does not try again: another certificate, or
+    another ``ssl``, is needed."""
 
     code = "CERTIFICATE_REFUSED"
     retryable = False
 
 
 class RequestTimeout(LocalError, TimeoutError):
-    """No answer in time; the text says what was awaited. Of a publish the outcome is unknown."""
+    """No answer came in time; the text says what was awaited. The outcome of a publish is unknown."""
 
     code = "TIMEOUT"
     retryable = True
 
 
 class ClientClosed(ConnectionLost):
-    """The client was closed before or while this was asked."""
+    """The client was closed before or during the call."""
 
     code = "CLIENT_CLOSED"
     retryable = False

@@ -1,7 +1,7 @@
-"""How long the first connection of a client is tried. Sans-IO, for both clients; ADR 0257.
+"""Decides how long a client tries its first connection. Sans-IO, for both clients; ADR 0257.
 
-Without ``wait_s`` each address is tried once, so that a wrong address is told at once. A node of a cluster that answers that it
-does not lead is no wrong address: another one leads within seconds, as for a client that was connected before.
+Without ``wait_s`` each address is tried once, so that a wrong address is reported at once. A cluster node that answers that it
+does not lead is not a wrong address: another one leads within seconds, so the client goes on trying.
 """
 
 import logging
@@ -17,7 +17,7 @@ on a busy machine 99 in a hundred took at most 6.4 s (docs/clusters.md)."""
 
 
 class FirstConnection:
-    """Of one client, from ``began``, seconds of any clock."""
+    """The first connection of one client; it ``began`` at a time of any clock, in seconds."""
 
     def __init__(self, wait_s: float | None, began: float) -> None:
         self._wait_s = wait_s

@@ -1,9 +1,9 @@
-"""Which worker of a broker, or group of a cluster, has a topic, as far as MOVED has told, and the connections there. ADR 0155,
-0189.
+"""Maps topics to the worker of a broker, or group of a cluster, that has them, as learnt from MOVED, and to connections there.
+ADR 0155, 0189.
 
 A topic is asked for over the client's main connection, until a worker answers that another one has it. From then on a
 connection to that one is used, which is made when it is needed. A group has several nodes, and MOVED names them all, the leader
-first: a connection goes on at its next leader by itself. When it cannot be made, what waits for it goes back to the main
+first: a connection goes on at its next leader by itself. When it cannot be made, its waiting commands return to the main
 connection, which learns the topic's place anew. Sans-IO, for both clients.
 """
 
@@ -33,7 +33,7 @@ GONE = "-"
 
 
 class WorkerLink(Protocol):
-    """A connection of either client."""
+    """The part of a connection, of either client, that ``Homes`` needs."""
 
     @property
     def conversation(self) -> Conversation: ...
@@ -48,7 +48,7 @@ L = TypeVar("L", bound=WorkerLink)
 
 
 class Homes(Generic[L]):
-    """Of one client."""
+    """The topics and connections of one client."""
 
     def __init__(self) -> None:
         self._addresses: dict[str, Address] = {}
@@ -138,7 +138,7 @@ def _named(moved: Moved, by: Address | None) -> tuple[Address, ...]:
 
 
 class Follower(Protocol[L]):
-    """A client."""
+    """The methods of a client that follow MOVED."""
 
     _homes: Homes[L]
 
@@ -150,8 +150,8 @@ class Follower(Protocol[L]):
 
 
 class Following(Generic[L]):
-    """What a connection's conversation asks its client: ``departures.Elsewhere``. Refers to both weakly: a client that is
-    dropped is freed at once, with its connections."""
+    """The answers to a conversation that asks where a stream goes on: ``departures.Elsewhere``. Refers to client and connection
+    weakly: a client that is dropped is freed at once, with its connections."""
 
     def __init__(self, client: Follower[L], link: L, on_publishes: Callable[[L], object] = lambda link: None) -> None:
         """``on_publishes``: called with the connection on which publishes go on."""

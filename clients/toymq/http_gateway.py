@@ -1,4 +1,4 @@
-"""A broker's HTTP gateway, asked by the command lines: the wire has no command for webhooks, alerts and connections.
+"""An HTTP client of a broker's gateway, for the command lines: the wire has no command for webhooks, alerts and connections.
 
 JSON in, JSON out. It follows no redirect and no proxy of the environment: another host would get the token.
 """
@@ -34,7 +34,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class HttpGateway:
-    """Asks one gateway. No text of it contains the token."""
+    """An HTTP client of one gateway. Its errors never contain the token."""
 
     def __init__(self, url: str, token: str | None, tls: ssl.SSLContext | None = None) -> None:
         """``tls``: for an https URL; None for the system's CAs. Raises: ConfigError."""

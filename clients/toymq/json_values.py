@@ -1,4 +1,4 @@
-"""Python values as JSON and back, by types such as those of a function's parameters. Needs no library.
+"""Converts Python values to JSON and back, by types such as those of a function's parameters. Needs no library.
 
 A value is written by what it is, and read by what the reader asks for: a ``datetime`` is a text in ISO 8601, ``bytes`` are
 base64, a dataclass is an object. So programs in other languages can take part.
@@ -26,7 +26,7 @@ Reader = Callable[[str, Any], Any]
 
 
 class BytesText(str):
-    """Bytes in base64, as a sender has them before they are JSON: no reader of another type takes them for a text."""
+    """Bytes in base64, as a sender has them before they become JSON: no reader of another type takes them for a text."""
 
     __slots__ = ()
 
@@ -179,7 +179,7 @@ def _reader_of_class(what: str, kind: type, inner: tuple[Any, ...]) -> Reader | 
 
 
 class _BytesForText(BadArgument):
-    """No other type of a union is tried: the worker would read the base64 as this one."""
+    """The value is bytes in base64. No other type of a union is tried: the worker would read the base64 as that type."""
 
 
 def _refused(name: str, wanted: str, value: object) -> BadArgument:

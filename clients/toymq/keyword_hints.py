@@ -1,4 +1,5 @@
-"""An unknown keyword argument of a client's method is a TypeError that says which one is meant: others say it otherwise."""
+"""Hints for unknown keyword arguments of a client's methods: other libraries' names lead to a TypeError with the name that is
+meant."""
 
 import inspect
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""What the messages of both clients share: a delivery with its lease, to be settled over the connection of its subscription."""
+"""The common base of both clients' messages: a delivery with its lease, which is settled over its subscription's connection."""
 
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
@@ -15,7 +15,7 @@ from toymq_py.protocol import MessagePush
 
 
 class Connection(Protocol):
-    """A client's connection of either kind."""
+    """The part of a connection, of either client, that a message needs."""
 
     @property
     def conversation(self) -> Conversation: ...

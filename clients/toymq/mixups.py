@@ -1,6 +1,7 @@
-"""Mix-ups of the two clients: ``with``, ``for`` or ``await`` with an object of the other one, each a TypeError with the remedy.
+"""Errors for mixing up the two clients: ``with``, ``for`` or ``await`` on an object of the other one raises a TypeError with
+the remedy.
 
-A type checker says it itself and sees none of these methods.
+A type checker reports these itself, and sees none of these methods.
 """
 
 from typing import TYPE_CHECKING, NoReturn
@@ -15,7 +16,7 @@ def _not_asyncio(word: str, what: str) -> TypeError:
 
 
 class AsyncWith:
-    """Base of what needs ``async with``."""
+    """Base of objects that need ``async with``."""
 
     __slots__ = ()
 
@@ -29,7 +30,7 @@ class AsyncWith:
 
 
 class AsyncFor:
-    """Base of what needs ``async for``."""
+    """Base of objects that need ``async for``."""
 
     __slots__ = ()
 
@@ -40,7 +41,7 @@ class AsyncFor:
 
 
 class PlainAwait:
-    """Base of what the blocking client has ready."""
+    """Base of results of the blocking client, which must not be awaited."""
 
     __slots__ = ()
 

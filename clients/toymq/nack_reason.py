@@ -1,4 +1,4 @@
-"""Failure of a handler: an exception as the texts that NACK carries to the dead letter.
+"""Turns a handler's exception into the texts that NACK carries to the dead letter.
 
 Contract: protocol.md, NACK; ADR 0062. Written once for both clients.
 """

@@ -1,4 +1,4 @@
-"""Options of ``connect``, of both clients."""
+"""The options of ``connect``, for both clients."""
 
 import logging
 import secrets
@@ -47,14 +47,14 @@ QUICK_USER_TIMEOUT_MS = 6_000
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The broker answered HELLO; after an outage: on every connection of the client."""
+    """Event: the broker answered HELLO. After an outage it comes when every connection of the client is back."""
 
     address: str
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """A connection was lost; the client reconnects by itself."""
+    """Event: a connection was lost; the client reconnects by itself."""
 
     address: str
     reason: str

@@ -1,4 +1,4 @@
-"""Unanswered publishes. Each can be repeated after a lost connection and is stored once.
+"""Unanswered publishes, which can be repeated after a lost connection and are stored once.
 
 The broker recognises a repeat by the caller's key. Without a key the client adds its own producer name and an ascending number
 (protocol.md, ``PUB … seq``), which takes one entry in the broker's table for a stream of any length. Sans-IO.
@@ -72,7 +72,7 @@ class PublishMany:
 
 
 class Outstanding:
-    """Bytes of all unanswered publishes of a client."""
+    """The bytes of all unanswered publishes of a client."""
 
     __slots__ = ("bytes",)
 
@@ -81,7 +81,7 @@ class Outstanding:
 
 
 class PublishSlot(Slot):
-    """One publish."""
+    """One publish that waits for its answer."""
 
     __slots__ = ("batch", "body", "index", "key", "options", "seq", "stream")
 

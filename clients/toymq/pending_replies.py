@@ -1,4 +1,4 @@
-"""Slots: commands that wait for their reply. Sans-IO: a slot has its frame and knows what the reply means to the caller."""
+"""Slots: commands that await their reply. Sans-IO: a slot has its frame, and turns the reply into the caller's result."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -79,7 +79,7 @@ class Slot(ABC):
 
 
 class CallSlot(Slot):
-    """A command whose caller waits. Encoded at once: the caller gets the error of a bad argument."""
+    """A command whose caller waits. It is encoded at once, so that the caller gets the error of a bad argument."""
 
     __slots__ = ("_data", "_on_done", "_repeatable", "_verb", "answer", "expect")
 
@@ -143,7 +143,7 @@ class CallSlot(Slot):
 
 
 class FollowSlot(CallSlot):
-    """Says that this client follows MOVED."""
+    """Tells the broker that this client follows MOVED."""
 
     __slots__ = ()
     is_work = False
@@ -153,7 +153,7 @@ class FollowSlot(CallSlot):
 
 
 class PingSlot(CallSlot):
-    """A sign of life of the broker, when nothing else is due."""
+    """Asks the broker for a sign of life when no reply is due."""
 
     __slots__ = ()
     is_work = False

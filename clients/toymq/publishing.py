@@ -14,7 +14,7 @@ from toymq.pending_publishes import Batch, PublishMany
 
 
 class Publisher(Protocol):
-    """What it needs of its client."""
+    """The part of its client that publishing needs."""
 
     _options: Options
 

@@ -18,7 +18,7 @@ UNREAD_TOPICS_MAX = 128
 class Renewal:
     """Renews the leases of all unsettled deliveries of a feed until ``stop``, or until the broker ends the subscription.
 
-    Owns a timer. Reads the feed, which another thread may own.
+    Owns a timer. Only reads the feed, which another thread may own.
     """
 
     def __init__(

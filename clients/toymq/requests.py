@@ -1,4 +1,4 @@
-"""Requests to a broker: the checked command, the reply it expects, and the reply as a Python value.
+"""Requests to a broker: the checked command, the expected reply, and the reply as a Python value.
 
 Both clients make their methods from these functions (ADR 0079). ``arguments`` has the checks.
 """
@@ -39,7 +39,8 @@ class TopicRange(NamedTuple):
 
 @dataclass(slots=True)
 class Request(Generic[T]):
-    """``wait_s``: the broker may take so much longer than usual. ``topic``: it is for the worker that has this topic."""
+    """A request. ``wait_s``: the broker may take this much longer than usual; ``topic``: the worker that has it gets the
+    request."""
 
     slot: CallSlot
     read: Callable[[Any], T]

@@ -1,10 +1,10 @@
-"""Which address a connection tries next: those that the application gave, in their order, and a leader that a node named.
+"""The addresses that a connection tries: those that the application gave, in their order, and a leader that a node named.
 
 Contract: replication.md, section 9; ADR 0105. Sans-IO, for both clients; each connection has its own.
 
 A node of a cluster that does not lead answers ``NOT_LEADER host:port``, or ``-`` while it knows no leader. The named address is
-next, with the token and the TLS of the address that named it, unless it was given with others. In a round each is tried once; a
-node that names itself, twice: it was elected while it held its answer back.
+next, with the token and the TLS of the address that named it, unless it was given with others. In a round each address is tried
+once; a node that names itself is tried twice, since it was elected while it held its answer back.
 """
 
 import re
@@ -25,7 +25,7 @@ _HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 
 
 class Route:
-    """The addresses of one connection. ``begin`` a round, then ``next`` until one works or None."""
+    """The addresses that one connection tries: ``begin`` a round, then ``next`` until one works or it returns None."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         self._given = tuple(addresses)

@@ -1,4 +1,4 @@
-"""When a broker that says nothing is left, and when it is asked for a sign of life: one judge for both clients.
+"""Decides when a client asks a silent broker for a sign of life, and when it leaves it, for both clients.
 
 Pure: no clock, no connection. Clients with one address do not ask: there is nowhere else to go before a call is overdue.
 """
@@ -10,7 +10,7 @@ from toymq.conversation import Conversation
 
 
 class Silence(enum.Enum):
-    """What a silence means."""
+    """What a client does about a silent broker."""
 
     NONE = "it is short, or an answer may take as long"
     ASK = "nothing is due, so nothing shows that the broker lives: ask for a sign of life"

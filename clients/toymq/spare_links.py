@@ -1,4 +1,4 @@
-"""Connections of requests that wait, between two of them: the next one takes one, and those that none takes are closed.
+"""Spare connections for requests that wait at the broker: the next such request takes one; unused ones are closed.
 
 ADR 0237. For the asyncio client: the blocking one has at most one of them, since one call waits at a time.
 """
@@ -16,7 +16,7 @@ SPARE_S = 10.0
 
 
 class Closable(Protocol):
-    """A connection of the client."""
+    """The part of a connection that spare links need: it can be closed."""
 
     @property
     def home(self) -> Address | None: ...
@@ -26,7 +26,7 @@ L = TypeVar("L", bound=Closable)
 
 
 class SpareLinks(Generic[L]):
-    """Of one client and its event loop; the one that was used last is taken first, so that the others grow old."""
+    """The spare connections of one client and its event loop. The one used last is taken first, so that the others grow old."""
 
     def __init__(self, close: Callable[[L], None]) -> None:
         self._close = close

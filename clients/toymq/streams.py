@@ -1,4 +1,4 @@
-"""The publishes of one connection, a stream for each topic. Sans-IO."""
+"""The publishes of one connection, as one stream for each topic. Sans-IO."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import count
@@ -12,7 +12,7 @@ STREAMS_MAX = 1024
 
 
 class Streams:
-    """``outstanding`` counts their unanswered bytes."""
+    """The streams of one connection. ``outstanding`` counts their unanswered bytes."""
 
     def __init__(self, producer: str | None, send: Callable[[Sequence[PublishSlot]], None]) -> None:
         """As ``Conversation``; ``send``: now, or once there is a connection."""

@@ -11,7 +11,7 @@ from toymq_py.protocol import HelloReply, Reply, Unsubscribe, encode_command
 
 
 class Subscriber(Protocol):
-    """What they need of their conversation."""
+    """The part of their conversation that these slots need."""
 
     server: HelloReply | None
 
@@ -22,7 +22,7 @@ class Subscriber(Protocol):
 
 
 class SubscribeSlot(Slot):
-    """A SUB. A lost one needs no repeat: a reconnect subscribes every feed."""
+    """A SUB. A lost one need not be repeated: a reconnect subscribes every feed."""
 
     __slots__ = ("_conversation", "feed")
     is_work = False
@@ -48,7 +48,7 @@ class SubscribeSlot(Slot):
 
 
 class UnsubscribeSlot(Slot):
-    """An UNSUB; deliveries before its answer are dropped. It says so when the application has none that is open."""
+    """An UNSUB; deliveries before its answer are dropped. It tells the broker if the application has no open delivery."""
 
     __slots__ = ("_conversation", "_feed", "_on_done", "_uncounted")
 

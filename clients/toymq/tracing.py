@@ -23,8 +23,8 @@ from toymq_py.errors import ToymqError
 
 
 class Tracing(MessageTracing):
-    """Of one or more clients; made once a process. What travels is up to the process's propagators, ``traceparent`` by
-    default."""
+    """A tracer for one or more clients, made once in a process. The process's propagators decide which headers travel,
+    ``traceparent`` by default."""
 
     def __init__(self, provider: trace.TracerProvider | None = None) -> None:
         """``provider``: where spans go; None takes the process's own."""

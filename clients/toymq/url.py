@@ -1,4 +1,4 @@
-"""``toymq://[token@]host[:port][,host[:port]…]``, ``toymqs://`` over TLS (protocol.md), and ``unix:PATH`` of a socket."""
+"""Parses broker URLs: ``toymq://[token@]host[:port][,host[:port]…]``, ``toymqs://`` over TLS (protocol.md), ``unix:PATH``."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,5 +1,5 @@
 """Debug log of one connection's frames, with a mark for each direction: ``<`` in, ``>`` out, ``=`` state, ``%`` timer, ``x``
-close, ``!`` error. Logger ``toymq.wire_log``; of a body the length is shown, and a token is masked.
+close, ``!`` error. Logger ``toymq.wire_log``. A body is shown by its length, and a token is masked.
 
 A connection that begins while the logger is off costs one test per chunk.
 """
@@ -23,7 +23,7 @@ def log_wait(delay_s: float) -> None:
 
 
 class Wire:
-    """Frames of one connection, under a number of its own in this process."""
+    """The frames of one connection, under a number of its own in this process."""
 
     def __init__(self) -> None:
         self._number = next(_numbers)

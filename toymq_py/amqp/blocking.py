@@ -1,4 +1,4 @@
-"""A low disk and high memory, as AMQP's publishers learn of them: connection.blocked, and publishes that wait.
+"""How AMQP publishers are held back while the disk is low or memory is high: connection.blocked, and publishes that wait.
 
 Contract: amqp.md, "Model" (connection.blocked); ADR 0163, ADR 0232. While the disk is low, a publish with confirms or in a
 transaction is refused, and its client knows. Without, nothing would tell: it waits, and what follows on its connection waits
@@ -22,7 +22,8 @@ DISK, MEMORY = "low on disk", "low on memory"
 
 
 class Alarm:
-    """Whether publishing waits for the disk (``--min-free-bytes``) or memory (``--memory-max``). One for all connections."""
+    """The alarm that holds publishes back: the disk is low (``--min-free-bytes``) or memory is high (``--memory-max``). One
+    object for all connections."""
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, on_change: Callable[[], None]) -> None:
         """``on_change`` is called in a turn of its own: the change may be found in the middle of a publish."""
@@ -70,7 +71,7 @@ class Alarm:
 
 
 class Publisher(Protocol):
-    """A channel."""
+    """The part of a channel that ``Blocking`` needs."""
 
     @property
     def tells_refusals(self) -> bool:
@@ -78,7 +79,7 @@ class Publisher(Protocol):
 
 
 class Blocking:
-    """What a low disk and high memory mean for one connection."""
+    """Holds back the publishes of one connection while the alarm is on, and tells its client with connection.blocked."""
 
     def __init__(self, alarm: Alarm, write: Callable[[bytes], None]) -> None:
         """``write`` sends a frame."""

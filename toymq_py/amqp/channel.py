@@ -31,7 +31,7 @@ READ_THE_QUEUE = frozenset(("basic.get", "queue.declare", "queue.purge", "queue.
 
 
 class Outlet(consumers.Outlet, Protocol):
-    """The channel's connection."""
+    """The part of its connection that a channel needs."""
 
     body_bytes_max: int
     held: Held

@@ -38,7 +38,7 @@ TAKE_MESSAGES = 128
 
 
 class Outlet(Owner, Protocol):
-    """The channel's connection, as its consumers know it."""
+    """The part of its connection that a channel's consumers need."""
 
     @property
     def frame_max(self) -> int:

@@ -1,4 +1,4 @@
-"""What a queue gives up, on its way to the queue's dead-letter exchange.
+"""Dead-lettering: messages on their way from a queue to its dead-letter exchange.
 
 Contract: amqp.md, "Model" (x-dead-letter-exchange, x-death); RabbitMQ, "Dead Letter Exchanges". Belongs to the event loop.
 """
@@ -87,7 +87,7 @@ def _passed(queues: Queues, reason: str, deaths: list[dict[str, Any]]) -> set[st
 
 
 class _Letter:
-    """One message on its way."""
+    """One message on its way to a dead-letter exchange."""
 
     def __init__(
         self, queues: Queues, message: Unacked, target: tuple[str, str], reason: str, settled: Callable[[bool], None] | None

@@ -1,11 +1,11 @@
-"""One timer that is set anew again and again."""
+"""A timer that can be set again: a new time replaces the old one."""
 
 import asyncio
 from collections.abc import Callable
 
 
 class Deadline:
-    """At most one call is due. Belongs to the event loop."""
+    """Calls a function at a time, at most one at once. Belongs to the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

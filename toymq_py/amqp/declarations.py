@@ -22,7 +22,7 @@ COUNT_MAX = 0xFFFFFFFF
 
 
 class Owner(Protocol):
-    """The connection, which owns its exclusive queues."""
+    """The part of a connection that declarations need: it owns the exclusive queues."""
 
     @property
     def rights(self) -> OpenRights:

@@ -1,4 +1,4 @@
-"""Exchanges, queues and bindings for operators: lists of what is there, and declaring what a file of definitions wants.
+"""Exchanges, queues and bindings for operators: list the declared ones, and declare those of a definitions file.
 
 Contract: amqp.md, "Model" (definitions); ``config/amqp_definitions.py`` has their form. ADR 0162.
 """

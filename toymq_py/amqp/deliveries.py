@@ -1,4 +1,4 @@
-"""What one AMQP channel takes from queues: its consumers, and the messages that it has not acked.
+"""Deliveries of one AMQP channel: its consumers, and the messages that it has not acked.
 
 Contract: amqp.md, "Model" (basic.consume, qos, get). A lease lasts as long as its connection: RabbitMQ's clients renew none.
 Belongs to the event loop.
@@ -41,7 +41,7 @@ class Unacked(NamedTuple):
 
 @dataclass(eq=False)
 class Consumer:
-    """A basic.consume: takes from a queue until it is cancelled."""
+    """One basic.consume: takes messages from a queue until it is cancelled."""
 
     channel: int
     queue: str
@@ -100,7 +100,7 @@ class Consumer:
 
 
 class UnackedMessages:
-    """Delivery tags of a channel, ascending, and what they stand for."""
+    """The unacked messages of a channel by delivery tag, ascending."""
 
     def __init__(self) -> None:
         self._by_tag: dict[int, Unacked] = {}

@@ -46,7 +46,7 @@ def expires_at_ns(records: Records, row: int, ttl_ms: int | None) -> int | None:
 
 
 class Expiry:
-    """Looks after one queue."""
+    """Watches one queue: sends its messages to the dead-letter exchange when they expire or exceed the limit."""
 
     def __init__(self, queues: Queues, queue: Queue, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self._queues = queues

@@ -1,4 +1,4 @@
-"""Which AMQP connections are read: those beyond the limits of memory wait, and one of them at a time goes on.
+"""Limits the memory of message bodies that arrive: beyond it AMQP connections are not read, except one at a time.
 
 Contract: amqp.md, "Limits"; ADR 0232. Bodies that have come in part hold memory until they are whole: if all waited for room,
 there would be none. Belongs to the event loop. Knows no method.
@@ -28,7 +28,7 @@ IDLE_TURNS_MAX = 2
 
 
 class Intake:
-    """Whether one connection is read, and when it was last."""
+    """Decides whether one connection is read. Knows when it last was."""
 
     def __init__(self, room: "Room", clock: Clock, blocking: Blocking, fail: Callable[[AmqpError], None]) -> None:
         """``fail`` closes the connection with an error."""

@@ -1,4 +1,4 @@
-"""The limit on a queue's length, where what is beyond it goes to a dead-letter exchange.
+"""The length limit of a queue whose surplus messages go to a dead-letter exchange.
 
 Contract: amqp.md, "Model" (x-max-length, x-max-length-bytes); RabbitMQ, "Queue Length Limit"; ADR 0174. Without such an
 exchange, and with ``reject-publish``, the limit is the topic's. Belongs to the event loop.
@@ -18,7 +18,7 @@ SURPLUS_MAX = 16_384
 
 
 class LengthLimit:
-    """How far a queue may grow. Messages that are ready count, as in RabbitMQ; in bytes, what they take in the log, as exact as
+    """How long a queue may grow. Only ready messages count, as in RabbitMQ; bytes are those of the log, as exact as
     ``Log.bytes_between``."""
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
@@ -40,8 +40,8 @@ class LengthLimit:
 
 
 class Surplus:
-    """What was beyond the length of a queue: leased at once, so that it does not count and none else gets it, and given up
-    bit by bit. Holds ids, not messages."""
+    """The messages of a queue beyond its limit: leased at once, so that they do not count and no consumer gets them, and sent
+    to the dead-letter exchange bit by bit. Holds ids, not messages."""
 
     def __init__(
         self, limit: LengthLimit, subscribe: Callable[[Topic, int], Subscription],

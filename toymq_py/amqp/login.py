@@ -23,7 +23,7 @@ USER_CHARS_MAX = 256
 
 
 class OpenRights:
-    """All rights, of a broker without tokens."""
+    """Every right: the client of a broker without tokens has it."""
 
     name: str | None = None
     is_admin = True

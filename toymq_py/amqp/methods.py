@@ -88,7 +88,7 @@ bit exclusive, bit no_wait, table arguments
 
 
 class _Form:
-    """Fields of one method, in their order."""
+    """The fields of one method, in their order."""
 
     __slots__ = ("fields", "index", "name")
 

@@ -1,4 +1,4 @@
-"""What an AMQP connection writes: frames that its socket has not taken wait here, counted.
+"""The send buffer of an AMQP connection: counts and keeps the frames that its socket has not taken.
 
 Contract: amqp.md, "Limits". Belongs to the event loop.
 """
@@ -13,7 +13,7 @@ OUT_BYTES = 256 * 1024
 
 
 class Outbox:
-    """Frames on their way to the socket, and what is to be done once it has taken them."""
+    """Frames that wait for the socket, and the calls to make once it has taken them."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport

@@ -44,7 +44,7 @@ ALIKE_MAX, ALIKE_BYTES_MAX = 1024, 1024
 
 
 class Envelope(NamedTuple):
-    """What a message is published with: ``properties`` as bytes."""
+    """The envelope of a published message: exchange, routing key, and ``properties`` as bytes."""
 
     exchange: str
     routing_key: str

@@ -24,7 +24,7 @@ OVERFLOWS = frozenset((QueueFull.code, PayloadTooLarge.code))
 
 @dataclass(slots=True)
 class Held:
-    """What a connection's publishes hold, on all its channels: bytes."""
+    """Counts the publishes that a connection holds, over all its channels, in bytes."""
 
     published: int = 0
     """Those that are not answered yet."""
@@ -42,7 +42,7 @@ class Held:
 
 @dataclass(slots=True)
 class _Run:
-    """Publishes with the same queues, to be appended together."""
+    """Consecutive publishes to the same queues, appended together."""
 
     topics: tuple[str, ...]
     with_ttl: bool
@@ -55,7 +55,7 @@ class _Run:
 
 @dataclass(slots=True)
 class _Pending:
-    """Publishes that follow each other and wait for the same commits."""
+    """Consecutive publishes that wait for the same commits."""
 
     run: _Run
     start: int
@@ -72,7 +72,7 @@ class _Pending:
 
 
 class Publishes:
-    """Appends publishes in runs, and tells what became of them in their order."""
+    """Appends the publishes of a channel in runs, and reports their outcomes in order."""
 
     def __init__(
         self, queues: Queues, held: Held, *, confirmed: Callable[[int, bool], None],
@@ -263,7 +263,7 @@ class Publishes:
 
 
 class Confirms:
-    """Numbers of publishes, and the frames that confirm them."""
+    """The numbers of a channel's publishes, and the frames that confirm them."""
 
     def __init__(self, channel: int) -> None:
         self._channel = channel

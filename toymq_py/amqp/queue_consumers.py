@@ -1,4 +1,4 @@
-"""The consumers of one queue, and which of them may take.
+"""The consumers of one queue, and which of them may take messages.
 
 Contract: amqp.md, "Model" (basic.consume, x-priority, x-single-active-consumer); RabbitMQ, "Consumer Priorities", "Single
 Active Consumer". Knows no topic. Belongs to the event loop.
@@ -10,7 +10,7 @@ from toymq_py.amqp.errors import ACCESS_REFUSED, AmqpError
 
 
 class QueueConsumer(Protocol):
-    """A consumer, as its queue knows it."""
+    """The part of a consumer that its queue needs."""
 
     order: "QueueConsumers | None"
     """Asked before it takes, where consumers have different priorities."""
@@ -37,9 +37,9 @@ class QueueConsumer(Protocol):
 class QueueConsumers:
     """All consumers of a queue, in the order in which they came.
 
-    Where they have different priorities, one with a lower priority takes only while none above it has credit; those that wait
-    for that are woken when a higher one has none left. Of a queue with a single active consumer the others take nothing: when
-    it is gone, the one with the highest priority follows, of those the first.
+    With different priorities, a consumer takes only while none of a higher priority has credit, and is woken when none has any
+    left. A queue with a single active consumer gives messages to no other; when that one leaves, the consumer with the highest
+    priority follows, the first one of these.
     """
 
     def __init__(self, name: str, vhost: str, *, single_active: bool) -> None:

@@ -61,7 +61,7 @@ class ExpiringQueue(Protocol):
 
 
 class ExpiringQueues(Protocol):
-    """See ``expiry.Expiries``."""
+    """The part of ``expiry.Expiries`` that the topology needs."""
 
     def watch(self, queue: Queue) -> None: ...
 
@@ -75,7 +75,7 @@ class ExpiringQueues(Protocol):
 
 
 class NoExpiries:
-    """Of a broker that serves no AMQP: nothing expires."""
+    """``ExpiringQueues`` of a broker that serves no AMQP: nothing expires."""
 
     def watch(self, queue: Queue) -> None: ...
 

@@ -1,4 +1,4 @@
-"""RabbitMQ's direct reply-to: replies that go to their channel past all queues, and are stored nowhere.
+"""RabbitMQ's direct reply-to: replies go straight to their channel, past all queues, and are not stored.
 
 A client consumes from ``amq.rabbitmq.reply-to`` and publishes with that ``reply-to``, which becomes a name of its channel
 alone; what is published to that name by the default exchange is delivered to it. Source: RabbitMQ, "Direct Reply-to".

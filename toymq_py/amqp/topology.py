@@ -1,4 +1,4 @@
-"""Exchanges, queues and bindings: which queues a message goes to. Pure; knows no connection and no topic.
+"""Exchanges, queues and bindings: the routing of a message to queues. Pure; knows no connection and no topic.
 
 Contract: amqp.md, "Model"; the specification, 3.1; RabbitMQ's exchange-to-exchange bindings and alternate exchanges.
 """
@@ -31,7 +31,7 @@ QUEUES_MAX = 10_000
 
 @dataclass(frozen=True)
 class Exchange:
-    """An exchange; ``internal``: clients cannot publish to it."""
+    """An exchange. Clients cannot publish to an ``internal`` one."""
 
     name: str
     type: str
@@ -48,7 +48,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Queue:
-    """A declared queue. ``topic``: where its messages are; ``exclusive``: gone with its connection."""
+    """A declared queue. ``topic`` has its messages; an ``exclusive`` one goes with its connection."""
 
     name: str
     topic: str
@@ -70,7 +70,7 @@ class Queue:
 
 @dataclass(frozen=True)
 class Binding:
-    """Messages of ``source`` that match go to ``target``: a queue, or an exchange."""
+    """A binding: messages of ``source`` that match go to ``target``, a queue or an exchange."""
 
     source: str
     target: str

@@ -1,4 +1,4 @@
-"""What all virtual hosts have declared, on its way to ``amqp.json``: changes that come during a write share the next one.
+"""Writes the declarations of all virtual hosts to ``amqp.json``; changes that come during a write share the next one.
 
 ``/`` stands at the top of the file, the others under ``vhosts``. ADR 0123, 0164.
 """
@@ -17,7 +17,7 @@ OTHERS = "vhosts"
 
 
 class TopologyFile:
-    """One for a broker. Belongs to the event loop."""
+    """The file of one broker. Belongs to the event loop."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -1,4 +1,5 @@
-"""What an AMQP channel holds until tx.commit: its publishes and acks, bounded. Pure. Contract: amqp.md, "Model" (tx)."""
+"""An AMQP transaction: the publishes and acks that a channel holds until tx.commit, bounded. Pure. Contract: amqp.md, "Model"
+(tx)."""
 
 from collections.abc import Callable
 

@@ -1,6 +1,7 @@
 """The virtual hosts of a broker: each has exchanges, queues and bindings of its own. ADR 0164.
 
-``/`` is always there, others by ``--amqp-vhost``. What one that is not served any more has declared stays in ``amqp.json``.
+``/`` always exists, ``--amqp-vhost`` adds others. The declarations of a virtual host that is not served any more stay in
+``amqp.json``.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from toymq_py.config.amqp_definitions import DEFAULT_VHOST
 
 
 class Vhosts:
-    """``load`` comes first. Belongs to the event loop."""
+    """All virtual hosts of a broker. Call ``load`` first. Belongs to the event loop."""
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, names: Iterable[str] = ()) -> None:
         """``names``: of those beside ``/``."""

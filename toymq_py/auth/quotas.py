@@ -28,7 +28,7 @@ log."""
 
 
 class Limits(Protocol):
-    """The options with limits (``config.options.BrokerOptions``)."""
+    """The limits among the broker's options (``config.options.BrokerOptions``)."""
 
     @property
     def max_connections(self) -> int: ...
@@ -68,7 +68,7 @@ class Holder:
 
 
 class Seat:
-    """One connection's part in the limits. It is anonymous until ``identify``."""
+    """One connection's share of the limits, anonymous until ``identify``."""
 
     __slots__ = ("_evict", "address", "arriving_bytes", "held_bytes", "holder", "left", "quotas", "takes_no_messages", "token",
                  "unread_bytes")  # fmt: skip

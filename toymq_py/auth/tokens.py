@@ -56,7 +56,7 @@ class _Patterns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grant:
-    """The rights of one token; immutable, a changed file makes new ones. ``name`` is for logs."""
+    """The rights of one token. Immutable: a changed file makes new ones. ``name`` is for logs."""
 
     name: str
     digest: bytes = field(repr=False)
@@ -98,7 +98,7 @@ EVERYTHING = Grant("*", b"", _Patterns([">"]), _Patterns([">"]), admin=True)
 
 
 class Authority:
-    """The present table of tokens."""
+    """The current table of tokens, replaced when the auth file changes."""
 
     def __init__(self, grants: Sequence[Grant], wall_ns: Callable[[], int] = SystemClock.wall_ns) -> None:
         """``wall_ns`` returns the time in nanoseconds since the epoch, for expiry."""
@@ -263,7 +263,7 @@ def parse_grants(text: str, path: str) -> tuple[Grant, ...]:
 
 
 class _BadField(Exception):
-    """An invalid value of ``field``."""
+    """An invalid value of ``field`` in the auth file."""
 
     def __init__(self, field: str, text: str) -> None:
         super().__init__(text)

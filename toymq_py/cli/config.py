@@ -1,4 +1,4 @@
-"""``toymq config``: which options hold and where each comes from; whether a file is right."""
+"""``toymq config``: show the options in force and where each comes from; check a file."""
 
 import json
 from typing import Any

@@ -1,5 +1,5 @@
-"""``toymq definitions``: topics, consumers, webhooks, alerts and AMQP's exchanges, queues and bindings as a file, of a running
-broker or of a stopped one's directory."""
+"""``toymq definitions``: export and apply topics, consumers, webhooks, alerts, and exchanges, queues and bindings of AMQP as a
+file; with a running broker, or with the directory of a stopped one."""
 
 import json
 from collections.abc import Callable, Iterator

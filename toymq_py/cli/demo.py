@@ -1,4 +1,4 @@
-"""``toymq demo``: the promises, shown on a real file with real kills."""
+"""``toymq demo``: show the delivery promises on a real file with real kills."""
 
 import hashlib
 import tempfile
@@ -34,7 +34,7 @@ def running_broker() -> Iterator[BrokerProcess]:
 
 @dataclass
 class Ledger:
-    """What the demo published and received, and whether that keeps the promises."""
+    """What the demo published and received, and the check that it keeps the promises."""
 
     lines: list[bytes]
     ids: dict[int, int] = field(default_factory=dict)

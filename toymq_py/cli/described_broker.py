@@ -50,7 +50,7 @@ AT_ONCE, AT_ONCE_CHARS = 500, 30_000
 
 
 class GatewayClient:
-    """Lists and puts what a running broker has beside topics and consumers."""
+    """Lists and puts the definitions of a running broker that the wire has no command for, over HTTP."""
 
     def __init__(self, url: str, token: str | None) -> None:
         """Raises: ConfigError."""
@@ -117,7 +117,7 @@ def _refusal_over_http(change: PutWebhook | PutAlert) -> str | None:
 
 
 class RunningBroker:
-    """A running broker, reached over TCP; what the wire has no command for, over HTTP."""
+    """A running broker, reached over TCP, and over HTTP where the wire has no command."""
 
     def __init__(
         self, client: sync.Client, gateway: GatewayClient | None, *, named: bool = False, left_out: str | None = None

@@ -1,4 +1,4 @@
-"""``toymq dump``."""
+"""``toymq dump``: print the records of a topic."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""``toymq help``: the pages of the documentation, and the help of commands, in a terminal."""
+"""``toymq help``: show pages of the documentation, and the help of commands, in a terminal."""
 
 import re
 

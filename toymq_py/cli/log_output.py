@@ -1,7 +1,7 @@
-"""What the broker says on stderr: text or JSON, a level per subsystem, repeats counted instead of said.
+"""The broker's log on stderr: text or JSON, a level per subsystem, repeated lines counted instead of written.
 
 Lines leave the broker on a thread of their own. A pipe whose reader does not read blocks whoever writes to it. That must not be
-the event loop: the broker once stood still, with all messages, for the sake of a log line.
+the event loop: the broker once stopped all messages for a log line.
 """
 
 import json
@@ -91,7 +91,7 @@ def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
 
 @dataclass(slots=True)
 class _Kind:
-    """Lines that share a limit: those of one text, or of one place in the source."""
+    """The group of lines that share a limit: those of one text, or of one place in the source."""
 
     limit: int
     written_s: deque[float] = field(default_factory=deque)
@@ -110,9 +110,9 @@ class _Kind:
 
 
 class Repeats:
-    """Which lines are written. Those beyond a limit are counted, and a line tells their number within ``WINDOW_S``. That line
+    """Limits repeated lines. Those beyond a limit are counted, and a line tells their number within ``WINDOW_S``. That line
     counts for its place, so whatever the lines say, no ``WINDOW_S`` has more of one place than its limit. Debug lines are never
-    held back: debugging wants them all; nor are those with ``extra={"every": True}``, what an audit has done.
+    held back, since debugging wants them all; nor are lines with ``extra={"every": True}``, the audit trail's.
 
     What is remembered has a bound of its own, so nothing need be forgotten early: places are lines of the source, and a text is
     remembered once a line with it was written.
@@ -196,7 +196,7 @@ def _summary(last: logging.LogRecord, suppressed: int) -> logging.LogRecord:
 
 
 class _Wake(Enum):
-    """In the queue: something was suppressed, and is to be told when its window is over."""
+    """A marker in the queue: lines were suppressed, and their number is to be told when the window is over."""
 
     WAKE = "wake"
 
@@ -206,7 +206,7 @@ Line = logging.LogRecord | Literal[_Wake.WAKE]
 
 
 class _Outbox(logging.handlers.QueueHandler):
-    """Never waits."""
+    """The queue of lines to the thread that writes them; putting one never waits."""
 
     def __init__(self, lines: "queue.Queue[Line | None]", clock: Clock) -> None:
         super().__init__(lines)

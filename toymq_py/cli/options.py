@@ -1,7 +1,7 @@
 """The options of ``toymq serve`` and where their values come from: command line > environment > ``toymq.toml`` > default.
 
-Contract: clients.md, "Command lines". ``config.options`` says which options there are, and what is right for
-each. click does the layering: the file is its ``default_map``.
+Contract: clients.md, "Command lines". ``config.options`` defines the options and checks their values. click does the layering:
+the file is its ``default_map``.
 """
 
 import os
@@ -33,7 +33,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 class _Type(click.ParamType[Any]):
-    """A kind of value as click's type."""
+    """A kind of option value as a click type."""
 
     def __init__(self, kind: Kind, variable: str) -> None:
         self.name = kind.metavar.lower()

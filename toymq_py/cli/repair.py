@@ -1,4 +1,4 @@
-"""``toymq repair``."""
+"""``toymq repair``: move damage to a quarantine."""
 
 import json
 import os

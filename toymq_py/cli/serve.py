@@ -1,4 +1,4 @@
-"""``toymq serve``."""
+"""``toymq serve``: run the broker."""
 
 import gc
 import logging

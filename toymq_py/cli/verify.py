@@ -1,4 +1,4 @@
-"""``toymq verify``."""
+"""``toymq verify``: check every byte of a data directory."""
 
 import json
 import sys

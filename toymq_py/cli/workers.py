@@ -1,4 +1,4 @@
-"""``toymq workers``."""
+"""``toymq workers``: show or change the number of worker processes of a data directory."""
 
 import os
 

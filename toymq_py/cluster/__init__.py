@@ -1,3 +1,5 @@
-"""The process of a node of a cluster: supervisor, standby answers, the broker in office. Contract: replication.md; ADR 0107.
+"""The process of a cluster node: its supervisor, its answers while it does not lead, its broker while it does. Contract:
+replication.md; ADR 0107.
 
-Loaded only with ``--cluster``."""
+Loaded only with ``--cluster``.
+"""

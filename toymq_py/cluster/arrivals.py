@@ -1,4 +1,4 @@
-"""Topics that come to this leader's group from others: the end of a move that wants the topic. ADR 0194.
+"""Topics that move to this leader's group: the receiving end of a move. ADR 0194.
 
 Contract: groups.md, stage 3; ``move_line`` has what is said. Belongs to the event loop; files are written on threads, through
 the file system of the broker, so that this group's followers have them.
@@ -42,11 +42,11 @@ Connect = Callable[[str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWr
 
 
 class NotTaken(Exception):
-    """This attempt is over."""
+    """This attempt to fetch the topic has failed; another one follows."""
 
 
 class Impossible(Exception):
-    """No attempt can help: whoever asked has to know."""
+    """No attempt can succeed: the operator who asked for the move has to know."""
 
 
 TROUBLES = NotTaken, NotAccepted, BadOperation, OSError, EOFError
@@ -54,7 +54,7 @@ TROUBLES = NotTaken, NotAccepted, BadOperation, OSError, EOFError
 
 
 class Arrivals:
-    """Of a leader. ``run`` for as long as it serves."""
+    """Fetches topics for the group of a leader. ``run`` for as long as it leads."""
 
     def __init__(self, home: Home, kept: KeptPlaces, connect: Connect) -> None:
         self._home = home
@@ -170,7 +170,7 @@ class Arrivals:
 
 
 class _Copy:
-    """The files of one attempt. ``held``: the topic may be here by now."""
+    """The files of one attempt. ``held``: the topic may already belong to this group."""
 
     def __init__(self, home: Home, asked: MoveRequest) -> None:
         self.held = False

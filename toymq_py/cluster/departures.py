@@ -1,4 +1,4 @@
-"""Topics that go from this leader's group to others: the end of a move that has the topic. ADR 0194.
+"""Topics that move from this leader's group to others: the sending end of a move. ADR 0194.
 
 Contract: groups.md, stage 3; ``move_line`` has what is said. Belongs to the event loop; files are read on threads.
 
@@ -51,12 +51,12 @@ SILENCE_S = 30.0
 
 
 class NotMoved(Exception):
-    """This attempt is over, and the topic stays here."""
+    """This attempt to give the topic away has failed, and the topic stays here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """What both ends of a move have of their leader.
+    """The leader's context for both ends of a move.
 
     Args:
         name: of the cluster.
@@ -88,7 +88,7 @@ class Home:
 
 
 class Departures:
-    """Of a leader."""
+    """Gives topics away on behalf of a leader."""
 
     def __init__(self, home: Home, pace: Pace) -> None:
         """``pace``: of all copies, while their topics are served."""
@@ -146,7 +146,7 @@ class Departures:
 
 
 class _Departure:
-    """One attempt."""
+    """One attempt to give a topic away."""
 
     def __init__(
         self, home: Home, asked: MoveRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pace: Pace

@@ -1,4 +1,4 @@
-"""Definitions at the leaders of a cluster with groups: each applies what its own group has, or gets. ADR 0200.
+"""Definitions in a cluster with groups: each leader applies those of the topics that its own group has, or gets. ADR 0200.
 
 Every leader looks at every topic of its file. One that no group has is placed, as by a CREATE; one that another group has is
 left to the leader there, which has the file, too. So whichever leader comes first, each topic is made once, where it is. A
@@ -44,7 +44,7 @@ def _family(name: str) -> str:
 
 
 class GroupDefinitions:
-    """Of one term: ``apply``, then ``run``."""
+    """Applies the definitions of one term: ``apply``, then ``run``."""
 
     def __init__(self, wanted: Definitions, source: str | None, broker: Broker, divide: Divide | None) -> None:
         """

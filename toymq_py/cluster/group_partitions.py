@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Books(Protocol):
-    """A ``GroupPlacement``, as far as it is used here."""
+    """The part of ``GroupPlacement`` that partitioned topics need."""
 
     group: str
     epoch: int
@@ -65,7 +65,7 @@ class Books(Protocol):
 
 
 class GroupPartitions:
-    """As the ``PartitionTable`` of a broker. Belongs to the event loop."""
+    """The ``PartitionTable`` of a broker in a cluster with groups. Belongs to the event loop."""
 
     def __init__(self, kept: KeptPlaces, books: Books) -> None:
         self.on_change: Callable[[str, Partitioned | None, bool], None] = lambda name, topic, deleting: None

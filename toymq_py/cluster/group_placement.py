@@ -55,7 +55,7 @@ Connect = Callable[[str, bool, Callable[[], LeaderKey | None], Callable[[list[by
 
 
 class GroupPlacement(Placement):
-    """``open``, ``settle``, then ``run`` for as long as the term lasts."""
+    """The placement of topics as a leader sees it: ``open``, ``settle``, then ``run`` for as long as the term lasts."""
 
     def __init__(
         self, kept: KeptPlaces, group: str, me: ReplicaId, loop: asyncio.AbstractEventLoop, connect: Connect,

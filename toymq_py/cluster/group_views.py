@@ -1,4 +1,4 @@
-"""What a leader says of the groups of its cluster: to clients that look for a topic, in ``CLUSTER``, as metrics, and to the
+"""Views of a cluster's groups that a leader shows: to clients that look for a topic, in ``CLUSTER``, as metrics, and to the
 other leaders. ADR 0188."""
 
 import asyncio
@@ -20,7 +20,7 @@ WEIGHED = 0.1
 
 
 class Absences:
-    """Since when groups have no leader. ``look`` whenever the picture has changed."""
+    """Since when each group has had no leader. Call ``look`` whenever the picture has changed."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

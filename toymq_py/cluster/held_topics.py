@@ -1,4 +1,4 @@
-"""Topics that come to this group from another one, or go there: what is for them waits until etcd has said where they are.
+"""Topics that are moving between this group and another: commands for them wait until etcd has said where they are.
 
 Contract: groups.md, stage 3. ADR 0194. Belongs to the event loop.
 """
@@ -17,7 +17,7 @@ RETRY_MIN_S, RETRY_MAX_S = 0.05, 1.0
 
 
 class Books(Protocol):
-    """A ``GroupPlacement``, as far as it is used here."""
+    """The part of ``GroupPlacement`` that held topics need."""
 
     group: str
     epoch: int
@@ -40,7 +40,7 @@ class Books(Protocol):
 
 
 class HeldTopics:
-    """``topic in held``: it goes to another group, or comes from one."""
+    """The topics on their way to or from another group; ``topic in held`` asks for one."""
 
     def __init__(self, kept: KeptPlaces, books: Books) -> None:
         self.on_moves: Callable[[], None] = lambda: None

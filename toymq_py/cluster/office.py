@@ -47,7 +47,7 @@ OPENING_S_MAX = 120.0
 
 
 class JobWatch:
-    """Since when the jobs on the disk run. Thread-safe."""
+    """Knows since when the jobs on the disk run. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._monotonic = clock.monotonic
@@ -105,7 +105,7 @@ class OpeningLease:
 
 
 class BrokerOffice:
-    """See ``Office``. Opened once: after a term the process ends."""
+    """The ``Office`` of a node: its broker and listeners. Opened once; after a term the process ends."""
 
     def __init__(
         self, options: ServeOptions, files: Files, listeners: Listeners, lock: DirectoryLock, standby: Standby, clock: Clock,

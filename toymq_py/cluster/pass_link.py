@@ -1,9 +1,9 @@
-"""A client's commands at the leader of another group, over the listener of replicas: both ends. ADR 0190.
+"""Pass a client's commands on to the leader of another group, over its replica listener: both ends. ADR 0190.
 
     session ──► PassLink ──► TCP, with TLS where the nodes have certificates ──► Passed ──► session of that leader
 
-``PassLink`` is a ``PlaceLink``: what was sent before there is a connection goes out when there is one. A group without a leader
-is waited for, since its next one is seconds away.
+``PassLink`` is a ``PlaceLink``: bytes that are sent before the connection is made wait for it. A group without a leader is
+waited for, since its next one is seconds away.
 """
 
 import asyncio
@@ -199,7 +199,8 @@ class PassLink(asyncio.Protocol):
 
 
 class _Kept(asyncio.Protocol):
-    """The protocol of a session, over the transport of streams that have ended: they close it when they are freed."""
+    """The protocol of a session on the transport of streams that have ended; it stays referenced, since streams close their
+    transport when they are freed."""
 
     def __init__(self, session: BoundedProtocol, writer: asyncio.StreamWriter) -> None:
         self._writer = writer

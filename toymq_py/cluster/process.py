@@ -1,4 +1,4 @@
-"""The process of a node: wires agreement, link, standby answers and office, and runs the node.
+"""The process of a cluster node: wires etcd, replication, standby answers and broker together, and runs the node.
 
 Contract: replication.md, section 5; ADR 0107. Only this module of the package knows etcd's client.
 """
@@ -266,7 +266,7 @@ class _NodeProcess:
         return None
 
     async def _unmade(self) -> str:
-        """Raises: EtcdError; DataDirectoryError: the directory is of another group."""
+        """The parts of a node process that live from its start to its end. Also the ``View`` of the standby answers."""
         assert self._options.cluster is not None
         kept = KeptPlaces(self._etcd_client(), self._options.cluster, self._group)
         try:

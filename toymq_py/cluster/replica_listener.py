@@ -1,6 +1,6 @@
-"""Connections among nodes: the listener of replicas, and the way to that of a leader. With TLS where the node has certificates.
+"""Connections among nodes: the replica listener, and connecting to that of a leader. With TLS where the node has certificates.
 
-Contract: replication.md, section 4; ADR 0120. Belongs to the event loop. Knows nothing of what is said on a connection.
+Contract: replication.md, section 4; ADR 0120. Belongs to the event loop. Knows no protocol that runs on a connection.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bool]]
 
 
 class ReplicaListener:
-    """Accepts from ``start`` to ``stop``; connections go on after that."""
+    """Accepts connections of replicas from ``start`` to ``stop``; connections go on after that."""
 
     def __init__(
         self, listeners: Sequence[socket.socket], certificates: PeerCertificates | None, serve: Serve,

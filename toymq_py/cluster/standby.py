@@ -1,4 +1,4 @@
-"""What clients hear from a node that does not lead: where the leader is.
+"""The standby answers of a node that does not lead: it tells clients where the leader is.
 
 Contract: replication.md, section 9; ADR 0179. On the client listeners of a follower: on TCP ``ERR NOT_LEADER <host:port>`` to
 the first command, held back for a moment while there may be another leader soon, this node among them; over HTTP 307 to the
@@ -51,7 +51,7 @@ load balancers go on to the next address then; the protocol has no words for whe
 
 
 class View(Protocol):
-    """What a node knows of itself and its leader."""
+    """What a node knows of itself and its leader, for the standby answers."""
 
     def leader(self) -> str | None:
         """HOST:PORT of the leader for clients; None while there is none."""
@@ -152,7 +152,7 @@ class Standby:
 
 
 class _Answering(asyncio.Protocol, ABC):
-    """A connection that gets one answer."""
+    """A connection of a client that gets one answer."""
 
     def __init__(self, view: View, among: set["_Answering"]) -> None:
         self.view = view
@@ -206,7 +206,7 @@ class _Answering(asyncio.Protocol, ABC):
 
 
 class _LineAnswer(_Answering):
-    """A client of the protocol."""
+    """Answers a client of the TCP protocol."""
 
     def __init__(self, view: View, among: set[_Answering], held: "dict[_LineAnswer, int]") -> None:
         super().__init__(view, among)
@@ -236,7 +236,7 @@ class _LineAnswer(_Answering):
 
 
 class _HttpAnswer(_Answering):
-    """A client of the gateway, or of the metrics."""
+    """Answers a client of the HTTP gateway, or a scrape of the metrics."""
 
     def __init__(self, view: View, among: set[_Answering], hosts: AllowedHosts, scheme: str) -> None:
         super().__init__(view, among)

@@ -1,4 +1,4 @@
-"""What an alert rule is: a condition on topics or on the disk, how long it must hold, and where its notices go. Pure.
+"""Alert rules: a condition on topics or on the disk, how long it must hold, and where its notices go. Pure.
 
 Contract: gateway.md; ADR 0149. The gateway evaluates and sends; ``alerts_file.py`` keeps the rules.
 """

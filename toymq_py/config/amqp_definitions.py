@@ -95,8 +95,8 @@ class AmqpDefinition:
 
 @dataclass(frozen=True, slots=True)
 class Declare:
-    """``before`` is None for one that is new. One that is there and differs is refused where it is carried out: clients hold
-    on to it."""
+    """A declaration to make. ``before`` is what exists, None for a new one. One that exists and differs is refused when the
+    declaration is carried out: clients hold on to it."""
 
     definition: AmqpDefinition
     before: AmqpDefinition | None = field(default=None)

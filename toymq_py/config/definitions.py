@@ -1,4 +1,4 @@
-"""What a broker is to have, as a file that a repository can keep: topics with their settings, and consumers.
+"""Definitions: the topics, settings and consumers that a broker shall have, as a file that a repository can keep.
 
 A topic of the file gets the settings that stand there and no others; a consumer that is not there yet is made at its ``start``.
 What the file does not name is left alone, and no consumer's position is moved. So it may be applied again and again.
@@ -301,7 +301,7 @@ def _start(start: Start) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class PutWebhook:
-    """``webhook`` has the secret that it keeps or gets; ``before`` is None for a new one."""
+    """A webhook to put. ``webhook`` has the secret that it keeps or gets; ``before`` is None for a new one."""
 
     name: str
     webhook: Webhook = field(repr=False)
@@ -315,7 +315,7 @@ class PutWebhook:
 
 @dataclass(frozen=True, slots=True)
 class PutAlert:
-    """As ``PutWebhook``."""
+    """An alert rule to put. ``alert`` has the secret that it keeps or gets; ``before`` is None for a new one."""
 
     name: str
     alert: Alert = field(repr=False)

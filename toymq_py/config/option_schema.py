@@ -1,7 +1,7 @@
-"""What an option is: its kind of value, unit, default, range and help, told once, as a field of a frozen dataclass.
+"""The schema of options: kind of value, unit, default, range and help, defined once, as a field of a frozen dataclass.
 
 Contract: clients.md, "Command lines". The command line, ``TOYMQ_*``, ``toymq.toml`` and docs/configuration.md are made from
-these fields; which options there are, ``config.options`` says. Knows no source of values.
+these fields; ``config.options`` lists the options. Knows no source of values.
 
 An option has one name in four spellings: the field ``visibility_ms`` (unit last) is ``visibility`` in the file,
 ``--visibility`` and ``TOYMQ_VISIBILITY``.
@@ -33,7 +33,7 @@ KEY_SHOWN_MAX = 64
 
 
 class Kind(ABC):
-    """How a value is written, read and checked."""
+    """A kind of value: how it is written, read and checked."""
 
     noun: str
     """For people: "a duration"."""

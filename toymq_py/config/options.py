@@ -92,7 +92,7 @@ STATS_LIMITS = ("max_connections", "max_topics", "max_consumers", "max_unacked",
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """What a broker takes, served or embedded; defaults as in clients.md. Raises ConfigError for what makes no sense."""
+    """The options of a broker, served or embedded; defaults as in clients.md. Raises ConfigError for an invalid one."""
 
     data_dir: str = path("./data", help="Where everything is kept.")
     fsync: FsyncMode = one_of(
@@ -142,7 +142,7 @@ class BrokerOptions:
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions(BrokerOptions):
-    """What ``toymq serve`` takes beside: listeners, security, logs. Raises ConfigError."""
+    """The options that only ``toymq serve`` takes: listeners, security, logs. Raises ConfigError."""
 
     listen: str = address("127.0.0.1:6789", help="Address; port 0 takes a free one.")
     http: str | None = address(None, help="Address of the HTTP gateway and its dashboard; needs the extra [http].")

@@ -1,7 +1,7 @@
-"""Topics in a file of definitions, partitioned ones as a whole: what a broker has, and what makes it have what it shall.
+"""Topics in a definitions file, partitioned ones as a whole: describe those of a broker, and plan the changes to it.
 
 A partitioned topic is one ``[[topic]]`` with ``partitions = N``; its settings and consumers are those of all its partitions. A
-partition that differs stands behind it as a topic of its own, ``orders#3``. ADR 0228. Pure.
+partition that differs follows it as a topic of its own, ``orders#3``. ADR 0228. Pure.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ Settings = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class TopicDefinition:
-    """One topic that is to be there. ``consumers``: where each begins, should it be new."""
+    """A topic that shall exist. ``consumers``: where each begins, should it be new."""
 
     settings: Settings
     consumers: dict[str, Start]
@@ -33,7 +33,7 @@ class TopicDefinition:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic:
-    """``refusal``: why the broker cannot have it, and what can be done; None where that is not known before."""
+    """A topic to create. ``refusal``: why the broker cannot have it, and the remedy; None where that is not known before."""
 
     topic: str
     settings: Settings
@@ -52,7 +52,7 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class ChangeSettings:
-    """``settings`` and ``before`` have the same keys; ``default`` stands for what is not set."""
+    """Settings to change. ``settings`` and ``before`` have the same keys; ``default`` stands for what is not set."""
 
     topic: str
     settings: Settings

@@ -1,4 +1,4 @@
-"""What a webhook is: the messages of a topic go to a URL. Pure; the gateway pushes, ``definitions`` describes.
+"""Webhook definitions: the messages of a topic go to a URL. Pure; the gateway pushes, ``definitions`` describes.
 
 Contract: gateway.md.
 """
@@ -28,7 +28,7 @@ URL_LENGTH_MAX = 2048
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A URL that may be pushed to, in the parts that matter."""
+    """A URL that may be pushed to, with its scheme, host and port."""
 
     url: str
     scheme: str
@@ -54,7 +54,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """One definition. ``topic`` may be a pattern; ``secret`` is None where nothing is signed."""
+    """One webhook. ``topic`` may be a pattern; ``secret`` is None where nothing is signed."""
 
     topic: str
     url: str

@@ -10,7 +10,7 @@ from toymq_py.records import MSG_ID_MAX, IdRange
 
 
 class WatchedAcks(AckSet):
-    """An ack set that reports each addition. Takes over the contents of another set, which must not be used any more."""
+    """An ack set that reports each addition. Takes over the contents of another set, which must not be used afterwards."""
 
     __slots__ = ("_on_added",)
 

@@ -1,4 +1,4 @@
-"""The state of one consumer, for those that ask: counts, positions, what an id waits for.
+"""Read-only view of one consumer's state: counts, positions, what an id waits for.
 
 Changes nothing: ``Consumer`` does.
 """

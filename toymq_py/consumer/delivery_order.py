@@ -1,12 +1,13 @@
-"""In which order a lessee of several topics got the messages that it has not settled. ADR 0256, 0265, 0267.
+"""The delivery order of a lessee of several topics: in which order it got the messages that it has not settled. ADR 0256, 0265,
+0267.
 
-Of what comes back without an answer one message counts an attempt: the one that the application most likely had, which is the
-one that this lessee got before the others. Belongs to the event loop.
+When leases come back without an answer, one message counts an attempt: the one that the application most likely had, which is
+the first that this lessee got. Belongs to the event loop.
 """
 
 
 class DeliveryOrder:
-    """Of one lessee. A turn is a stretch of deliveries from one table with ascending ids; turns ascend."""
+    """One lessee's delivery order. A turn is a stretch of deliveries from one table with ascending ids; turns ascend."""
 
     __slots__ = ("_highest", "_newest", "_turn", "_turns")
 

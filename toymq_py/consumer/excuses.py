@@ -1,8 +1,8 @@
-"""Which time-outs of a session that hangs count no attempt. ADR 0265, 0272.
+"""Excuses: the lease time-outs of a hanging session that count no attempt. ADR 0265, 0272.
 
-An application that hangs for several leases loses what it hangs on with the first of them, and gets others in its place, which
-time out in its buffer while it still hangs. So lots of these are excused: four, then eight and so on, as one that never settles
-anything must come to an end. Pure.
+An application that hangs for several lease times loses the message that it hangs on with the first of them. It gets others in
+its place, which time out in its buffer while it still hangs. So these are excused: four behind one that counts, then eight and
+so on, since an application that never settles anything must come to an end. Pure.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ EXCUSES_MAX: Final = 64
 
 
 class Excuses:
-    """Of one lessee, from the first lease that it let end until it settles something: then a new one begins."""
+    """The excuses of one lessee, from the first lease that it let end until it settles a message; then they begin anew."""
 
     __slots__ = ("_excused", "_excuses", "_hangs_in", "_hangs_on")
 

@@ -1,8 +1,7 @@
 """The last failure that a NACK reported for each message, for its dead letter.
 
-In memory alone, lost with a restart, and bounded. A message whose failure is not known becomes a dead letter, too, without
-those headers. Contract: delivery.md, "Attempts";
-ADR 0062.
+Kept in memory only, bounded, and lost with a restart. A message whose failure is not known still becomes a dead letter, without
+the headers of the failure. Contract: delivery.md, "Attempts"; ADR 0062.
 """
 
 from bisect import bisect_left, bisect_right
@@ -22,7 +21,7 @@ TOTAL_BYTES_MAX = 64 * 1024 * 1024
 
 
 class FailureBudget:
-    """Bytes that the failure books of all consumers take together."""
+    """The bytes that the failure books of all consumers take together."""
 
     __slots__ = ("bytes",)
 

@@ -1,4 +1,4 @@
-"""Order per key of one consumer: which message of each key may be delivered, and what waits behind it.
+"""Order per key of one consumer: which message of each key may be delivered, and which wait behind it.
 
 Pure state. Knows ids and keys, neither leases nor records. Contract: delivery.md, "mode"; ADR 0122.
 """

@@ -1,4 +1,4 @@
-"""How many messages of a consumer wait, and for what. Contract: protocol.md, "JSON shapes"; ADR 0054."""
+"""The numbers of a consumer's messages that wait, by what they wait for. Contract: protocol.md, "JSON shapes"; ADR 0054."""
 
 from dataclasses import dataclass
 

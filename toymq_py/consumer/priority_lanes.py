@@ -1,4 +1,4 @@
-"""Order by priority of one consumer: which of its messages that are ready come first.
+"""Order by priority of one consumer: which of its ready messages come first.
 
 Pure state. Knows ids and priorities, neither leases nor records. Contract: amqp.md, "Model" (x-max-priority); ADR 0160.
 """
@@ -21,9 +21,9 @@ _TRIMMED: Final = 65_536
 class PriorityLanes:
     """The ids below ``scanned`` that are ready, by priority.
 
-    Those that were never delivered are a byte each, the priority and 1, from the lowest that waits on; one that is leased or
-    acked is 0. Redeliveries, a few, are beside them. ``late`` are ids that fell due behind ``scanned``: their priority is not
-    known yet. Memory: ``AHEAD_MAX`` bytes, and ``AGAIN_MAX`` ids.
+    Messages that were never delivered take a byte each from the lowest waiting one on: the priority plus 1, or 0 when it is
+    leased or acked. Redeliveries, of which there are few, are kept beside them. ``late`` are ids that fell due behind
+    ``scanned``: their priority is not known yet. Memory: ``AHEAD_MAX`` bytes, and ``AGAIN_MAX`` ids.
     """
 
     __slots__ = ("_again", "_again_by_level", "_base", "_counts", "_hints", "_ready", "goal", "late", "scanned")

@@ -1,4 +1,4 @@
-"""Moves out of a topic whose acks there are not durable yet, and how a restart finds them.
+"""Moves of messages out of a topic whose acks in that topic are not durable yet, and how a restart finds them.
 
 Contract: delivery.md, "Attempts" (a crash makes no second copy); ADR 0033. A dead letter, or a record on its way back, is
 stored in its target first; then the message counts as acked in its source. Until that ack is on stable storage, the key of the

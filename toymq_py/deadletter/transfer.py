@@ -1,4 +1,4 @@
-"""What moving and redriving have in common: messages go from one topic to another in batches.
+"""Transfer of messages from one topic to another in batches, shared by dead-lettering and REDRIVE.
 
 Contract: delivery.md, "Attempts"; ADR 0023. Belongs to the event loop.
 """

@@ -1,4 +1,4 @@
-"""What the alert rules measure, from the state of the broker. Nothing is kept, nothing is changed."""
+"""The measurements of alert rules, from the state of the broker. Keeps nothing and changes nothing."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ NOTHING = Reading(0)
 
 
 class Subjects:
-    """Which topics a rule measures, and under which name."""
+    """The topics that a rule measures, and the name of each in its notices."""
 
     def __init__(self, when: Condition, topic: str) -> None:
         self._letters = when == "letters"

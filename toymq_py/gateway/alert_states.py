@@ -1,8 +1,8 @@
-"""What an alert rule knows of each topic: nothing, trouble since a moment, or firing; and the notices that are due. Pure.
+"""The states of an alert rule by topic: none, in trouble since a time, or firing; and the notices that are due. Pure.
 
 Contract: gateway.md; ADR 0149. A state begins when the threshold is reached, fires when that has lasted for ``for_ms``, and
-ends at ``clear``. There is one for each rule and topic, and at most one notice of it waits: a newer one takes its place. So an
-outage of the receiver, or a storm of troubles, makes no queue that grows.
+ends at ``clear``. There is one for each rule and topic, and at most one notice of it waits: a newer one takes its place. So
+neither an outage of the receiver nor a storm of troubles makes a queue grow.
 """
 
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ State = Literal["firing", "resolved", "test"]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was measured: the value, and the consumer that has it where it is one's. ``given_back``: messages of a backlog that
-    wait for a time to be delivered again."""
+    """A measured value, and the consumer that has it, if it is a consumer's. ``given_back``: messages of a backlog that wait
+    for the time of their redelivery."""
 
     value: int
     consumer: str | None = None
@@ -33,7 +33,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What is sent. ``number`` counts those of one trouble, from 1. ``reading`` is None when the topic is gone."""
+    """A notice to send. ``number`` counts those of one trouble, from 1. ``reading`` is None when the topic is gone."""
 
     state: State
     subject: str

@@ -1,4 +1,4 @@
-"""The alert rules: kept in a file, evaluated every few seconds, their notices sent.
+"""Alert rules at work: kept in a file, evaluated every few seconds, their notices sent.
 
 Contract: gateway.md; ADR 0149. ``alert_states.py`` decides, ``alert_readings.py`` measures, ``webhook_sender.py`` posts. A pass
 walks over the topics in slices and gives the loop back between them; a broker without rules makes none. Each rule that has

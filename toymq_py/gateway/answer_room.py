@@ -1,7 +1,7 @@
-"""Room for answers: how many bytes of messages a connection may hold that its client has not read.
+"""A limit on unread answers: how many bytes of messages a connection may hold that its client has not read.
 
-Contract: docs/security.md, "Limits"; ADR 0080. Every operation that answers with messages asks here before it takes them: a
-tenant whose clients do not read would fill the memory of all.
+Contract: docs/security.md, "Limits"; ADR 0080. Every operation that answers with messages asks here before it takes them:
+otherwise clients of one tenant that do not read would fill the memory of all.
 """
 
 from starlette.requests import ClientDisconnect, HTTPConnection

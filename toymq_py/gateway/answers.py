@@ -1,4 +1,4 @@
-"""Answers as bytes: status line, headers, body (RFC 9112). Knows no request."""
+"""Encodes HTTP answers: status line, headers, body (RFC 9112). Knows no request."""
 
 from collections.abc import Iterable
 from http import HTTPStatus

@@ -1,4 +1,4 @@
-"""Bodies of requests: read with limits that hold while they arrive, and parsed as JSON or lines.
+"""Request bodies: read within limits that are checked while they arrive, and parsed as JSON or lines.
 
 Contract: gateway.md (413 "refused while it arrives"). Knows no broker.
 """
@@ -157,7 +157,8 @@ class DuplicateMember(ValueError):
 
 
 class NotUtf8(ValueError):
-    """JSON in another encoding. Of lines in UTF-16 some can be read and others not, since their ends are not found."""
+    """A JSON body in another encoding than UTF-8. Of lines in UTF-16 some could be read and others not, since their ends are
+    not found."""
 
 
 def parse_json(text: str | bytes, *, may_repeat: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""What this broker is: options and where each comes from, limits, tokens without their secrets, disk, memory, cluster.
+"""Describe this broker: options and where each comes from, limits, tokens without their secrets, disk, memory, cluster.
 
 Contract: gateway.md. Everything is read when it is asked for.
 """

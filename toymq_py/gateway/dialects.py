@@ -1,4 +1,4 @@
-"""Shared by the dialects, which serve APIs of other queues: Go durations, RFC 3339 times. Contract: dialects.md."""
+"""Formats that the dialects share, which serve APIs of other queues: Go durations, RFC 3339 times. Contract: dialects.md."""
 
 import re
 from collections.abc import Mapping

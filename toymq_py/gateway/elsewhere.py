@@ -1,7 +1,8 @@
-"""What the other workers of this broker, or the other groups of its cluster, said last, and which do not answer. ADR 0261.
+"""The last figures of the other workers of this broker, or of the other groups of its cluster, and which of them do not answer.
+ADR 0261.
 
-Contract: gateway.md. One that does not answer is not forgotten: its topics stay, as old, those that were never heard of are
-named, and its counters stand still, so that no rate jumps when it goes or comes.
+Contract: gateway.md. A place that does not answer is not forgotten: its topics stay, marked as old, and its counters stand
+still, so that no rate jumps when it goes or comes. One that never answered is named.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ Figures = tuple[dict[str, Any], list[dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a place said, and when: on the loop's clock, and on the wall's."""
+    """The last figures of a place, and when they came: on the loop's clock, and on the wall clock."""
 
     stats: dict[str, Any]
     topics: list[dict[str, Any]]
@@ -36,7 +37,8 @@ class Heard:
 
 
 class Elsewhere:
-    """Belongs to the broker's loop. Without ``ask`` there is nothing elsewhere."""
+    """Asks the other places, and keeps their last figures. Without ``ask`` there are no other places. Belongs to the broker's
+    loop."""
 
     def __init__(self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self.ask: Callable[[Place], Awaitable[Figures]] | None = None

@@ -17,7 +17,7 @@ EVENT_STREAM = "text/event-stream"
 
 
 class EventResponse(StreamingResponse):
-    """Starlette's, except that it streams in turns, and that a stream without a next event does not hold its last one."""
+    """Starlette's streaming response, sent in turns. It does not keep the last event in memory while it waits for the next."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._turns: Turns | None = scope.get(TURNS)

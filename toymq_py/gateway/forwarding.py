@@ -1,11 +1,12 @@
-"""Requests for topics of other workers: passed on to them over their Unix sockets, so that no client need know them. ADR 0156.
+"""Passes HTTP requests for topics of other workers on to these, over their Unix sockets, so that no client need know them. ADR
+0156.
 
     client ──► this worker ──► Unix socket of the topic's worker: the same request, its sender beside
            ◄──             ◄── the answer, as it comes
 
-The other worker checks everything itself: host, site, rights. What it cannot see, this one says in one header, which counts on
-a Unix socket alone, and there nothing is passed on again: the scheme, the client's address, and the token that a login stands
-for. What is passed on ends with its login, which only this worker knows. A WebSocket is passed on as bytes.
+The other worker checks everything itself: host, site, rights. What it cannot see, this one says in one header, which counts
+only on a Unix socket: the scheme, the client's address, and the token that a login stands for. A request from a Unix socket is
+not passed on again. What is passed on ends with its login, which only this worker knows. A WebSocket is passed on as bytes.
 """
 
 import asyncio
@@ -52,7 +53,7 @@ def topic_in(path: str) -> str:
 
 
 class Forwarding:
-    """Of one worker."""
+    """Passes requests of one worker's clients on."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -231,7 +232,7 @@ class _Answer:
 
 
 class _Half(BoundedProtocol):
-    """One side of a pipe: what it receives goes to the other side, at the pace at which that is read."""
+    """One side of a pipe: forwards what it receives to the other side, as fast as that is read."""
 
     def __init__(self, buffer: ReadBuffer) -> None:
         self.buffer = buffer
@@ -277,7 +278,7 @@ class _Half(BoundedProtocol):
 
 
 class Room(Protocol):
-    """What a pipe needs of its server."""
+    """The part of its server that a pipe needs."""
 
     loop: asyncio.AbstractEventLoop
     quotas: Quotas
@@ -288,9 +289,9 @@ class Room(Protocol):
 
 
 class Pipe(_Half):
-    """The client's side of a WebSocket that another worker serves. A ``Connection`` of its server; takes the place of the
-    protocol that read the handshake, and is given that first. Until the worker is reached, the client is read for its end
-    alone: what it sends behind the handshake stops that."""
+    """The client's side of a WebSocket that another worker serves. A ``Connection`` of its server, which takes the place of the
+    protocol that read the handshake, and gets what came behind the handshake first. Until the worker is reached, the client is
+    read only to notice its end: data that it sends behind the handshake stops that."""
 
     def __init__(self, forwarding: Forwarding, worker: int, scope: Scope, room: "Room", seat: Seat | None) -> None:
         """``room``: where it is kept while it is open; ``seat``: the connection's share of the limits."""

@@ -1,4 +1,4 @@
-"""What asks all groups of a cluster for a request. ADR 0199. The server makes it: ``session.errands``."""
+"""The interface with which a request asks all groups of a cluster. ADR 0199. The server implements it: ``session.errands``."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -8,7 +8,8 @@ from toymq_py.placement import Place
 
 
 class GroupErrands(Protocol):
-    """Commands for the topics of all groups. Each raises what its command may answer, and PlacementUnknown: a group is away."""
+    """Commands for the topics of all groups. Each raises the errors of its command, and PlacementUnknown when a group does not
+    answer."""
 
     async def topics(self, pattern: str | None) -> list[dict[str, Any]]: ...
     async def stats(self) -> tuple[dict[str, Any], list[dict[str, Any]]]: ...

@@ -1,4 +1,4 @@
-"""The hour of numbers that the broker keeps, of itself and of topics. Contract: gateway.md; ADR 0145."""
+"""The last hour of the broker's numbers, of itself and of its topics. Contract: gateway.md; ADR 0145."""
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence

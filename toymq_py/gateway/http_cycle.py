@@ -32,7 +32,7 @@ READING = ("GET", "HEAD")
 
 
 class Link(Protocol):
-    """What a cycle needs of its connection."""
+    """The part of its connection that a cycle needs."""
 
     loop: asyncio.AbstractEventLoop
     application: Application

@@ -1,4 +1,4 @@
-"""What the head of a request must be, beside what the parser checks. Contract: gateway.md; RFC 9112. Knows no connection."""
+"""Checks of a request's head beyond those of the parser. Contract: gateway.md; RFC 9112. Knows no connection."""
 
 import re
 from collections.abc import Sequence

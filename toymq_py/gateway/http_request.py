@@ -1,5 +1,5 @@
-"""A request as the operations see it: Starlette's, with a look-up of headers that costs the same however many there are, and a
-query that is bounded before it is parsed."""
+"""The request that operations get: Starlette's, with a header look-up of constant cost, and a query that is bounded before it
+is parsed."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ _QUERY = "toymq.query"
 
 
 class _Keys(dict[str, bytes]):
-    """The names that the broker asks for, as they stand in a head."""
+    """Header names that the broker asks for, encoded as they stand in a head."""
 
     def __missing__(self, name: str) -> bytes:
         key = self[name] = name.lower().encode("latin-1")
@@ -27,8 +27,9 @@ _KEYS = _Keys()
 
 
 class Fields(Headers):
-    """The headers of a request. Starlette's look-up encodes the name and goes through all of them each time, and a request is
-    asked for a dozen that it does not have. Look up names of ours only: they are kept."""
+    """The headers of a request, with a look-up of constant cost. Starlette's encodes the name and goes through all headers each
+    time, and a request is asked for a dozen that it does not have. Look up only names that the broker knows: each is kept for
+    ever."""
 
     def __init__(self, raw: Sequence[tuple[bytes, bytes]]) -> None:
         """``raw`` has names in lower case."""
@@ -52,7 +53,7 @@ class Fields(Headers):
 
 
 class HttpRequest(Request):
-    """One request."""
+    """One HTTP request."""
 
     def __init__(self, scope: Scope, receive: Receive = empty_receive, send: Send = empty_send) -> None:
         super().__init__(scope, receive, send)

@@ -1,4 +1,4 @@
-"""The end of a connection that is idle for long. Knows no request."""
+"""Closes connections that are idle for long. Knows no request."""
 
 import asyncio
 from collections.abc import Callable

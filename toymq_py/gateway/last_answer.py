@@ -1,4 +1,4 @@
-"""The last answer of an HTTP connection, behind which nothing is taken: how it reaches a client that is still sending.
+"""The last answer of an HTTP connection, behind which no request is taken, and how it reaches a client that is still sending.
 
 Contract: gateway.md; ADR 0094, 0236. A socket that is closed with bytes unread is reset, and the answer may be lost.
 """
@@ -17,7 +17,7 @@ LINGER_BYTES = 1024 * 1024
 
 
 class LastAnswer:
-    """Says an error and closes."""
+    """Sends an error as the last answer, and closes the connection."""
 
     __slots__ = ("_ahead", "_dropped_bytes", "_lingers", "_loop", "_over_tls", "_transport")
 

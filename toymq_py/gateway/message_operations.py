@@ -1,4 +1,4 @@
-"""Messages as JSON; browse and live tail of the log, which need no consumer. Contract: gateway.md."""
+"""Browse the log and tail it live, without a consumer; messages as JSON. Contract: gateway.md."""
 
 import json
 from base64 import b64encode

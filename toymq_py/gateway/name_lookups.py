@@ -1,8 +1,8 @@
-"""Looks up the addresses of host names (DNS) for webhooks, so that names that do not answer stop no others. ADR 0081.
+"""Looks up the addresses of host names (DNS) for webhooks; names without an answer do not stop others. ADR 0081.
 
 The C library's lookup blocks, for half a minute where no DNS server answers, and cannot be cancelled. The event loop has two
-threads for lookups: two silent names stopped all others. Here each name that is being looked up has a thread, up to a limit.
-Belongs to the event loop.
+threads for lookups, so two names without an answer would stop all others. Here each name that is being looked up has a thread,
+up to a limit. Belongs to the event loop.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ def look_up(host: str) -> list[str]:
 
 
 class NameLookups:
-    """One lookup for each name at a time; those that ask for the same name share it."""
+    """Looks up one name at a time for each name asked; callers that ask for the same name share the lookup."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, lookup: Lookup = look_up) -> None:
         self._loop = loop

@@ -1,6 +1,6 @@
-"""The other workers of this broker, asked over their Unix sockets: what a list or a scrape needs of them. ADR 0157.
+"""Asks the other workers of this broker over their Unix sockets, for lists and scrapes. ADR 0157.
 
-They are asked with all rights; the caller shows what its client may see. They answer for themselves alone.
+Workers are asked with all rights; the caller shows only what its client may see. Each answers for itself alone.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Neighbours:
-    """Belongs to the broker's loop. Without other workers it has nothing to tell."""
+    """The other workers of this broker. Without any, nothing is asked. Belongs to the broker's loop."""
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement

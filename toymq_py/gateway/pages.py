@@ -1,7 +1,7 @@
 """Static pages: the dashboard's files, ``/docs`` and ``/openapi.json``.
 
-Contract: gateway.md. Everything is read from the package at start; no path leads to another file. What is made from the table
-of operations is made when it is first asked for: 10 ms that a start need not take.
+Contract: gateway.md. Everything is read from the package at start; no path leads to another file. Pages that are made from the
+table of operations are made at their first request, which saves 10 ms of a start.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
-"""Requests for a partitioned topic that are for one partition: their path becomes that of the partition. ADR 0184.
+"""Routes requests for a partitioned topic to one partition, by rewriting their path. ADR 0184.
 
     POST /v1/topics/orders/messages ──► /v1/topics/orders%233/messages, by route, group or key
 
-So all that follows, which worker has it, rights, the publish itself, is as of any topic.
+Everything after that, finding the worker, rights, and the publish itself, is the same as for any topic.
 """
 
 from urllib.parse import quote
@@ -20,7 +20,7 @@ ROUTED = "toymq.routed"
 
 
 class PartitionPaths:
-    """Of one gateway."""
+    """Rewrites the paths of one gateway's requests."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._partitioned = gateway.broker.partitioned

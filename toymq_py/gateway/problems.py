@@ -122,7 +122,7 @@ class TooManySearches(RequestError):
 
 
 class TooSlow(RequestError):
-    """A request arrived too slowly: 408 (RFC 9110). The code is the gateway's own."""
+    """A request arrived too slowly: 408 (RFC 9110, 15.5.9). The code is the gateway's own."""
 
     code = "TOO_SLOW"
 

@@ -1,4 +1,4 @@
-"""Publish, one message or a batch: 2xx is answered after the fsync that holds them. Contract: gateway.md."""
+"""Publish one message or a batch; 2xx is answered after the fsync that makes them durable. Contract: gateway.md."""
 
 import asyncio
 import json

@@ -1,7 +1,7 @@
-"""What an HTTP client has sent and is not parsed yet, and whether more is read.
+"""The bytes that an HTTP client has sent and that are not parsed yet, and whether more are read.
 
-Contract: gateway.md. It is read on behind a request that waits: else the end of the stream is not seen, and neither
-that the client is gone.
+Contract: gateway.md. Reading goes on while a request waits: otherwise the end of the stream, and so the loss of the client,
+would not be noticed.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ HEAD_COST, HEAD_FREE_BYTES = 4, 2048
 
 
 class ReadAhead:
-    """The bytes read of one connection ahead of its parser. The calls of its transport are idempotent."""
+    """The bytes of one connection that are read ahead of its parser. The calls to its transport are idempotent."""
 
     __slots__ = ("_head_bytes", "_stays_bytes", "_transport", "body_waits", "data", "eof", "held", "seat", "stopped")
 

@@ -1,6 +1,6 @@
 """The objects that all requests of the gateway share: broker, clock, loop, logins, webhooks, alerts.
 
-Contract: gateway.md. Requests change the broker's state, and none of their own.
+Contract: gateway.md. Requests change the broker's state and keep none between them.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from toymq_py.topic import Commit
 
 
 class Amqp(Protocol):
-    """What clients of AMQP declared (``AmqpServer``); its lists are JSON objects."""
+    """The declarations of AMQP clients (``AmqpServer``); its lists are JSON objects."""
 
     def exchanges(self) -> Iterator[dict[str, Any]]: ...
 
@@ -41,7 +41,7 @@ class Amqp(Protocol):
 
 
 class Gateway:
-    """Shared by all requests. Belongs to the broker's loop."""
+    """The objects that all requests share. Belongs to the broker's loop."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Search a topic's log by id, key, header, time and text, newest first; and what one message is to each consumer.
+"""Search a topic's log by id, key, header, time and text, newest first; show the state of one message at each consumer.
 
 Contract: gateway.md; ADR 0147. A search reads the log backwards in chunks, within bounds, and says how far it looked. Nothing
 is consumed, and nothing is kept between two requests: the cursor is an id.
@@ -53,7 +53,7 @@ Test = Callable[[Records, int], bool]
 
 
 class Needle(NamedTuple):
-    """A header's name, and its value if that matters."""
+    """A header to search for: its name, and its value if that matters."""
 
     name: str
     value: str | None

@@ -1,7 +1,7 @@
-"""Turns of the searches of logs: how many run at a time, of one token and of the broker.
+"""Limits concurrent searches of logs, for each token and for the broker.
 
-Contract: gateway.md; ADR 0147. A search is work that a right to read asks for; what it may cost others is bounded here, before
-it costs anything. Belongs to the loop. Does not know what a search does.
+Contract: gateway.md; ADR 0147. Any token with the right to read may ask for a search, which is work. What it may cost others is
+bounded here before it runs. Belongs to the loop. Does not know what a search does.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -25,7 +25,7 @@ WAIT_S = 10.0
 
 
 class _Ticket:
-    """A place in line."""
+    """A search's place in line."""
 
     def __init__(self, holder: str) -> None:
         self.holder = holder
@@ -39,7 +39,7 @@ class _Ticket:
 
 
 class SearchTurns:
-    """All searches that run or wait for it. In the order of their coming, but for a holder that has its share."""
+    """The searches that run or wait, in the order in which they came; a token or address that has its share waits longer."""
 
     def __init__(self, clock: Clock, waiting: Waiting) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""What all connections of one HTTP server share, and the set of them."""
+"""The state that all connections of one HTTP server share, and the set of open ones."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +37,7 @@ class _Opened(NamedTuple):
 
 
 class Serving:
-    """One server's application, limits, connections and tasks. Belongs to the loop."""
+    """The application, limits, connections and tasks of one server. Belongs to the loop."""
 
     def __init__(
         self, application: Application, loop: asyncio.AbstractEventLoop, clock: Clock, quotas: Quotas, frame_bytes_max: int

@@ -1,6 +1,7 @@
-"""The settings in force of one topic: its own, options of the broker, defaults, and which. ADR 0131.
+"""The settings in force of one topic, and whether each is the topic's own, an option of the broker or a default. ADR 0131.
 
-A description has the topic's own settings alone: what holds without them is the broker's, and the same for all topics.
+The description of a topic has only its own settings: the values that hold without them are the broker's, the same for all
+topics.
 """
 
 from collections.abc import Mapping, Sequence

@@ -32,7 +32,7 @@ async def _at_once() -> None:
 
 
 class Snapshots:
-    """The last snapshot. The first watcher that is due makes the next one, the others use it."""
+    """The last snapshot of all topics. The first watcher that is due makes the next one; the others use it."""
 
     def __init__(
         self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, waiting: Waiting, history: History,

@@ -1,4 +1,4 @@
-"""Runs a coroutine without a task: for the many requests that wait for one fsync and for nothing else. Knows no HTTP."""
+"""Runs a coroutine without a task, for the many requests that wait only for one fsync. Knows no HTTP."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

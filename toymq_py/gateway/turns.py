@@ -1,7 +1,7 @@
-"""Requests in turns: every step of a request is a turn of the fair queue, in the share of its connection's owner.
+"""Runs HTTP requests in turns: each step of a request is a turn of the fair queue, in the share of its connection's owner.
 
-Contract: gateway.md; ADR 0250, 0263. A step that the loop runs by itself is in no share: a thousand requests that came together
-had theirs one behind the other, and all other clients waited. Belongs to the loop. Knows no HTTP.
+Contract: gateway.md; ADR 0250, 0263. A step that the loop runs by itself counts for no share: a thousand requests that came
+together would run all their steps in a row while other clients wait. Belongs to the loop. Knows no HTTP.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ Step = Callable[[], object]
 
 
 class Prompt(asyncio.Future[None]):
-    """Awaited without a turn behind it, by a request that is woken to take messages: a turn later it would get none where other
-    takers of the consumer take them at once."""
+    """A future whose awaiting step goes on at once, without a turn. For a request that is woken to take messages: a turn later
+    other takers of the consumer would have them."""
 
 
 class Turns:
-    """The turns of one connection's requests, one step in each."""
+    """The turns of one connection's requests: each step runs in one."""
 
     __slots__ = ("__weakref__", "_closed", "_runnable", "_steps", "loop")
 
@@ -64,8 +64,8 @@ class Turns:
 
 
 class Turn:
-    """One turn, as a future that a task awaits: the task goes on within the turn. Behind one of the loop's it would go on
-    after it."""
+    """One turn, as a future that a task awaits: the task goes on within the turn. With a future of the loop it would go on
+    after the turn."""
 
     __slots__ = ("_asyncio_future_blocking", "_cancelled", "_turns")
 

@@ -80,7 +80,7 @@ OUTLET = "toymq.outlet"
 
 
 class Outlet(Protocol):
-    """The write side of one WebSocket."""
+    """The part of a WebSocket that sends."""
 
     held: Subscription | None
 
@@ -101,7 +101,7 @@ class Outlet(Protocol):
 
 
 class Frame:
-    """A frame that came."""
+    """A frame that arrived."""
 
     __slots__ = ("alike", "chars", "error", "members", "op", "ref")
 

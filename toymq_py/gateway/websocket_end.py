@@ -1,4 +1,4 @@
-"""The end of a WebSocket when the broker shuts down, or its token is revoked. Contract: gateway.md; docs/http.md."""
+"""Ends a WebSocket when the broker shuts down, or when its token is revoked. Contract: gateway.md; docs/http.md."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress

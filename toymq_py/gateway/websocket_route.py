@@ -1,4 +1,4 @@
-"""A WebSocket from its handshake to its end, and the rights that opening one takes. Contract: gateway.md; docs/http.md."""
+"""The route of a WebSocket: its handshake, the rights to open it, its end. Contract: gateway.md; docs/http.md."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from toymq_py.gateway.websocket_end import leave
 
 
 class Dialogue(Protocol):
-    """What is said over one WebSocket."""
+    """The application's side of one WebSocket."""
 
     async def run(self) -> None:
         """Until either side closes."""

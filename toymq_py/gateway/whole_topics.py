@@ -1,7 +1,7 @@
-"""Requests about a partitioned topic: done here, and asked of the other workers, which have partitions, too. ADR 0184.
+"""Requests about a whole partitioned topic: carried out here, and at the other workers, which also have partitions. ADR 0184.
 
-In a cluster with groups an errand asks all of them (ADR 0199). Of workers, a request comes to the one that would have a plain
-topic of the name. What a worker asks another one, that one does for its own partitions alone.
+In a cluster with groups an errand asks all of them (ADR 0199). With workers, the request goes to the one that would have a
+plain topic of that name; it asks the others, and each of these acts on its own partitions only.
 """
 
 import json

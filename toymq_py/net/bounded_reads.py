@@ -1,7 +1,8 @@
-"""Reads of a connection that bring no more at once than there is room for. ADR 0232, 0236.
+"""Bounded reads of connections: one read brings no more than there is room for. ADR 0232, 0236.
 
-An event loop reads up to 256 KiB before its protocol can say that it is too much: of a thousand connections that is more than a
-small machine has. All connections of one object read into one buffer, whose content is copied before the next read.
+An event loop reads up to 256 KiB before the protocol can say that it is too much: with a thousand connections that is more
+memory than a small machine has. All connections of one ``ReadBuffer`` read into it, and its content is copied before the next
+read.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ class ReadBuffer:
 
 
 class BoundedProtocol(asyncio.BufferedProtocol):
-    """A protocol with ``data_received``, as of ``asyncio.Protocol``: behind TLS, it is called without a buffer."""
+    """A buffered protocol with the ``data_received`` of ``asyncio.Protocol``, which TLS calls directly."""
 
     buffer: ReadBuffer
 

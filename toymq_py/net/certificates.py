@@ -1,4 +1,4 @@
-"""Certificates, keys and CAs: of the listeners for clients, and of a node among its peers.
+"""TLS certificates, keys and CAs of the listeners for clients, and of a cluster node among its peers.
 
 Contract: reliability.md, "Security" (TLS 1.2+, client certificates); ADR 0120. Files in, an ``ssl.SSLContext`` out; knows no
 connection.

@@ -1,4 +1,4 @@
-"""Ends connections whose client is gone without a word. One that is there and does not read is left alone.
+"""Closes connections whose client vanished without closing them. A client that is alive and does not read is left alone.
 
 Contract: delivery.md, "Sessions" (limits); ADR 0227. Belongs to the event loop.
 """
@@ -27,13 +27,13 @@ _STATE = struct.Struct("=3xB20xI16xI4xII")
 
 
 class TcpState(NamedTuple):
-    """What the kernel knows of the other end.
+    """The kernel's knowledge of the other end of a connection.
 
     Attributes:
-        probes: to a full receiver, without an answer so far.
+        probes: probes of a full receiver that had no answer so far.
         unacked: segments that were sent and not acknowledged.
-        sent_ms: since data was sent, or sent again.
-        heard_ms: since something came.
+        sent_ms: milliseconds since data was sent, or sent again.
+        heard_ms: milliseconds since anything came.
     """
 
     probes: int
@@ -72,7 +72,7 @@ class _Waiting(NamedTuple):
 
 
 class DeadPeers:
-    """Looks at all connections in turn, a slice at a time, from ``start`` to ``stop``."""
+    """Checks all connections in turn, a slice at a time, from ``start`` to ``stop``."""
 
     def __init__(self, connections: OpenConnections, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._connections = connections

@@ -25,7 +25,7 @@ OWNERS_KEPT = 64
 
 
 class Seated(Protocol):
-    """Whose connection it is (``quotas.Seat``)."""
+    """The owner of a connection (``quotas.Seat``)."""
 
     @property
     def holder(self) -> object: ...
@@ -67,7 +67,7 @@ class Runnable:
 
 
 class _Line:
-    """The light ones, or the heavy ones, of one owner: first come, first served."""
+    """The light or the heavy sessions of one owner: first come, first served."""
 
     __slots__ = ("due", "heavy", "listed", "runnables")
 
@@ -81,11 +81,11 @@ class _Line:
 
 
 class FairQueue:
-    """A session whose last turn was long is heavy: its turn comes after the light ones, if the pass has time left.
+    """Runs sessions in turns. One whose last turn was long is heavy: it comes after the light ones, if the pass has time left.
 
-    A pass gives each owner ``SHARE_S`` for its light ones; owners that needed more in the last pass come last. Then the heavy
-    ones, and the light ones beyond a share, have what is left of ``PASS_S``, owner by owner, and one of the heavy ones in any
-    case. The light ones of an owner that is alone all have their turn: their publishes are one batch.
+    A pass gives each owner ``SHARE_S`` for its light sessions; owners that needed more in the last pass come last. The rest of
+    ``PASS_S`` goes, owner by owner, to the heavy sessions and to light ones beyond their share; one heavy session runs in any
+    case. All light sessions of an owner that is alone have their turn, so that their publishes are one batch.
     """
 
     __slots__ = ("_clock", "_cut", "_due", "_heavy", "_light", "_loop", "_owners", "_owners_max")

@@ -1,4 +1,4 @@
-"""The ``Host`` of a request, and the names that a listener answers to, against DNS rebinding. ADR 0057.
+"""Checks the ``Host`` of a request against the names that a listener answers to; prevents DNS rebinding. ADR 0057.
 
 One rule for the gateway and for ``--metrics``, docs/security.md, "Host"; it needs no extra.
 """

@@ -1,6 +1,6 @@
-"""The open connections of all listeners: what an operator asks of them, and closing one.
+"""The open connections of all listeners: list them, and close one, for an operator.
 
-Contract: gateway.md. Nothing is counted for it while messages pass: bytes come from the kernel when they are asked for.
+Contract: gateway.md. Nothing is counted for this while messages pass: bytes are asked of the kernel when a list is made.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _BYTES_AT = 120
 
 
 class Subscribed(Protocol):
-    """A subscription, to a topic or a pattern."""
+    """A subscription of a connection, to a topic or a pattern."""
 
     @property
     def name(self) -> str: ...
@@ -101,7 +101,7 @@ class OpenConnection:
 
 
 class OpenConnections:
-    """Asks each listener. Belongs to the loop."""
+    """Lists and closes the connections of every listener. Belongs to the loop."""
 
     def __init__(self) -> None:
         self.sources: list[Callable[[], Iterable[OpenConnection]]] = []

@@ -1,4 +1,4 @@
-"""The other end of a connection."""
+"""The address of a connection's other end."""
 
 import asyncio
 import socket

@@ -1,8 +1,8 @@
-"""An hour of the broker's numbers in bounded memory, for the lines of the dashboard.
+"""An hour of the broker's numbers in bounded memory, for the dashboard's charts.
 
-ADR 0145. A sample every ``STEP_S`` reads what the broker goes by itself, in slices, and changes nothing. A topic has a ring of
-``ROWS`` samples of ``TOPIC_COLUMNS``; at most ``TOPICS_MAX`` topics have one. Nothing is stored: after a start it is empty.
-Belongs to the loop.
+ADR 0145. A sample every ``STEP_S`` reads the broker's own state, in slices, and changes nothing. A topic has a ring of ``ROWS``
+samples of ``TOPIC_COLUMNS``; at most ``TOPICS_MAX`` topics have one. Nothing is stored: after a start it is empty. Belongs to
+the loop.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class Ring:
 
 
 class _Progress(NamedTuple):
-    """What a topic has done since the start of the broker, and what waits there."""
+    """The counters of a topic since the start of the broker, and its waiting messages."""
 
     published: int
     acked: int
@@ -94,7 +94,7 @@ class _Kept:
 
 
 class Window(NamedTuple):
-    """Steps of an answer: ``first`` to ``last``. ``last_ms`` is when the last one was taken, in unix milliseconds."""
+    """The steps of an answer, from ``first`` to ``last``. ``last_ms`` is when the last one was taken, in unix milliseconds."""
 
     first: int
     last: int

@@ -1,4 +1,5 @@
-"""``--metrics HOST:PORT``: a few pages over HTTP for a broker without the gateway and for workers, one request a connection.
+"""``--metrics HOST:PORT``: serves a few pages over HTTP, for a broker without the gateway and for workers; one request a
+connection.
 
 Contract: clients.md, "Operations"; ADR 0078. With ``--http`` the gateway serves the broker's page, too. This server needs no
 extra; it reads what a scraper sends, the request line, ``Host`` and ``Accept``, and no body.
@@ -200,7 +201,7 @@ class MetricsServer:
 
 
 class _OtherVersion(Exception):
-    """A request of another version of HTTP."""
+    """A request with an unsupported version of HTTP."""
 
 
 def _parse(head: str) -> tuple[str, str, str, Mapping[str, list[str]]]:

@@ -1,4 +1,4 @@
-"""Time slices of the event loop for a walk over the broker's state."""
+"""Time slices for a walk over the broker's state, so that it does not hold the event loop."""
 
 import asyncio
 

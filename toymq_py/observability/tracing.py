@@ -63,7 +63,7 @@ TOLD_S = 60.0
 
 
 class _Budget:
-    """The rate limit of a stage, which says in the log what it left out."""
+    """The rate limit of one kind of span, which logs how many it left out."""
 
     def __init__(self, clock: Clock, stage: str) -> None:
         self._clock = clock
@@ -223,7 +223,7 @@ def _attributes(what: str, topic: str) -> dict[str, str | int]:
 
 class BoundedExporter(SpanExporter):
     """An exporter that does not delay the broker's end: from ``closing`` on, spans that the collector does not take at once are
-    dropped. The SDK would try every batch of its queue to its timeout. ``export`` runs on the SDK's thread."""
+    dropped. The SDK would retry every batch of its queue until its timeout. ``export`` runs on the SDK's thread."""
 
     def __init__(self, exporter: SpanExporter, clock: Clock) -> None:
         self._exporter = exporter

@@ -4,8 +4,8 @@
 class Buffer:
     """Bytes that arrived and are not consumed yet.
 
-    ``data`` is ``bytes``, which parse fastest. After ``want`` arrivals are collected in a bytearray and joined once, so a body
-    in small pieces costs linear time.
+    ``data`` is ``bytes``, the fastest type to parse. After ``want``, arriving pieces are collected in a bytearray and joined
+    once, so a body in small pieces costs linear time.
     """
 
     __slots__ = ("_more", "data", "pos", "wanted")

@@ -127,8 +127,8 @@ Settlement = Ack | Nack | Touch
 
 @dataclass(slots=True)
 class SettlementRun:
-    """A run of consecutive ACKs, NACKs or TOUCHes of one id each that are alike but for it. It has a reply for each. Only a
-    server has it."""
+    """A run of consecutive ACKs, NACKs or TOUCHes of one id each that differ only in their id. Each has its own reply. Only the
+    server uses it."""
 
     command: Settlement
     """The first of them."""
@@ -251,7 +251,7 @@ class Describe:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Ask for the broker's statistics. ``partial``: also while a worker, or a group, does not answer."""
+    """Ask for the broker's statistics. ``partial``: answer even if a worker or a group does not."""
 
     partial: bool = False
 

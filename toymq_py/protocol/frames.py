@@ -1,4 +1,4 @@
-"""Limits and tokens that both ends of the wire share.
+"""Limits, and words of the protocol, that both ends of the wire share.
 
 Contract: protocol.md, "Framing".
 """

@@ -157,7 +157,7 @@ def _seek(a: list[str], o: Options) -> Command:
 
 @dataclass(frozen=True, slots=True)
 class _Verb:
-    """The grammar of one verb: the number of its arguments, of its ``optional`` ones, its options, and the parser."""
+    """The grammar of one verb: how many arguments, how many of them ``optional``, its options, and its parser."""
 
     args: int
     options: frozenset[str] | None

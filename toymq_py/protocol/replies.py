@@ -32,12 +32,12 @@ class DupReply:
 
 @dataclass(frozen=True, slots=True)
 class PongReply:
-    """The answer to PING."""
+    """The reply to PING."""
 
 
 @dataclass(frozen=True, slots=True)
 class HelloReply:
-    """The broker, its version and its limit of a body."""
+    """The reply to HELLO: the broker, its version and its limit on a body's size."""
 
     version: int
     server: str
@@ -61,7 +61,7 @@ class JsonReply:
 
 @dataclass(frozen=True, slots=True)
 class BatchReply:
-    """``frames``: WAL frames, byte for byte (storage.md)."""
+    """The reply to FETCH. ``frames``: WAL frames, byte for byte (storage.md)."""
 
     topic: str
     count: int
@@ -71,7 +71,7 @@ class BatchReply:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsReply:
-    """The first and the next id of a topic, and its incarnation, where it was asked for and there is one."""
+    """The reply to OFFSETS: the first and the next id of a topic, and its incarnation, if asked for and known."""
 
     topic: str
     first_id: int
@@ -103,7 +103,7 @@ class ErrReply:
 
 @dataclass(slots=True)  # as OkReply: one a delivery
 class MessagePush:
-    """A delivery."""
+    """A message that the broker delivers to a subscription."""
 
     topic: str
     msg_id: int
@@ -116,7 +116,7 @@ class MessagePush:
 
 @dataclass(frozen=True, slots=True)
 class ClosedPush:
-    """The broker ended a subscription."""
+    """Notice that the broker ended a subscription."""
 
     topic: str
     consumer: str

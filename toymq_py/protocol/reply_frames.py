@@ -1,4 +1,5 @@
-"""Split what a broker sends into whole frames, for another one that passes them on. Contract: protocol.md, "Framing"."""
+"""Split the byte stream of a broker into whole frames, for another broker that passes them on. Contract: protocol.md,
+"Framing"."""
 
 from toymq_py.errors import ProtocolViolation
 from toymq_py.protocol.frames import LINE_BYTES_MAX
@@ -8,7 +9,7 @@ _LENGTH_AT = {b"MSG": 6, b"JSON": 1, b"BATCH": 4}
 
 
 class ReplyFrames:
-    """Bytes in, frames out."""
+    """Collects bytes, and gives whole frames."""
 
     def __init__(self) -> None:
         self._data = b""

@@ -1,4 +1,4 @@
-"""What a follower tells its leader: values and their frames. Bytes in, reports out; no I/O.
+"""Reports of a follower to its leader: values and their frames. Bytes in, reports out; no I/O.
 
 Contract: replication.md, section 4. Little-endian:
 
@@ -40,12 +40,12 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """The follower works on what takes longer than a sync."""
+    """The follower is busy with something that takes longer than a sync."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """What was copied of a segment fails its checks at a position."""
+    """The copy of a segment fails its checks at a position."""
 
     path: str
     position: int

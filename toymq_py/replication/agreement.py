@@ -1,4 +1,4 @@
-"""What the nodes of a group agree on: which replica leads, and which may be elected.
+"""The agreement of a group's nodes: which replica leads, and which may be elected.
 
 Contract: replication.md, section 3; ADR 0097. Values, and the calls that a node makes. etcd keeps the values; ``EtcdAgreement``
 makes the calls over its JSON gateway, a test's ``SimulatedEtcd`` in memory. Nothing here decides anything.
@@ -72,8 +72,8 @@ class LeaderKey:
 
 @dataclass(frozen=True, slots=True)
 class InSync:
-    """The replicas that may be elected. ``epoch``: of the leader that wrote it; ``revision``: of the last change, compared by
-    the next change."""
+    """The replicas that may be elected. ``epoch``: of the leader that wrote the set; ``revision``: of its last change, which
+    the next change compares."""
 
     members: tuple[ReplicaId, ...]
     epoch: int
@@ -89,7 +89,7 @@ class HandOver:
 
 
 class RequestKind(enum.Enum):
-    """What an operator asks of a node."""
+    """The kind of an operator's request to a node."""
 
     HAND_OVER = "hand-over"
     """Of the leader: leave your place to ``replica``, or to the follower with the least lag (None)."""
@@ -101,7 +101,7 @@ class RequestKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What an operator asks of a node. It goes after ``REQUEST_TTL_S``, so that a node never takes it much later.
+    """An operator's request to a node. It expires after ``REQUEST_TTL_S``, so that a node never carries it out much later.
 
     Attributes:
         kind: what is asked, and of which node.
@@ -118,7 +118,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a node says to a request. ``request``: its revision; ``accepted``: it is done, or begun; ``text``: for people."""
+    """A node's answer to a request. ``request``: its revision; ``accepted``: it is done, or begun; ``text``: for people."""
 
     request: int
     accepted: bool
@@ -127,8 +127,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """Everything of a group that rules read, at one revision. What has no key is None. ``placed``: a leader with ``--group``
-    has served it, so that each of its topics has a record in etcd."""
+    """Everything of a group that rules read, at one revision; None where there is no key. ``placed``: a leader with ``--group``
+    has served the group, so that each of its topics has a record in etcd."""
 
     leader: LeaderKey | None
     in_sync: InSync | None
@@ -141,7 +141,7 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What a node says of itself, for people: no rule reads it.
+    """The status of a node, as the node reports it, for people: no rule reads it.
 
     Attributes:
         member: the replica and its addresses.
@@ -168,16 +168,17 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of a transaction that was answered. ``done``: its compares held; ``revision``: its own then, the current one if not."""
+    """The outcome of an answered transaction. ``done``: its compares held; ``revision``: its own then, otherwise the current
+    one."""
 
     done: bool
     revision: int
 
 
 class Agreement(Protocol):
-    """The calls of one node. Every one may raise ``EtcdError``: there was no answer, or one that cannot be trusted
-    (``EtcdWentBack``: etcd has forgotten what this process has seen). After a
-    transaction that means: its outcome is unknown. A call ends within a third of the TTL, ``changed`` excepted.
+    """The calls of one node. Every call may raise ``EtcdError``: there was no answer, or one that cannot be trusted
+    (``EtcdWentBack``: etcd has forgotten what this process has seen). The outcome of a transaction is unknown then. A call ends
+    within a third of the TTL, ``changed`` excepted.
 
     Cancelling a call that changes something leaves its outcome unknown, too.
     """

@@ -1,4 +1,4 @@
-"""A follower's hands: applies the stream to its files, in order, and reports what is synced.
+"""Applies the leader's stream to a follower's files, in order, and reports what is synced.
 
 Contract: replication.md, section 4; ADR 0098. Belongs to the event loop; syncs run on sync threads.
 
@@ -44,7 +44,7 @@ BASE_BYTES = 200
 
 
 class _Mark:
-    """Stands in each busy lane for a BEAT; the last one reports."""
+    """A BEAT's place in each busy lane; the last lane that reaches it reports."""
 
     def __init__(self, seq: int, lanes: int) -> None:
         self.seq = seq
@@ -60,7 +60,7 @@ WITH_DATA = (Write, Replace)
 
 
 class Applier:
-    """Applies operations to ``files``. After the first failure, which it reports, it does nothing any more."""
+    """Applies operations to ``files``. After the first failure, which it reports, it does nothing more."""
 
     def __init__(
         self, files: ReplicaFiles, scheduler: Offload, *, after: int, report: Callable[[Report], None],

@@ -1,6 +1,7 @@
 """A leader's bulk copy: pieces of its live files, read without a lock, at a bounded rate.
 
-Contract: replication.md, section 6. The copy is of many moments; the operations since its begin, redone upon it, make it whole.
+Contract: replication.md, section 6. The pieces are of different moments; redoing the operations since the copy began makes it
+consistent.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What a node without office does next, from one read of the agreement. Pure: no I/O, no clock.
+"""Decides what a node that does not lead does next, from one read of the agreement. Pure: no I/O, no clock.
 
 Contract: replication.md, section 5; ADR 0097, items 3, 5 to 8.
 """
@@ -15,7 +15,7 @@ RANK_WAIT_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What decides about this node, apart from the agreement.
+    """The state of this node that the decision depends on, apart from the agreement.
 
     ``promised``: the highest epoch that it has led or followed; ``copying``: its files are half of a copy; ``lease``: the one
     that it holds now; ``may_begin``: no other copy was adopted for the beginning; ``grouped``: it was started with ``--group``.
@@ -44,7 +44,7 @@ class Elect:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Another one leads."""
+    """Another node leads: follow it."""
 
     leader: Member
     epoch: int
@@ -68,14 +68,15 @@ class ComeBack:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do until the agreement changes. ``reason`` is for people."""
+    """There is nothing to do until the agreement changes. ``reason`` is for people."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The agreement lost what it knew. Only an operator can tell which copy has what was acknowledged. ``reason`` says so."""
+    """The agreement has lost what it knew: do nothing. Only an operator can tell which copy has what was acknowledged.
+    ``reason`` says so."""
 
     reason: str
 

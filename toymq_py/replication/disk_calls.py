@@ -1,4 +1,4 @@
-"""Calls of the event loop to what blocks: one job on a thread, awaited to its end.
+"""Blocking calls of the event loop: each is one job on a thread, awaited to its end.
 
 A job changes files of the data directory, which the next owner of the directory may open when its caller has returned. So a
 cancelled caller waits for its job, too.
@@ -20,12 +20,12 @@ class Offload(Protocol):
 
 
 class Stopped(Exception):
-    """A job ended early: its caller was cancelled."""
+    """A job ended early, because its caller was cancelled."""
 
 
 class StopFlag:
-    """Tells jobs that run that no one wants their outcome, and tells others that they go on. ``is_set`` and ``jobs`` belong to
-    the loop, ``steps`` counts on the jobs' threads."""
+    """Tells running jobs that nothing waits for their outcome, and reports that they make progress. ``is_set`` and ``jobs``
+    belong to the loop, ``steps`` counts on the jobs' threads."""
 
     __slots__ = ("is_set", "jobs", "steps")
 

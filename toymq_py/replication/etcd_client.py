@@ -37,7 +37,7 @@ _COMPARED = {
 
 @dataclass(frozen=True, slots=True)
 class EtcdOptions:
-    """Where etcd is.
+    """The addresses of etcd, and the files for TLS to it.
 
     Attributes:
         urls: of its members, ``http://host:port`` or ``https://host:port``.
@@ -52,7 +52,7 @@ class EtcdOptions:
 
 
 class EtcdAgreement(KeptAgreement):
-    """What a group agrees on, kept in etcd. See ``Agreement``."""
+    """The agreement of a group, kept in etcd. See ``Agreement``."""
 
     def __init__(self, options: EtcdOptions, cluster: str, group: str) -> None:
         """Raises: ConfigError on an invalid name, URL or certificate. Reads the certificates, so it may block."""
@@ -225,7 +225,7 @@ class EtcdClient:
 
 
 class _Watch:
-    """A watch under way. ``changed``: the highest revision that it told of; ``told``: what changed, until ``take``; ``given``:
+    """A watch under way. ``changed``: the highest revision that it reported; ``told``: the changes until ``take``; ``given``:
     the highest revision that was taken."""
 
     def __init__(self, stream: EtcdStream, keys: KeyRange, since: int) -> None:

@@ -22,7 +22,7 @@ _LENGTH = re.compile(rb"[0-9]{1,10}")
 
 
 class HttpError(ConnectionError):
-    """What came is not HTTP, ended early, or is too long."""
+    """The answer is not HTTP, ended early, or is too long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,7 +190,7 @@ class EtcdMembers:
 
 
 class EtcdStream:
-    """An answer without an end."""
+    """An endless answer of etcd, such as that of a watch."""
 
     def __init__(self, members: EtcdMembers, connection: HttpConnection, answer: Answer) -> None:
         self._members = members
@@ -221,7 +221,7 @@ def _refusal(status: int, content: bytes) -> EtcdError:
 
 
 class _Failures:
-    """What each member answered instead, for the error."""
+    """The failure of each member, for the error."""
 
     def __init__(self, path: str) -> None:
         self._path = path

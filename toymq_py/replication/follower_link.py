@@ -57,7 +57,7 @@ class NotAccepted(OSError):
 
 
 class Leads(Protocol):
-    """The part of ``Member`` that a link needs."""
+    """The part of ``Member`` that a link needs of its leader."""
 
     @property
     def repl(self) -> str: ...
@@ -86,7 +86,7 @@ E = TypeVar("E", bound=Exception)
 
 
 class _Ended(Exception):
-    """The link ends in an orderly way."""
+    """Ends the link in an orderly way."""
 
     def __init__(self, end: FollowEnd) -> None:
         super().__init__(end.detail)
@@ -157,7 +157,7 @@ class FollowerLink:
 
 
 class _Following:
-    """One link."""
+    """One link to one leader."""
 
     def __init__(self, link: FollowerLink, epoch: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.stream: FollowerStream | None = None

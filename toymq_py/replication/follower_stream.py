@@ -52,7 +52,7 @@ class ByeSaid(Exception):
 
 
 class FollowerStream:
-    """What one link does to the directory. After ``end`` nothing of it touches the directory."""
+    """The stream of one link, applied to the directory. After ``end`` it does not touch the directory any more."""
 
     def __init__(
         self, *, fs: FileSystem, root: str, file: ReplicaFile, offload: Offload, clock: Clock, manifest: Manifest, place: str,

@@ -1,4 +1,4 @@
-"""The lines that begin a link: values and their bytes. Bytes in, messages out; no I/O.
+"""The handshake of a link between replicas: its lines as values and bytes. Bytes in, messages out; no I/O.
 
 Contract: replication.md, section 4; ADR 0106. Each line is ASCII, ends with LF, and has at most 1,024 bytes:
 
@@ -61,21 +61,21 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class ManifestBytes:
-    """What the follower has, as JSON."""
+    """The manifest of a follower's files, as JSON."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFrom:
-    """Operations follow, from the one behind ``seq`` on."""
+    """The stream begins: operations follow, from the one behind ``seq`` on."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The other end is alive and not ready."""
+    """The other end is alive, but not ready."""
 
 
 Message = Follow | Lead | Refused | ManifestBytes | StreamFrom | Wait

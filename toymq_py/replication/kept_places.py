@@ -1,9 +1,10 @@
-"""Which group has which topic, and what the groups are: the keys in etcd and their transactions. ADR 0188.
+"""The placement of topics in groups, and the groups: their keys in etcd and the transactions. ADR 0188.
 
 Contract: groups.md, stage 3. ``/toymq/<cluster>/topics/<topic>`` is ``{"group": "a"}``, written create-if-absent, by a leader.
-A record is changed and removed by leaders of the group that it names alone, each time with a compare of their epoch. So what
-such a leader knows of its own records is true for as long as its publishes can be acknowledged. Nothing here decides anything.
-The record of a partitioned topic has the number and the settings of its partitions, too, and each partition has one of its own.
+A record is changed and removed by leaders of the group that it names alone, each time with a compare of their epoch. So a
+leader's knowledge of its own group's records is true for as long as its publishes can be acknowledged. Nothing here decides
+anything. The record of a partitioned topic also has the number and the settings of its partitions, and each partition has a
+record of its own.
 """
 
 import json
@@ -43,7 +44,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A topic is to be moved to a group. ``refused``: why it cannot be. ``revision``: of the key; each attempt has another."""
+    """A topic is to move to a group. ``refused``: why it cannot. ``revision``: of the key; each attempt has another one."""
 
     to: str
     revision: int
@@ -52,7 +53,7 @@ class Move:
 
 @dataclass(slots=True)
 class Group:
-    """What is known of a group.
+    """The known state of a group.
 
     Attributes:
         made: it has settings, so that it may have topics.
@@ -97,7 +98,7 @@ class Group:
 
 
 class Picture:
-    """The groups and records of a cluster, as far as etcd has told. ``revision``: of the last change."""
+    """The groups and records of a cluster, as far as etcd has reported them. ``revision``: of the last change."""
 
     def __init__(self, cluster_root: str, found: Found | None = None) -> None:
         self._root = cluster_root

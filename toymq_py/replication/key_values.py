@@ -1,4 +1,4 @@
-"""What replication uses of etcd: keys with revisions, transactions that compare them, leases, a watch.
+"""The interface to etcd that replication needs: keys with revisions, transactions that compare them, leases, a watch.
 
 Contract: replication.md, section 3. The real one is ``etcd_client``; a test has one in memory.
 """
@@ -40,15 +40,15 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Changes of a range, in order: keys as they were written, and by name those that were removed, with the revision of
-    that. ``revision``: the highest of them, or the one after which nothing changed."""
+    """Changes of a range, in order: keys as they were written, and the names of removed ones with the revision of their
+    removal. ``revision``: the highest of them, or the one after which nothing changed."""
 
     changes: "tuple[KeyValue | tuple[str, int], ...]"
     revision: int
 
 
 class Check(enum.Enum):
-    """What a transaction compares of a key."""
+    """The property of a key that a transaction compares."""
 
     ABSENT = enum.auto()
     PRESENT = enum.auto()

@@ -59,7 +59,7 @@ class LinkState(enum.Enum):
 
 @dataclass(slots=True)
 class Term:
-    """What the links of one leader share."""
+    """The state that the links of one leader share."""
 
     epoch: int
     stream: Stream
@@ -80,11 +80,11 @@ class Term:
 
 
 class LinkEnded(Exception):
-    """Why a link ends, for the log."""
+    """Ends a link; the text says why, for the log."""
 
 
 class LeaderLink:
-    """One follower. ``run`` is its life; everything else may be called meanwhile."""
+    """The link of one follower. ``run`` serves it to its end; everything else may be called meanwhile."""
 
     def __init__(
         self, term: Term, replica: str, name: str, stream_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,

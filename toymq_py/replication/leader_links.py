@@ -52,7 +52,7 @@ class FollowerLag:
 
 
 class LeaderLinks:
-    """The links of one term, from the won T2 to its end."""
+    """The links of one term, from the won T2 to the term's end."""
 
     def __init__(
         self, *, me: Identity, epoch: int, stream: Stream, tickets: Tickets, digests: ContentDigests, clock: Clock,

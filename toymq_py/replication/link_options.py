@@ -1,4 +1,4 @@
-"""Which replica speaks on a link, and the options of both ends."""
+"""The identity of a replica on a link, and the options of both ends."""
 
 import hmac
 from dataclasses import dataclass, field

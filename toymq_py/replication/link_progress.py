@@ -1,4 +1,4 @@
-"""The queue of one follower, and what it has yet to acknowledge. A ``Sink``.
+"""The queue of one follower, and the operations that it has yet to acknowledge. A ``Sink``.
 
 ``put`` is called on any thread, everything else on the loop.
 """
@@ -19,7 +19,8 @@ ACKNOWLEDGED = (*SYNCS, Beat, Copied)
 class FollowerSink:
     """An ``Outbox`` that notes what a follower has to acknowledge: COPIED, and each SYNC, SYNCDIR and BEAT since then.
 
-    Bounded by the outbox: what is due was put there, and one that is behind by more than it holds is dropped.
+    Bounded by the outbox, through which everything due has gone: a follower that is behind by more than the outbox holds is
+    dropped.
     """
 
     def __init__(self, wake: Callable[[], None], bytes_max: int, clock: Clock, sync_s: Histogram) -> None:

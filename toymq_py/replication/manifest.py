@@ -1,4 +1,4 @@
-"""What a follower has, and what a bulk copy does with it: values, their JSON, and how each is found out.
+"""The manifest of a follower's files, and the plan of the bulk copy: values, their JSON, and how each is made.
 
 Contract: replication.md, section 6; ADR 0097, 0106. Files are compared by content, never by a remembered position: what content
 is, ``content_digests`` says.
@@ -29,14 +29,14 @@ _DIGEST = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All that a follower has of what replicas share."""
+    """All files of a follower that replicas share."""
 
     files: tuple[FileEntry, ...]
     directories: tuple[str, ...]
 
 
 class Action(enum.Enum):
-    """What happens to a file at the follower, before its bulk copy."""
+    """The action on a file at the follower, before its bulk copy."""
 
     KEEP = "keep"
     APPEND = "append"
@@ -49,7 +49,7 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class FilePlan:
-    """What happens to a file. ``size``: where its copy begins; 0 but for APPEND."""
+    """The plan for one file. ``size``: where its copy begins; 0 but for APPEND."""
 
     path: str
     action: Action
@@ -58,7 +58,7 @@ class FilePlan:
 
 @dataclass(frozen=True, slots=True)
 class JoinPlan:
-    """What happens to each file of both. ``directories``: those of the leader; others are removed."""
+    """The plan for each file of both ends. ``directories``: those of the leader; others are removed."""
 
     files: tuple[FilePlan, ...]
     directories: tuple[str, ...]

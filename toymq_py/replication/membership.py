@@ -1,10 +1,10 @@
-"""The in-sync set of a leader's group, and T3 with all that may become of it, in one place.
+"""The in-sync set of a leader's group, and its change in etcd (T3) with every possible outcome.
 
 Contract: replication.md, section 3; ADR 0097, items 2 and 11. Belongs to the event loop.
 
-T3 compares the epoch and the revision of the set, so one of those sent under a revision happens at most. An answer that does
-not come says nothing, nor does a read that shows the old revision: the request may still be under way. T3 is sent again under
-the same revision until the set has another one; until then etcd may hold any value that was sent.
+T3 compares the epoch and the revision of the set, so at most one request of those sent with the same revision takes effect. A
+missing answer proves nothing, nor does a read that shows the old revision: the request may still be under way. T3 is sent again
+with the same revision until the set has another one; until then etcd may hold any value that was sent.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The line with which the leader of a group asks that of another one for a topic. Pure. ADR 0194.
+"""The protocol with which the leader of a group asks the leader of another one for a topic. Pure. ADR 0194.
 
     > MOVE 1 cluster=<name> group=<from> to=<g> epoch=<of that leader> attempt=<revision> topic=<topic> [auth=<token>]
     < MOVING                          or    ERR <CODE> <text>, and the end
@@ -37,7 +37,7 @@ _LINE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class MoveRequest:
-    """What a leader asks for.
+    """A leader's request for a topic of another group.
 
     Args:
         group: that has the topic.

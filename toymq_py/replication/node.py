@@ -51,7 +51,7 @@ WENT_BACK = "etcd went back behind what this copy knows: see the runbook in docs
 
 
 class Follows(Protocol):
-    """The part of ``FollowerLink`` that a node uses."""
+    """The part of ``FollowerLink`` that a node needs."""
 
     digests: ContentDigests
 
@@ -62,7 +62,7 @@ class Follows(Protocol):
 
 
 class Node:
-    """``run`` it once. Everything else may be read at any time."""
+    """A node of a cluster. ``run`` it once. Everything else may be read at any time."""
 
     def __init__(
         self, around: Surroundings, file: ReplicaFile, link: Follows, on_state: Callable[[], None] = lambda: None

@@ -21,9 +21,9 @@ PARTS_OF_A_FRAME = 3
 
 
 class Outbox:
-    """A ``Sink``. Wakes its owner for what is waited for (a sync, a sign of life) and for a MiB, not for each operation: a
-    write leaves with the sync behind it. Awake, it wakes no more until all was taken, so that what several threads put in one
-    loop pass leaves at once.
+    """A ``Sink``. Wakes its owner for an operation that is waited for (a sync, a sign of life) and for each MiB, not for each
+    operation: a write leaves with the sync behind it. It wakes only once until everything was taken, so that the operations of
+    several threads in one loop pass leave together.
 
     Holds at most ``bytes_max``. Beyond, it drops everything, is ``overflowed`` for good, and wakes: a follower that misses one
     operation has to join again.

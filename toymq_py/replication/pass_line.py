@@ -27,7 +27,7 @@ _LINE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What a node asks for, or may be asked. ``token`` is not shown."""
+    """A node's request to serve a client's commands. ``token`` is not shown."""
 
     cluster: str
     group: str

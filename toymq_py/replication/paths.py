@@ -1,8 +1,8 @@
-"""Which files of a data directory other replicas have, too: the grammar of paths in the stream.
+"""The grammar of paths in the stream: which files of a data directory replicas share.
 
-Contract: replication.md, section 4. Paths are relative to the data directory. The leader ships what fits the grammar and no
-more; a follower ends the link at anything else, so that no leader, hostile or broken, writes outside its layout. Temporary
-files, ``LOCK``, ``replica.json``, ``spool/`` and ``replaced/`` do not fit: each replica has its own.
+Contract: replication.md, section 4. Paths are relative to the data directory. The leader ships only paths that fit the grammar;
+a follower ends the link at any other, so that no leader, hostile or broken, writes outside the layout. Temporary files,
+``LOCK``, ``replica.json``, ``spool/`` and ``replaced/`` do not fit: each replica has its own.
 """
 
 import re

@@ -1,8 +1,9 @@
-"""What a join does to a follower's files before the copy: what only the follower has goes aside, the rest is cut.
+"""Prepares a follower's files for the copy: files with records that only the follower has are put aside, other files are cut to
+where their copy begins.
 
 Contract: replication.md, section 6; ADR 0097, item 10; ADR 0106. ``replaced/<epoch>-<stream-id>/`` has the paths of the data
-directory, and ``replaced.json`` says when. It was never acknowledged, but it is a message of some client: kept for 7 days.
-All of it blocks.
+directory, and ``replaced.json`` says when. Such records were never acknowledged, but they are messages of clients, so they are
+kept for 7 days. All calls block.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ KEPT_NS = 7 * 24 * 3600 * 10**9
 
 @dataclass(slots=True)
 class Moved:
-    """What went aside. ``place``: the directory; ``segments``: those of ``files`` that have records."""
+    """The files that were put aside. ``place``: the directory; ``segments``: those of ``files`` that have records."""
 
     place: str
     files: int = 0

@@ -1,4 +1,4 @@
-"""``replica.json``: which replica a data directory is, and what it has promised.
+"""``replica.json``: the identity of a data directory's replica, and its promises.
 
 Contract: replication.md, section 2; ADR 0097, 0106. Made with the directory and never shipped. Replaced as a whole, so that a
 crash leaves the old file or the new one.
@@ -29,7 +29,7 @@ DAMAGED_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRecord:
-    """What the file says.
+    """The content of the file.
 
     Args:
         replica: 32 hex digits.

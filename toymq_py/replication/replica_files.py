@@ -1,4 +1,4 @@
-"""A follower's files: what each operation does to them. Done twice, an operation leaves what it left the first time.
+"""A follower's files, and how each operation changes them. Operations are idempotent.
 
 Contract: replication.md, section 4. Blocks. All methods raise ``OSError``. Knows no stream and no thread.
 """
@@ -28,9 +28,9 @@ NOTHING: Mapping[str, int] = {}
 
 
 class ReplicaFiles:
-    """The data directory of a follower. Keeps files open that were written last.
+    """The data directory of a follower. Keeps the files open that were written last.
 
-    Touched by one thread at a time for each topic: two of different topics may run side by side.
+    Touched by one thread at a time for each topic; the threads of two topics may run side by side.
     """
 
     def __init__(self, fs: FileSystem, root: str, unsynced: Iterable[str] = (), open_max: int = OPEN_FILES_MAX) -> None:

@@ -1,4 +1,5 @@
-"""The followers that each sync of a leader waits for: with it, a superset of every in-sync set that etcd may hold."""
+"""The followers that each sync of a leader waits for. With the leader they are a superset of every in-sync set that etcd may
+hold."""
 
 import asyncio
 from collections.abc import Iterable
@@ -8,7 +9,7 @@ from toymq_py.replication.tickets import Tickets
 
 
 class InSyncChanges(Protocol):
-    """The in-sync set in etcd, as the node changes it. One that is cancelled may happen or not; ``drop`` settles it."""
+    """Changes the in-sync set in etcd. A change that is cancelled may or may not happen; ``drop`` settles it."""
 
     async def drop(self, replica: str) -> None:
         """Return when no value of ``isr`` that etcd may hold has the replica. Raises: TermEnded."""
@@ -21,7 +22,7 @@ class InSyncChanges(Protocol):
 
 
 class RequiredFollowers:
-    """Grows before the in-sync set does, and shrinks after it. Belongs to the loop."""
+    """The set of required followers: grows before the in-sync set does, and shrinks after it. Belongs to the loop."""
 
     def __init__(self, tickets: Tickets, changes: InSyncChanges, replicas: Iterable[str]) -> None:
         self._tickets = tickets

@@ -1,7 +1,8 @@
 """The scrub of a copy: reads every sealed segment now and then, so that records that rot are found while another copy has them.
 
-Contract: replication.md, section 11 ("a page rots"); ADR 0121. What is damaged, the scanner says; here stands when and how fast
-it reads, and for which damage another copy was asked already. Belongs to the event loop; files are read on threads.
+Contract: replication.md, section 11 ("a page rots"); ADR 0121. The scanner decides what is damaged; this file decides when and
+how fast to read, and keeps the damage that another copy was asked for already. Belongs to the event loop; files are read on
+threads.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ RETRY_S = 60.0
 
 
 class Scrub:
-    """Of one directory, whichever part its node plays."""
+    """The scrub of one directory, whether its node leads or follows."""
 
     def __init__(self, fs: FileSystem, root: str, offload: Offload, file: ReplicaFile, interval_s: float) -> None:
         """``interval_s``: between the ends of two rounds and the next; 0: there are none."""

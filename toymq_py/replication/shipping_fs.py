@@ -1,11 +1,11 @@
-"""The leader's side of the seam: a ``FileSystem`` whose changes go into a ``Stream``, too.
+"""The file system of a leader: a ``FileSystem`` whose changes also go into a ``Stream``.
 
 Contract: replication.md, section 4, "Order"; ADR 0098. Thread-safe, as the file system below it.
 
 A write, a cut and a sync are numbered when they are called, so that all disks work at the same time; a change of a name after
-it succeeded here and before the call returns, so that one that fails here never happened elsewhere. What ``paths`` does not
-know stays here. A temporary file that gets a name of the layout arrives there as one REPLACE with what was written into it, or
-as CREATE and TRUNCATE when nothing was (a segment made ahead). Space is reserved on each disk for itself.
+it succeeded here and before the call returns, so that one that fails here never happened elsewhere. A path that does not fit
+``paths`` is not shipped. A temporary file that gets a name of the layout is shipped as one REPLACE with its content, or as
+CREATE and TRUNCATE when it has none (a segment made ahead). Each disk reserves its own space.
 """
 
 import errno
@@ -29,7 +29,7 @@ from toymq_py.storage.fs import File, FileSystem, Stamp
 
 
 class ShippingFile:
-    """An open file of a ``ShippingFileSystem``. ``path`` is set when the file got another name."""
+    """An open file of a ``ShippingFileSystem``. ``path`` changes when the file gets another name."""
 
     __slots__ = ("_file", "_fs", "_shared")
 

@@ -1,4 +1,4 @@
-"""What a follower has received and not applied yet, as frames in a file: a queue on the disk.
+"""A queue on the disk: the operations that a follower has received and not applied yet, as frames in a file.
 
 Contract: replication.md, section 6. A bulk copy takes its time, and the stream goes on meanwhile. Nothing is synced: a join
 begins with an empty spool. Written on the loop; read by one thread at a time.

@@ -40,7 +40,7 @@ class Sink(Protocol):
 
 
 class Stream:
-    """Numbers what changes the leader's disk: 1, 2, 3, … for as long as it leads, whether there are followers or not."""
+    """Numbers the changes of the leader's disk: 1, 2, 3, … for as long as it leads, whether there are followers or not."""
 
     def __init__(self, tickets: Tickets) -> None:
         self._tickets = tickets

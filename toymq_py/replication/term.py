@@ -57,7 +57,7 @@ IN_SYNC = LinkState.IN_SYNC.value
 
 
 class Office(Protocol):
-    """The broker of a node, and its listeners, while the node leads."""
+    """The broker of a node and its listeners while the node leads: the interface that a term uses."""
 
     async def open(self, stream: Stream, tickets: Tickets, lease: int) -> None:
         """Recover the directory as after a power cut; its changes go into ``stream``. It may hold the loop, and renews the
@@ -85,8 +85,8 @@ class Office(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TermOptions:
-    """Options of ``toymq serve`` that rule a term. ``promote_wait_s``: how long a new leader waits for those that were in sync;
-    ``stall_s``: a sync of the own disk that takes longer ends the term; ``scrub_interval_s``: see ``Scrub``."""
+    """Options of ``toymq serve`` that rule a term. ``promote_wait_s``: how long a new leader waits for the members of the
+    in-sync set; ``stall_s``: a sync of the own disk that takes longer ends the term; ``scrub_interval_s``: see ``Scrub``."""
 
     promote_wait_s: float = 0.5
     stall_s: float = 2.0
@@ -95,7 +95,7 @@ class TermOptions:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a node and its terms are given."""
+    """The objects that a node and its terms are given."""
 
     agreement: Agreement
     settings: ClusterSettings
@@ -114,7 +114,7 @@ class Surroundings:
 
 
 class Term:
-    """This node leads ``epoch``. ``run`` it once."""
+    """One term: this node leads ``epoch``. ``run`` it once."""
 
     def __init__(
         self, around: Surroundings, keeper: LeaseKeeper, epoch: int, members: tuple[ReplicaId, ...], revision: int,

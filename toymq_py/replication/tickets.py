@@ -1,8 +1,8 @@
-"""What a leader waits for: which syncs of which job its followers have acknowledged.
+"""Tickets of a leader's jobs: which of their syncs the followers have acknowledged.
 
-Contract: replication.md, section 4, "Flow"; ADR 0098. A job that syncs here gets a ticket; what follows the job on the loop is
-called when every required follower has acknowledged each of those syncs. No thread waits. ``run`` and ``expect`` are called on
-the thread of the job; everything else belongs to the event loop.
+Contract: replication.md, section 4, "Flow"; ADR 0098. A job that syncs the leader's disk gets a ticket; its callback on the
+loop is called when every required follower has acknowledged each of the job's syncs. No thread waits. ``run`` and ``expect``
+are called on the thread of the job; everything else belongs to the event loop.
 """
 
 import threading
@@ -30,10 +30,10 @@ class JobTicket:
 
 
 class Tickets:
-    """The tickets of a leader that are not settled, and its required followers.
+    """The unsettled tickets of a leader, and its required followers.
 
-    A ticket is settled when each follower that is required *now* has acknowledged it, also before it was required. To remove
-    a follower from the required ones settles what waits for it alone.
+    A ticket is settled when each follower that is required *now* has acknowledged it, also before it was required. Removing a
+    required follower settles the tickets that wait for it alone.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The lag of the event loop, as STATS and the metrics show it."""
+"""Measures the lag of the event loop, for STATS and the metrics."""
 
 import asyncio
 from array import array
@@ -12,7 +12,7 @@ keeps a MiB of what a crowd had then from going back (``heap_trimming``)."""
 
 
 class LoopLag:
-    """How late the event loop runs a timer: the delay of every request, beside the disk."""
+    """How late the event loop runs a timer: a delay that every request has, beside that of the disk."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop

@@ -1,4 +1,5 @@
-"""The watermark of memory above which the broker refuses publishes, and what is to do when connections have ended."""
+"""Watches the memory of the process: above its limit the broker refuses publishes; after connections have ended, heap is
+trimmed."""
 
 import asyncio
 import logging

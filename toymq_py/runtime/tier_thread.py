@@ -1,4 +1,4 @@
-"""The thread that keeps the bucket of ``--tier`` up to date, beside the loop: a bucket that is slow holds no publish."""
+"""The thread that keeps the bucket of ``--tier`` up to date, beside the loop: a slow bucket delays no publish."""
 
 import asyncio
 import logging
@@ -61,7 +61,7 @@ def evict(broker: Broker, proven: Mapping[Place, Mapping[int, str]]) -> None:
 
 
 class TierThread:
-    """Makes a round every ``INTERVAL_S``; after an error later, twice as long each time. ``stop`` ends it."""
+    """Uploads in rounds, one every ``INTERVAL_S``; after an error later, twice as long each time. ``stop`` ends it."""
 
     def __init__(
         self, look: Callable[[], Look], loop: asyncio.AbstractEventLoop, uploads: Uploads, metrics: Metrics, url: str,
@@ -175,7 +175,7 @@ class TierThread:
 
 
 class FetchThreads:
-    """Threads that wait for the bucket, for what readers need. Two: one that is slow does not hold the others."""
+    """The two threads that fetch from the bucket for readers: a slow fetch does not hold up the others."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, count: int = 2) -> None:
         """Raises: OSError when the machine has no thread left."""

@@ -1,8 +1,8 @@
-"""Whether all places are there that are to make the same change, asked before the first one makes it. ADR 0270.
+"""Checks that all places answer before the first one makes a change that all have to make. ADR 0270.
 
-A change of a partitioned topic is made by each worker, or group. While one of them is away it would be done in part, and what
-PURGE has dropped is gone for good. So each of the others has to take a connection first. It is one of its own: over that of
-the session its answer would come behind those to commands that wait there, such as a PULL.
+A change of a partitioned topic is made by each worker, or group. While one of them is away the change would be done in part,
+and what PURGE has dropped is gone for good. So each of the others has to take a connection first. This is a new connection:
+over that of the session the answer would come behind those to waiting commands, such as a PULL.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from toymq_py.session.stages import in_words, part_of, undone, words_of
 
 
 class AllThere:
-    """Of one command. Belongs to the loop."""
+    """The check for one command. Belongs to the loop."""
 
     def __init__(
         self, command: Command, held: PendingReply, begin: Callable[[], None], links: PlaceLinks, replies: Replies

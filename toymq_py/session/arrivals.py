@@ -1,4 +1,4 @@
-"""In which order the messages of several places came to one subscription. ADR 0256. Pure."""
+"""The order in which messages of several places came to one subscription. ADR 0256. Pure."""
 
 from array import array
 

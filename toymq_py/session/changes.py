@@ -1,4 +1,4 @@
-"""What a session's commands change on the disk: each is answered when that is on stable storage. Contract: protocol.md,
+"""Commands of a session that change the disk: each is answered when its change is on stable storage. Contract: protocol.md,
 "Commands"."""
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ OK_BYTES = 5
 
 
 class Changes:
-    """Of one session. Those that an admin asks for are counted at its gate, and have a line in the audit trail."""
+    """The changes of one session. Those that an admin asks for are counted at its gate, and have a line in the audit trail."""
 
     __slots__ = ("_gate", "_replies", "_trail")
 

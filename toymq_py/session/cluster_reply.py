@@ -1,4 +1,4 @@
-"""The reply to ``CLUSTER``: what one process knows without asking another one. Contract: protocol.md, "CLUSTER"."""
+"""The reply to ``CLUSTER``, from what one process knows without asking another one. Contract: protocol.md, "CLUSTER"."""
 
 from collections.abc import Callable
 

@@ -1,7 +1,7 @@
-"""Commands for topics of all groups of a cluster without a client: what HTTP asks. ADR 0199.
+"""Errands: commands to all groups of a cluster that no client sent, for HTTP requests. ADR 0199.
 
-An errand is a ``Passing`` of its own whose replies are kept. Its connections say that they are of a node of the cluster, and
-have all rights: the caller has judged what its client may do, and shows what that may see. Belongs to the loop.
+An errand is a ``Passing`` of its own whose replies are kept. Its connections identify as those of a cluster node and have all
+rights: the caller has checked what its client may do, and shows only what that may see. Belongs to the loop.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from toymq_py.session.stages import in_words, is_change, to_repeat
 
 
 class Errands:
-    """Of one broker, the leader of a group."""
+    """The errands of one broker, which leads a group."""
 
     def __init__(self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self._broker = broker

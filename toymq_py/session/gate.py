@@ -1,4 +1,4 @@
-"""When the next command of a session has to wait, which commands a broker that shuts down still takes, which are an admin's.
+"""The gate before a session's commands: which have to wait, which a broker that shuts down still takes, which are an admin's.
 
 Contract: delivery.md, "Shutdown"; protocol.md, "Framing"; ADR 0102. Belongs to the loop.
 """

@@ -1,4 +1,4 @@
-"""One reply made of those of all workers: lists of topics, figures, and subscriptions to patterns. ADR 0157. Pure."""
+"""Gathers the replies of all workers into one: lists of topics, figures, and subscriptions to patterns. ADR 0157. Pure."""
 
 import json
 from collections.abc import Callable, Sequence

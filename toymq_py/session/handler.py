@@ -61,7 +61,7 @@ NO_OUTCOME = Refused(1, InternalError())
 
 
 class Handler:
-    """The commands of one session."""
+    """Carries out the commands of one session."""
 
     __slots__ = ("_broker", "_changes", "_deliveries", "_fetches", "_greeted", "_may_wait", "_metrics", "_number",
                  "_pulls", "_refused", "_replies", "_router", "_run", "_trail", "client_name", "ended", "gate",

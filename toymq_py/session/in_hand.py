@@ -1,8 +1,9 @@
-"""Which of the messages of several workers or groups the client of a subscription has before it. ADR 0256, 0262.
+"""Finds which message a subscriber is working on, where its messages come from several workers or groups. ADR 0256, 0262.
 
-Only that one counts an attempt when the client goes, or hangs. Each place knows its own part, says of it what most likely is
-the one (HELD), and counts that by itself when the session's leases end there by their deadlines. So while the client settles
-nothing, the places that do not have the message are told that theirs stand behind it (``HELD … uncounted=1``).
+Only that message counts an attempt when the client leaves or hangs. Each place knows only its own messages, and tells which one
+of them the client most likely works on (HELD); when the session's leases end by their deadlines, the place counts an attempt
+for that one. So while the client settles nothing, the places that do not have the message are told that theirs come after it
+(``HELD … uncounted=1``).
 """
 
 import asyncio
@@ -34,7 +35,7 @@ class Ask(Protocol):
 
 
 class InHand:
-    """Of one subscription. Belongs to the loop."""
+    """The search for one subscription. Belongs to the loop."""
 
     __slots__ = ("_arrivals", "_ask", "_asking", "_behind", "_closed", "_command", "_delay_max_s", "_delay_s", "_known",
                  "_loop", "_places", "_settled", "_since", "_timer", "uncounted")  # fmt: skip

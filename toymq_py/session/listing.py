@@ -1,4 +1,4 @@
-"""JSON replies, and long lists of topics in slices. Contract: protocol.md, "JSON shapes"."""
+"""JSON replies; long lists of topics are made in slices. Contract: protocol.md, "JSON shapes"."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -1,8 +1,8 @@
-"""At which of several workers or groups the loss of a session counts an attempt. ADR 0256.
+"""Decides at which of several workers or groups the loss of a session counts an attempt. ADR 0256.
 
-A subscription to a pattern or a partitioned topic has a session at each place, and each would count its own lowest message. Its
-client had one of them before it: the one whose first delivery was the earliest. So each place is asked for its own (HELD), and
-all but one are told that no application had theirs (``UNSUB … uncounted=1``).
+A subscription to a pattern or a partitioned topic has a session at each place, and each would count its own lowest message. The
+client was working on one of them: the one whose first delivery was the earliest. So each place is asked for its own (HELD), and
+all but one are told that no application worked on theirs (``UNSUB … uncounted=1``).
 """
 
 import asyncio
@@ -19,7 +19,7 @@ PATIENCE_S = 1.0
 
 
 class LostSession:
-    """``begin`` it. Belongs to the loop."""
+    """The decision for one lost session; ``begin`` makes it. Belongs to the loop."""
 
     def __init__(
         self, subscriptions: Sequence[SpreadSubscription], ask: Ask, loop: asyncio.AbstractEventLoop, done: Callable[[], None]

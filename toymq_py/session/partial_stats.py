@@ -1,6 +1,7 @@
 """``STATS partial=1``: the figures of the places that answer soon, and the names of those that do not. ADR 0273.
 
-Each place is asked over a connection of its own, which ends with the reply: one that hangs keeps nothing of this session.
+Each place is asked over a connection of its own, which ends with the reply: a place that hangs holds up nothing else in this
+session.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
 
 
 class PartialStats:
-    """``begin`` it; ``done`` is called once, when ``make`` has a reply."""
+    """One partial STATS: ``begin`` it; ``done`` is called once, when ``make`` has a reply."""
 
     def __init__(
         self, places: Sequence[Place], gathering: Gathering, connect: Connect, problem_of: Callable[[Place], str], later: Later,

@@ -1,4 +1,4 @@
-"""What a session has passed on to another worker: its subscriptions there, and the replies that are to come. ADR 0156."""
+"""The state of what a session has passed on to another worker: its subscriptions there, and the expected replies. ADR 0156."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ class Subscribed:
 
 
 class Expected:
-    """The replies to a command that was passed on. ``held``: their place; None drops them."""
+    """The expected replies to a command that was passed on. ``held``: their place in the session; None drops them."""
 
     __slots__ = ("ends", "held", "last", "left", "pieces", "share", "spread", "subscribes", "told", "unsent")
 

@@ -65,7 +65,7 @@ TOPICS_CACHED_MAX = 4096
 
 
 class Passing:
-    """Of one session. Belongs to the loop."""
+    """Passes the commands of one session on. Belongs to the loop."""
 
     __slots__ = ("_deliveries", "_follows", "_gate", "_looked_up", "_looks", "_loop", "_moved", "_partitioned", "_placement",
                  "_places", "_pulls", "_replies", "_turn", "links")  # fmt: skip

@@ -1,8 +1,8 @@
 """One PULL of a pattern, for a session of a broker with several workers: each has a part of the topics. ADR 0157.
 
-1. The workers are asked one after the other, without waiting, until one has messages: a PULL has those of one worker, which
-   alone knows for which of them it counts an attempt (ADR 0262). One that does not answer is passed over after a while. If it
-   answers later, that is given back.
+1. The workers are asked one after the other, without waiting, until one has messages: a PULL gets the messages of one worker,
+which alone knows which of them counts an attempt (ADR 0262). A worker that does not answer is passed over after a while;
+messages that it leases later are given back.
 2. Where none has a message, all are asked at once, each over a connection of its own, to wait. The first that has messages ends
    the others' wait. What one of them leased meanwhile is given back at once, and counts no attempt.
 
@@ -34,7 +34,7 @@ Later = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
 
 
 class PatternPull:
-    """``begin`` it; ``done`` is called once, with the whole reply."""
+    """One PULL of a pattern: ``begin`` it; ``done`` is called once, with the whole reply."""
 
     def __init__(
         self, command: Pull, workers: Sequence[Place], ask: Ask, connect: Connect, done: Callable[[bytes], None],

@@ -1,7 +1,8 @@
-"""A session's connections to other workers or groups: what goes over them, and the replies that come back. ADR 0156, 0190.
+"""A session's connections to other workers or groups, with the commands and replies that pass over them. ADR 0156, 0190.
 
-A reply is held where its command stands, so replies come in order. Deliveries wait until the ``OK`` of their SUB is written.
-When a worker dies, nothing is written behind the first missing reply, and the client's connection ends: it repeats what it may.
+A reply takes its command's place, so replies stay in order. Deliveries wait until the ``OK`` of their SUB is written. When a
+worker dies, nothing is written behind the first missing reply, and the client's connection ends: the client repeats what is
+safe to repeat.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ when its lease has ended and as much time has gone by."""
 
 
 class PlaceLinks:
-    """Of one session. Belongs to the loop."""
+    """The connections of one session. Belongs to the loop."""
 
     __slots__ = ("_loop", "_loss", "_partitioned", "_paused", "_placement", "_replies", "_trusted", "_unreached_until",
                  "_unread", "abort", "closed", "finishing", "hello", "open", "shutting_down", "spread")  # fmt: skip

@@ -20,7 +20,7 @@ PULL_BYTES_MAX = 1024 * 1024
 
 
 class Pulls:
-    """The PULLs of one session that are not answered."""
+    """The unanswered PULLs of one session."""
 
     __slots__ = ("_broker", "_deliveries", "_gate", "_loop", "_pending", "_replies")
 

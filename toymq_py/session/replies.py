@@ -1,4 +1,4 @@
-"""Replies of a session that are not written yet, in the order of its commands.
+"""The unwritten replies of a session, in the order of its commands.
 
 Contract: protocol.md, "Framing" (one reply per command, in order); ADR 0007. Knows no transport and no broker.
 """

@@ -6,10 +6,10 @@
      └────────────────────── after a time, which grows ───────────────────┘
 
 None is asked before all are reached, or ``PATIENCE_S`` is over: what the others delivered while one hangs would wait here, and
-its leases run (ADR 0239). The client has its ``OK`` when all have answered, or when some have and that time is over; what is
-away joins later. A refusal is the reply; behind the ``OK`` it ends the session, so the client subscribes again and gets it as
-the reply. So does the loss of a place behind that: what it had leased is ready there again, and only a connection that ends
-tells the client so.
+its leases run (ADR 0239). The client gets its ``OK`` when all have answered, or when some have and that time is over; places
+that are away join later. A refusal is the reply; after the ``OK`` it ends the session, so that the client subscribes again and
+gets the refusal as the reply. The loss of a place after the ``OK`` also ends the session: its leased messages are ready there
+again, and only the end of the connection tells the client so.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ AWAY = b"ERR SHUTTING_DOWN", b"ERR NOT_LEADER"
 
 
 class Session(Protocol):
-    """What a subscription calls in the session that has it."""
+    """The part of its session that a spread subscription needs."""
 
     shutting_down: bool
     """The broker ends."""
@@ -76,7 +76,7 @@ class _Phase(enum.Enum):
 
 
 class SpreadSubscription:
-    """``begin`` it. Belongs to the loop."""
+    """One subscription at several places: ``begin`` it. Belongs to the loop."""
 
     def __init__(
         self, command: Subscribe, places: Collection[Place], gathering: Gathering, session: Session,

@@ -1,7 +1,8 @@
-"""A command that places are asked for one after the other: the next ones when those before have done it. ADR 0184, 0198. Pure.
+"""Carries out a command in stages: the places of a stage are asked when those of the stage before have done it. ADR 0184, 0198.
+Pure.
 
-What one refuses is the reply, and those behind it are not asked: a repeat of the command completes what has begun. What is said
-of a change that all places make: nothing of it was done, or a part may be. ADR 0270.
+A refusal is the reply, and later stages are not asked: a repeat of the command completes what has begun. The error for a change
+that all places make says whether nothing was done, or a part may be. ADR 0270.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,8 +25,8 @@ Ask = Callable[[Sequence[Place], Callable[[bytes], None]], None]
 
 
 class Plan(NamedTuple):
-    """Which places are asked together, one stage after the other; and how the answer of one begins that has nothing of the
-    topic, where others may."""
+    """The stages of a command, each the places that are asked together. ``lacks``: how the answer of a place begins that has
+    nothing of the topic, where others may have it."""
 
     stages: Sequence[Sequence[Place]]
     lacks: tuple[bytes, ...] = ()
@@ -106,7 +107,7 @@ def in_words(error: RequestError, say: Callable[[bytes], bytes]) -> RequestError
 
 
 class Stages:
-    """Of one command, whose replies are numbers."""
+    """The stages of one command, whose replies are numbers."""
 
     def __init__(
         self, plan: Plan, ask: Ask, done: Callable[[bytes | RequestError], None], missing: RequestError | None = None

@@ -1,4 +1,4 @@
-"""What a session writes into the audit trail. Contract: docs/security.md, "The audit trail"; ADR 0059."""
+"""The lines that a session writes into the audit trail. Contract: docs/security.md, "The audit trail"; ADR 0059."""
 
 from toymq_py.auth import audit
 from toymq_py.broker import Broker
@@ -9,7 +9,7 @@ from toymq_py.session.replies import Replies
 
 
 class Trail:
-    """Of one session, with the client's token and address."""
+    """The audit trail of one session, with the client's token and address."""
 
     __slots__ = ("_address", "_broker", "_replies", "token")
 

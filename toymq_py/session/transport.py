@@ -1,4 +1,4 @@
-"""The transport's protocol of a session: bytes in, flow control, the end."""
+"""The asyncio protocol of a session: bytes in, flow control, the end."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """One session's connection to another worker of its broker: bytes of commands go there, frames come back. ADR 0156, 0225.
 
-The system takes the connection while the worker is not up, and keeps what is sent for the next one. So nothing is sent but a
-greeting until that is answered: of a worker that does not answer one knows that it has done nothing.
+The operating system accepts the connection while the worker is not up, and keeps sent bytes for its successor. So only a
+greeting is sent until it is answered: a worker that has not answered has done nothing.
 """
 
 import asyncio
@@ -18,7 +18,8 @@ PING, PONG = encode_command(Ping()), encode_pong()
 
 
 class Upstream:
-    """A Unix socket, without a task: it is read and written when the loop says that it can be. Belongs to one session."""
+    """The Unix socket of one session to another worker, without a task: it is read and written when the loop says that it can
+    be."""
 
     __slots__ = ("_frames", "_greeting", "_held", "_loop", "_lost", "_out", "_paused", "_reading", "_received", "_socket",
                  "_timer", "finishing", "on_reached", "reached")  # fmt: skip

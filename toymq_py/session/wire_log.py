@@ -1,5 +1,5 @@
-"""The wire of one session as debug lines, with a mark for each direction: ``<`` in, ``>`` out, ``=`` state, ``%`` timer,
-``x`` close, ``!`` error. Logger ``toymq_py.wire`` (``--log-level wire=debug``).
+"""Debug log of one session's frames, with a mark for each direction: ``<`` in, ``>`` out, ``=`` state, ``%`` timer, ``x``
+close, ``!`` error. Logger ``toymq_py.wire`` (``--log-level wire=debug``).
 
 Off, it costs one comparison for each chunk.
 """

@@ -1,7 +1,7 @@
-"""Tells whether the file of the active segment was cut below the running broker.
+"""Detects that the file of the active segment was truncated under the running broker.
 
-Its size alone does not tell for long: the next commit writes at its own place, and what lies between reads as zeros. But the
-file has a hole there then, where the broker never leaves one.
+Its size shows that only until the next commit, which writes at its own position and leaves zeros in between. But then the file
+has a hole, and the broker never leaves one.
 """
 
 from toymq_py.storage.fs import File, FileSystem

@@ -1,6 +1,6 @@
 """``amqp.json`` in the data directory: durable exchanges, queues and bindings of AMQP, behind a checksum. ADR 0123.
 
-The broker and ``toymq backup`` read the file here. What is in it is the business of ``toymq_py.amqp.topology``.
+The broker and ``toymq backup`` read the file here. ``toymq_py.amqp.topology`` knows the content.
 """
 
 from typing import Any

@@ -13,7 +13,7 @@ from toymq_py.storage.fs import FileSystem, replace_file
 
 @dataclass(frozen=True, slots=True)
 class BesideFile:
-    """One of them; what is in it is the business of ``decode``."""
+    """One such file; ``decode`` knows its content."""
 
     name: str
     decode: Callable[[bytes], object]

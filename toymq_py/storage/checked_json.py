@@ -3,8 +3,8 @@
 ``{"crc32": "1f0a2b3c", "<name>": {...}}``: the checksum is over the bytes of the object as written, so one flipped digit
 is seen. Used by ``offsets.json`` and the segments' sidecars (storage.md).
 
-``read`` is the one way to the bytes of such a file: what is too large, no file at all, or refused by the disk is damage of
-this file, and stops nothing else (ADR 0217).
+``read`` is the one way to read such a file: one that is too large, not a regular file, or refused by the disk counts as
+damaged, and stops nothing else (ADR 0217).
 """
 
 import errno
@@ -34,7 +34,7 @@ _OPENING = re.compile(rb'\{"crc32": "([0-9a-f]{8})", "([a-z]+)": ')
 
 
 class Unreadable(DamagedData):
-    """The disk, or the rights, refuse a file that may be whole."""
+    """The disk or the permissions refuse a file that may be intact."""
 
 
 def read(fs: FileSystem, path: str) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Which user a data directory belongs to: root can write there, and the broker of that user cannot read it then. ADR 0242."""
+"""Checks the owner of a data directory: its broker cannot read files that root writes there. ADR 0242."""
 
 import os
 import pwd
@@ -10,7 +10,7 @@ ROOT = 0
 
 
 class NotOwner(DataDirectoryError):
-    """Root would write into the directory of another user."""
+    """Root would write files into the data directory of another user."""
 
 
 def other_owner(fs: FileSystem, data_dir: str, uid: int) -> int | None:

@@ -1,10 +1,10 @@
 """``evicted.json``: the sealed segments of a topic that left the disk for the bucket of ``--tier`` (ADR 0166).
 
-A row stands for a file that is elsewhere, and is treated as a name in the directory is: written before the file is unlinked,
-taken out behind the offsets that say it was removed. Where the file is there, too, the file counts. So any two steps may have a
-kill between them. One file for all of them: a topic may have 16,000.
+A row stands for a file that is elsewhere, and is treated like a name in the directory: it is written before the file is
+unlinked, and removed after the offsets that say that the segment was removed. If the file still exists, the file counts. So a
+kill between any two steps does no harm. One file lists all segments: a topic may have 16,000.
 
-Two generations hold the same, one written behind the other, since the records of all rows hang on it.
+Two generations with the same content are written one after the other, since all evicted records depend on them.
 """
 
 import errno
@@ -33,7 +33,7 @@ _fields = attrgetter(*_COLUMNS)
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """What the file holds. ``producers``: those of all its segments."""
+    """The content of the file. ``producers``: those of all its segments."""
 
     segments: Mapping[int, Segment] = field(default_factory=dict)
     """By first id; without those whose file is on the disk."""
@@ -46,7 +46,7 @@ Adopt = Callable[[Segment, ScanResult], None]
 
 
 class Cold(Protocol):
-    """Brings what was evicted, as long as it is read. Belongs to the event loop."""
+    """Fetches evicted segments for as long as they are read. Belongs to the event loop."""
 
     def use(self, topic: str, following: Sequence[Segment], from_id: int, adopt: Adopt) -> Segment:
         """A reader is about to read an evicted segment, the first of ``following``, which are two at most: it may go on.
@@ -71,7 +71,7 @@ WITHOUT_TIER = "the broker was started without --tier, and these records are in 
 
 
 class NoCold:
-    """A broker without a tier: nothing can be fetched."""
+    """``Cold`` of a broker without a tier: nothing can be fetched."""
 
     def use(self, topic: str, following: Sequence[Segment], from_id: int, adopt: Adopt) -> Segment:
         raise BeingFetched(following[0].path, lambda call: None, WITHOUT_TIER)

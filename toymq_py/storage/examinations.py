@@ -1,4 +1,5 @@
-"""Which segments of a log are being examined, and which of them may not be read before. Belongs to the event loop."""
+"""The segments of a log that are being examined for damage, and which of them may not be read meanwhile. Belongs to the event
+loop."""
 
 from collections.abc import Callable
 

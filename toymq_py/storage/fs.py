@@ -1,4 +1,4 @@
-"""The seam: every call that touches the disk goes through a ``FileSystem``.
+"""The file system interface: every call that touches the disk goes through a ``FileSystem``.
 
 ``RealFileSystem`` is the machine's; the tests' simulated disk implements the same protocol and decides what survives a
 power cut. Nothing above this file imports ``os`` for a file operation. All methods raise ``OSError``.

@@ -1,7 +1,7 @@
 """A topic's log for its readers: segments, committed position, checked reads, tail in memory.
 
-Contract: storage.md, "Recovery" (last paragraph) and "Segments". Belongs to the event loop. How records get in is the
-committer's business, how segments go is retention's.
+Contract: storage.md, "Recovery" (last paragraph) and "Segments". Belongs to the event loop. The committer appends records, and
+retention removes segments.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""The debouncer: writes consumer state to disk.
+"""Writes consumer state to disk, debounced.
 
 Contract: storage.md, "offsets.json". A flush begins no later than 100 ms after the first unsaved change; one flush at a
 time for all topics, off the event loop; stretched so that flushing costs at most 5 % of a core. Belongs to the loop.

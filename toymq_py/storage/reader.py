@@ -1,8 +1,8 @@
 """Reads records straight from a data directory or a backup, without a broker. Changes nothing.
 
-The one way to read a log beside the broker (architecture.md, rule 4): Spark reads whole directories through it. It
-takes no lock, so the directory may be in use. Then its newest records may be there before their sync has returned: they were
-written, and no ``OK`` was said yet.
+The one way to read a log beside the broker (architecture.md, rule 4): Spark reads whole directories through it. It takes no
+lock, so a broker may be using the directory. Then the newest records may be read before their sync has returned, so before
+their ``OK``.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""Where sequential readers of a log stopped. Belongs to the event loop."""
+"""Hints where sequential readers of a log stopped. Belongs to the event loop."""
 
 from toymq_py.storage.segment import Segment
 
@@ -8,7 +8,7 @@ HINTS_BACK = 16
 
 
 class ReaderHints:
-    """Places of frames by id: a reader that comes back there need not search the sparse index and scan what is before. At
+    """Positions of frames by id: a reader that returns there need not search the sparse index and scan the frames before. At
     ``HINTS_MAX`` all are dropped."""
 
     __slots__ = ("_places",)

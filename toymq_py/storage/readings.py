@@ -56,7 +56,7 @@ twice, or several records (-1). As of ``shifted_chains.joints``."""
 
 
 class Judge(Protocol):
-    """What the bytes behind a chain say."""
+    """Judges chains by the bytes behind them."""
 
     def passed(self, chain: Chain) -> Passed: ...
 

@@ -18,8 +18,8 @@ A break is a position where the frame of the next id should begin and none does.
   7. When there is no chain of ids that have room at all, most of the log may have been removed: 6, for chains of any ids that
      are later than the record before the break. A whole frame at the break itself goes with the chain that follows it.
 
-The search of 4 happens once a segment. The work is bounded for each byte, by construction: checksums are computed of so many
-bytes for each byte and no more (``WORK_PER_BYTE``).
+The search of step 4 happens once a segment. The work is bounded by construction: no more than ``WORK_PER_BYTE`` bytes are
+checksummed for each byte of the file.
 """
 
 import re

@@ -1,7 +1,8 @@
-"""Tells whose log a segment is of, where its first record tells nothing: by the times of the others. ADR 0222.
+"""Tells which log a segment belongs to by the times of its records, where its first record is damaged. ADR 0222.
 
-Two things know times of a segment. Its head, since inside a segment times never fall (ADR 0050). And a sidecar: those at the
-entries of its index, and of the last record. That may have come with the file: it is ours if it begins at the time of the head.
+Two files know times of a segment: its head, since inside a segment times never fall (ADR 0050); and its sidecar, at the entries
+of its index and at the last record. The sidecar may have come with the file: it is this log's if it begins at the time of the
+head.
 """
 
 from contextlib import suppress

@@ -29,8 +29,8 @@ class TailBudget:
 class TailCache:
     """The newest committed records in memory, for subscribers that keep up, and records that were read ahead for the others.
 
-    Bounded by its share of the budget, the oldest run goes first; one run is kept in any case. Read ahead is half as much at
-    most, beside it. Empty without a subscription.
+    Bounded by its share of the budget: the oldest run is dropped first, and one run is always kept. Records read ahead take at
+    most half as much, in addition. Empty without a subscription.
     """
 
     __slots__ = ("_ahead", "_budget", "_first_ids", "_runs", "bytes", "enabled")

@@ -1,7 +1,8 @@
-"""The directories of topics in a data directory, for what knows no open broker. Contract: storage.md, "Layout"; ADR 0221.
+"""The topic directories of a data directory, for code without an open broker. Contract: storage.md, "Layout"; ADR 0221.
 
-``topics`` may be a file system of its own, or lead to one. Where it is, a start leaves the same word in it and in the file
-``topics-mounted`` beside it: neither the mount point nor another file system is to be taken for it (ADR 0253, 0259).
+``topics`` may be a mount point, or a link to another file system. Then a start writes the same random word into it and into the
+file ``topics-mounted`` beside it, so that neither an empty mount point nor another file system is taken for it (ADR 0253,
+0259).
 """
 
 import re

@@ -25,8 +25,8 @@ MARK_NAME = "has-settings"
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """The settings to use, and why they cannot be trusted: then the defaults stand for them, and nothing that they might keep
-    may be removed."""
+    """The settings to use, and why they cannot be trusted. In that case they are the defaults, and no message that the real
+    ones might keep may be removed."""
 
     settings: TopicSettings
     problem: str | None = None

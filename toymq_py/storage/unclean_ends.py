@@ -1,7 +1,7 @@
-"""``unclean-ends``: how many lives of a broker in a row had no clean stop. The present one counts from its start.
+"""``unclean-ends``: how many runs of a broker in a row had no clean stop. The present run counts from its start.
 
-A text file with a number, of this machine alone; there is none after a clean stop. It is written without a sync: what is
-counted are processes that die, and those leave the file to the next one. ADR 0249.
+A text file with a number, of this machine alone; there is none after a clean stop. It is written without a sync: the death of a
+process does not lose it, and only that is counted. ADR 0249.
 """
 
 from collections.abc import Iterable, Sequence

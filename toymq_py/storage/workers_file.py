@@ -1,4 +1,4 @@
-"""``workers.json``: over how many broker processes a data directory is divided. ADR 0128.
+"""``workers.json``: the number of worker processes that a data directory is divided over. ADR 0128.
 
 A directory without it belongs to one process. One with it has no ``topics``: each worker has a data directory of its own, which
 is ``workers/<n>``, and has ``topics`` from before the file says the number. So a directory that is missing, or a mount point
@@ -43,7 +43,7 @@ def divided_directory(path: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one worker has of a division: its data directory is ``worker_path(root, worker)``."""
+    """One worker's part of a division: its data directory is ``worker_path(root, worker)``."""
 
     root: str
     worker: int
@@ -80,7 +80,7 @@ def workers_there(fs: FileSystem, data_dir: str) -> Iterator[int]:
 
 
 class UnknownDivision(DataDirectoryError):
-    """The file is damaged, or missing where workers have topics."""
+    """``workers.json`` is damaged, or missing where workers have topics."""
 
     def __init__(self, fs: FileSystem, data_dir: str, problem: str) -> None:
         self.number = max(workers_there(fs, data_dir), default=0) + 1

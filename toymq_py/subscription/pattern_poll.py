@@ -1,4 +1,4 @@
-"""PULLs of a pattern: those of one consumer on one pattern share their places at its topics.
+"""PULLs of a pattern: all of one consumer and pattern share one subscription to each topic.
 
 Contract: protocol.md, "PULL"; delivery.md; ADR 0102. Knows no wire and no sessions. Belongs to the event loop.
 
@@ -24,7 +24,7 @@ PART_COST_BYTES = 512
 
 
 class PatternPoll(Lessee):
-    """One PULL of a pattern; as ``Poll``, whose docstring says how it is used."""
+    """One PULL of a pattern; used like ``Poll``."""
 
     __slots__ = ("_registering", "_wake", "closed", "consumer_name", "group", "mode", "name", "on_cost", "pattern",
                  "visibility_s")  # fmt: skip
@@ -94,10 +94,10 @@ class PatternPoll(Lessee):
 
 
 class PollGroup(MultiSubscription):
-    """The polls of one consumer on one pattern in one mode, with one part a topic; it ends with the last of them.
+    """The polls of one consumer on one pattern in one mode, with one part for each topic; it ends with the last poll.
 
-    ``_idle``: polls that found nothing, the longest idle first; of those that were told of messages and have not looked yet
-    ``_told`` knows. The leases are the polls' own.
+    ``_idle`` has the polls that found nothing, the longest idle first; ``_told`` those that were told of messages and have not
+    looked yet. Each poll has its own leases.
     """
 
     __slots__ = ("_idle", "_payer", "_polls", "_told")

@@ -31,7 +31,7 @@ Done = Callable[[OSError | RequestError | None], None]
 
 
 class Registry(Protocol):
-    """What a subscription calls in the registry that attached it."""
+    """The part of its registry that a subscription needs."""
 
     def leave(self, subscription: "MultiSubscription") -> None:
         """Detach the parts of a closed subscription."""
@@ -47,8 +47,8 @@ class MultiSubscription(Lessee, ABC):
     """One window over a consumer of several topics. It has a part (``Subscription``) for each topic, and is the lessee of all
     parts.
 
-    A part stands in ``_takeable`` when there may be something to take of it. They are asked in turn, so that a take costs the
-    same however many topics there are. In ``_promised`` stand those that were woken and said that they will look.
+    A part is in ``_takeable`` when there may be messages to take from it. Parts are asked in turn, so that a take costs the
+    same however many topics there are. ``_promised`` has the parts that were woken and have promised to look.
     """
 
     __slots__ = ("_promised", "_registering", "_takeable", "closed", "consumer_name", "matched", "mode", "name",

@@ -19,7 +19,7 @@ RECORD_COST_BYTES = 64
 
 
 class Taking:
-    """One ``take`` over the parts that may have messages: bounded in messages and bytes, but one message at least."""
+    """One ``take`` over the parts that may have messages, bounded in messages and bytes; it takes one message at least."""
 
     __slots__ = ("_max_bytes", "_max_count")
 
@@ -79,10 +79,9 @@ class Taking:
 class Poll(MultiSubscription):
     """One PULL of one topic: leases messages without a session, or is woken when there are some.
 
-    Its leases end by their deadline alone, never with the poll; ``close`` gives nothing back. What was taken and did not
-    get out can be given back uncounted with ``delivery.unsend()``.
-    Made by ``Broker.poll``; take nothing before ``when_registered`` said None. It belongs to the caller of that and must be
-    closed.
+    Its leases end by their deadline alone, never with the poll; ``close`` gives nothing back. Messages that were taken and did
+    not reach the client can be given back uncounted with ``delivery.unsend()``. Made by ``Broker.poll``, whose caller must
+    close it; take nothing before ``when_registered`` has passed None.
     """
 
     __slots__ = ("_wake",)

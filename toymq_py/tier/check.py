@@ -1,4 +1,4 @@
-"""Compares a data directory with a bucket, in both directions, and mends what can be decided."""
+"""Compares a data directory with a bucket, in both directions, and repairs what can be decided."""
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from toymq_py.units import counted
 
 @dataclass(slots=True)
 class Finding:
-    """``mended``: what ``repair`` did; None: it is to be looked at."""
+    """A difference between directory and bucket. ``mended``: how ``repair`` mended it; None: an operator has to look at it."""
 
     place: Place | None
     text: str

@@ -42,7 +42,7 @@ SEALS_KEPT = 64
 
 @dataclass(slots=True)
 class _Fetch:
-    """A segment that is on its way, or whose last fetch failed."""
+    """The fetch of a segment, under way or failed."""
 
     topic: str
     segment: Segment
@@ -59,7 +59,7 @@ class _Fetch:
 
 @dataclass(slots=True)
 class _Outcome:
-    """Of one try. Without a scan or a part it failed."""
+    """The outcome of one try. Without a scan or a part it failed."""
 
     path: str
     scan: ScanResult | None = None
@@ -70,7 +70,7 @@ class _Outcome:
 
 
 class ColdReads:
-    """Implements ``Cold``. Belongs to the event loop; ``offload`` runs the jobs."""
+    """``Cold`` over a bucket. Belongs to the event loop; ``offload`` runs the jobs."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """The object ``deleted``: what it says, and which topics of a bucket were deleted by it.
 
-One that cannot be read, as a stray one, deletes nothing: its topic counts as one that lives. Broker versions up to 2026-11-28
-put it there empty, so what a deletion of theirs that was cut off has left is no different from a stray one (ADR 0193).
+An object that cannot be read, such as a stray one, deletes nothing: its topic counts as existing. Broker versions up to
+2026-11-28 wrote it empty, so the leftover of an interrupted deletion of theirs cannot be told from a stray one (ADR 0193).
 """
 
 from toymq_py.errors import DamagedData

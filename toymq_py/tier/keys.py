@@ -1,4 +1,4 @@
-"""Names of the objects in a bucket, and what a listing says of each topic.
+"""Keys of the objects in a bucket, and what a listing shows of each topic.
 
 <topic>/<incarnation>/<first id, 20 digits>.log      a sealed segment, byte for byte
 <topic>/<incarnation>/<first id, 20 digits>.idx      its sidecar, in buckets of before ADR 0192: not read any more
@@ -28,7 +28,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Holding:
-    """What a bucket has of a place: first ids of segments, seals and indexes, and times of states."""
+    """The objects of a place in a bucket: first ids of segments, seals and indexes, and times of states."""
 
     segments: set[int] = field(default_factory=set)
     seals: set[int] = field(default_factory=set)

@@ -1,8 +1,8 @@
-"""A mark in the bucket, and what a data directory knows of it: a file system that is not mounted is no empty bucket. ADR 0183.
+"""The mark of a bucket, which a data directory remembers: so an unmounted file system is not taken for an empty bucket. ADR
+0183.
 
-``.toymq-bucket.json`` is put into a bucket at its first use; ``tier.json`` of the data directory says behind it which bucket
-was used. So a bucket without its mark that this directory has used is away, and nothing is written to what stands in its place,
-be it nothing or another bucket.
+``.toymq-bucket.json`` is put into a bucket at its first use; then ``tier.json`` of the data directory records which bucket was
+used. So a used bucket that lacks its mark counts as away, and nothing is written to what stands in its place.
 """
 
 import secrets

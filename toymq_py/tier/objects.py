@@ -36,7 +36,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """What a segment object has to be. ``next_id``: the first id behind the segment.
+    """The seal of a segment object: its size and checksums. ``next_id``: the first id behind the segment.
 
     ``place`` and ``first_id``: the segment that it is of; None in seals of before 2026-11-29. ``begins_ns``: the time of the
     first record. ``parts``: those of a large segment, which cover it. ``adler32``: of the object, None in seals of before
@@ -153,7 +153,7 @@ def _parts(rows: Any, first_id: int) -> list[Part]:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A topic's files beside its log, as they were at a time (None: there was none), and its next id."""
+    """The files of a topic beside its log, as they were at a time (None: there was none), and its next id."""
 
     next_id: int
     offsets: bytes | None

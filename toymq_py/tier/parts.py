@@ -1,4 +1,4 @@
-"""Parts of a segment object, of 4 MiB: what a read in the middle fetches in place of all of it. ADR 0182.
+"""Parts of a segment object, of 4 MiB: a read in the middle fetches a part instead of the whole object. ADR 0182.
 
 The seal beside the object says where the parts begin, and the SHA-256 of each. ADR 0192.
 """

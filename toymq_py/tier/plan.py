@@ -12,7 +12,7 @@ from toymq_py.tier.keys import Holding
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """First ids, ascending. ``lost``: what was evicted, and is not in the bucket whole."""
+    """The plan for one topic: first ids, ascending. ``lost``: evicted segments that the bucket does not have whole."""
 
     upload: list[int]
     delete: list[int]

@@ -1,8 +1,8 @@
 """Makes a data directory from a bucket alone, and says which ids the bucket never had.
 
-A topic's newest state says which ids it had handed out. What was not sealed then is lost with the disk: these ids stay a hole,
-and are used by no other message. Ids may have been handed out since that state, too, so the log goes on far behind
-it (``ids_left_out``; ADR 0165, 0193), in a segment of its own, since those of the bucket are sealed.
+A topic's newest state says which ids it had assigned. Records that were not sealed then are lost with the disk: their ids stay
+a hole, and no other message gets them. More ids may have been assigned since that state, so the log goes on far behind it
+(``ids_left_out``; ADR 0165, 0193), in a new segment, since those of the bucket are sealed.
 """
 
 import secrets

@@ -18,7 +18,7 @@ from toymq_py.tier.states import ids_left_out, known_until, newest_state
 
 @dataclass(slots=True)
 class Restored:
-    """What a topic has."""
+    """The restored part of a topic."""
 
     place: Place
     state_ns: int | None = None

@@ -1,5 +1,5 @@
-"""The states of a topic in a bucket: which are kept, which one a restore takes, of which incarnation, and which ids may
-have been handed out since."""
+"""The states of a topic in a bucket: which are kept, which one and which incarnation a restore takes, and which ids may have
+been assigned since."""
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress

@@ -40,7 +40,7 @@ STATE_INTERVAL_NS = 10_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class TopicOnDisk:
-    """A topic of the broker: where it is, and its next id. What reaches beyond that is not committed.
+    """A topic of the broker: its directory and its next id. Records beyond that id are not committed.
 
     ``log``: first id and number of its segments; both say when one is sealed or removed. ``evictable``: first ids of those that
     may leave the disk when they stand in the bucket, each with the id behind it.
@@ -57,7 +57,7 @@ class TopicOnDisk:
 
 @dataclass(slots=True)
 class Round:
-    """What a round did."""
+    """The result of one round."""
 
     segments: int = 0
     uploaded_bytes: int = 0
@@ -109,7 +109,8 @@ def delete_segment(bucket: Bucket, place: Place, first_id: int, holding: Holding
 
 
 class Uploads:
-    """One bucket and one broker. It knows what the bucket has: it lists it once, and writes alone.
+    """The uploads of one broker to one bucket. Lists the bucket once and remembers its objects, since nothing else writes
+    there.
 
     A directory that was away, or is another one, is listed anew.
     """

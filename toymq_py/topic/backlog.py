@@ -27,8 +27,8 @@ CHEAP_RECOUNT_S = 0.001
 
 
 class Backlog:
-    """The ids that some consumer has not acked, due or not: scheduled messages take space, too. Exact in messages; in bytes as
-    exact as ``Log.bytes_between``."""
+    """The unacked ids of a topic: those that some consumer has not acked, due or not, since scheduled messages take space, too.
+    Exact in messages; in bytes as exact as ``Log.bytes_between``."""
 
     def __init__(self, log: Log, channels: Mapping[str, Channel]) -> None:
         """``channels`` is the topic's own, as it changes."""
@@ -100,8 +100,8 @@ class Backlog:
 class BacklogLimit:
     """Refuses publishes beyond the limit, or drops the oldest messages when a commit exceeds it (``when_full``).
 
-    What is admitted is counted down from the room that the last exact look found. Acks only add to the room, so a look is
-    needed when it is used up, and after what may take from it: a new consumer, SEEK, FORGET.
+    Admitted messages are subtracted from the room that the last exact count found. Acks only add room, so another count is
+    needed only when the room is used up, and after anything that may reduce it: a new consumer, SEEK, FORGET.
     """
 
     def __init__(

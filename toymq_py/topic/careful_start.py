@@ -1,10 +1,10 @@
-"""After kills in a row: what a consumer gets first is counted on the disk before it is delivered. ADR 0249.
+"""Careful start after several kills: the first attempts of a consumer are stored before they are delivered. ADR 0249.
 
 Attempts are stored by the debouncer, up to 100 ms behind the delivery. A message that kills the broker sooner would never be
-counted, and never become a dead letter. So where the last lives of the broker had no clean stop, a consumer that was there
-before begins like this, for a moment: one message at a time, delivered when its attempt is on stable storage, and the next when
-it is settled. Every life stores some progress, and so the one that kills is counted in each, whatever stands before it. Of all
-topics that begin like this a lessee gets one message at a time, else healthy ones of the others would count with it.
+counted, and never become a dead letter. So where the last runs of the broker had no clean stop, an existing consumer begins
+carefully for a moment: one message at a time, delivered when its attempt is on stable storage, and the next when it is settled.
+Every run stores some progress, so the message that kills is counted in each, whatever comes before it. A lessee gets one
+message at a time of all topics that begin like this: otherwise healthy messages of the others would count an attempt with it.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,9 +23,9 @@ LOOK_S = 0.005
 
 
 class CarefulStart:
-    """Of one consumer; takes in the place of its channel, until it is over. Belongs to the event loop.
+    """The careful start of one consumer: delivers in place of its channel until it is over. Belongs to the event loop.
 
-    It leases a message to itself, has that stored, as an attempt, and gives up the lease for that of the taker.
+    It leases a message to itself, has the attempt stored, and gives up its lease for that of the taker.
     """
 
     __slots__ = ("_channel", "_ends_at", "_flush", "_has", "_leased", "_lessee", "_looks", "_stored")

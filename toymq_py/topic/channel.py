@@ -63,7 +63,7 @@ class Delivery:
 class Subscription(Lessee):
     """Lets a session take from one consumer of one topic. A pattern or a poll has one for each topic.
 
-    ``wake`` is called when there may be something to take, and says whether that will be looked at soon; ``ended`` with a
+    ``wake`` is called when there may be messages to take, and returns whether the session will look soon; ``ended`` with a
     CLOSED code when the topic ends it. After ``close`` or ``ended`` it takes nothing and does nothing.
     """
 
@@ -156,9 +156,9 @@ class Subscription(Lessee):
 class Channel:
     """One consumer of a topic: joins its state with the log and with the sessions and polls that take from it.
 
-    ``idle`` are those that found nothing, the longest idle first: each message that comes wakes one of them, so they are
-    served in turn, and a thousand do not get up for one message. One whose lease has ended by its deadline comes last: its
-    handler may hang. Does not know its topic: see ``ChannelContext``.
+    ``idle`` has the takers that found nothing, the longest idle first: each new message wakes one of them, so they are served
+    in turn, and a thousand do not wake for one message. One whose lease has ended by its deadline comes last: its handler may
+    hang. Does not know its topic: see ``ChannelContext``.
     """
 
     __slots__ = ("_arm", "_deliverer", "_held", "acked_total", "closed", "consumer", "context", "held_up", "idle", "instead",

@@ -1,4 +1,4 @@
-"""Delayed messages of a topic: ids in the order of ``deliver_at``, made ready for the consumers when they are due.
+"""Delayed messages of a topic: ids in the order of ``deliver_at``, which become ready for the consumers when they are due.
 
 Contract: delivery.md, "Delay" and "Clocks". Belongs to the loop. Times are the wall clock's nanoseconds; the ``Schedule`` is
 pure state and gets ``now`` passed in.

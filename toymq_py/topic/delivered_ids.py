@@ -1,4 +1,4 @@
-"""What is kept of a delivery that was written, in case the socket does not take all of it."""
+"""The ids of a written delivery, kept in case the socket does not take all of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from toymq_py.topic.deliverer import ranges_of
 
 
 class Taker(Protocol):
-    """What they were leased through."""
+    """The subscription or poll that leased the messages."""
 
     def unsend(self, first: int, last: int) -> None:
         """Return messages that never left the process, uncounted."""
@@ -16,7 +16,8 @@ class Taker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeliveredIds:
-    """The ids without the payloads, which an idle connection would hold until its next write: ``start`` to ``stop``."""
+    """The ids of a written delivery, rows ``start`` to ``stop``. Its payloads are not kept: an idle connection would hold them
+    until its next write."""
 
     subscription: Taker
     ids: Sequence[int]

@@ -1,4 +1,4 @@
-"""The next delivery of a consumer: leases and records, without lost, expired and unreadable ones.
+"""Finds the next delivery of a consumer: leases and records, without lost, expired and unreadable ones.
 
 Contract: delivery.md, "Order", "Delay", "Clocks"; storage.md, "Recovery" (its last paragraph). Leases come from the consumer,
 records from the log. Belongs to the event loop.

@@ -1,4 +1,4 @@
-"""Which deliverer a consumer has, by its mode and its priorities. Belongs to the event loop."""
+"""Chooses the deliverer of a consumer by its mode and its priorities. Belongs to the event loop."""
 
 from collections.abc import Callable
 

@@ -1,6 +1,6 @@
-"""How many messages may be delivered and not acked, of one consumer and of all. Belongs to the event loop.
+"""Limits the messages that are delivered and not acked, of one consumer and of all. Belongs to the event loop.
 
-Each may become a run of its own in the lease table, as where every second one is acked: this bounds the memory.
+Each may need a run of its own in the lease table, for example when every second message is acked: the limit bounds that memory.
 See docs/security.md, "Limits".
 """
 
@@ -17,9 +17,9 @@ BYTES_OF_MEMORY: Final = 1320
 
 
 class DeliveryBudget:
-    """Messages of all consumers that were delivered and are neither acked nor dead letters.
+    """Counts the messages of all consumers that were delivered and are neither acked nor dead letters.
 
-    Consumers beyond ``FLOOR`` that got no new ones for what the others have wait, and are woken when an eighth is free.
+    Consumers beyond ``FLOOR`` that got no messages because others hold too many wait, and are woken when an eighth is free.
     """
 
     __slots__ = ("_quotas", "_scheduler", "_waiting", "consumer_max", "total")

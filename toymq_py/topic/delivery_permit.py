@@ -1,4 +1,4 @@
-"""Until when a broker may deliver: as long as no other machine can lead its group.
+"""The permit to deliver: until when no other machine can lead this broker's group.
 
 Contract: replication.md, section 5; ADR 0119. Belongs to the event loop. Without a cluster it never ends.
 """
@@ -10,7 +10,7 @@ from toymq_py.callbacks import call_all
 
 
 class DeliveryPermit:
-    """Shared by all channels of a broker."""
+    """The time until which a broker may deliver; all its channels share it."""
 
     __slots__ = ("_waiting", "until_s")
 

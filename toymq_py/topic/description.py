@@ -1,7 +1,7 @@
 """JSON objects of a topic for DESCRIBE, TOPICS and STATS. Contract: protocol.md, "JSON shapes".
 
-Everything is computed when it is asked for, from what delivery and storage go by themselves: there is no second book that could
-be wrong, and nothing to restore after a restart.
+Everything is computed on request from the state that delivery and storage use: there are no second counts that could be wrong,
+and nothing to restore after a restart.
 """
 
 import contextlib

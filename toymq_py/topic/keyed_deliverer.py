@@ -1,4 +1,4 @@
-"""The next delivery of a consumer with mode=keyed: of each group key one message at a time, in order.
+"""Finds the next delivery of a consumer with mode=keyed: one message of each group key at a time, in order.
 
 Contract: delivery.md, "mode"; ADR 0122. The order is ``KeyLanes``', leases come from the consumer, records and keys from the
 log. Belongs to the event loop.
@@ -33,8 +33,8 @@ KEY_ORDER = Lessee(0)
 
 
 class KeyedDeliverer(Deliverer):
-    """Leases the next messages whose keys are free: redeliveries and messages that waited for their key by ascending id, then
-    what follows in the log. What is not free waits in the lanes; it is read again when its turn comes."""
+    """Leases the next messages whose keys are free: first redeliveries and messages that waited for their key, by ascending id,
+    then new ones from the log. A message whose key is busy waits in the lanes, and is read again when its turn comes."""
 
     __slots__ = ("_lanes", "_read", "_warned_at")
 

@@ -1,6 +1,6 @@
 """Debug lines that say why messages come again without a NACK: docs/operations.md, "A message came twice".
 
-Nothing is looked up while the logger does not show them.
+Costs nothing while the logger does not show them.
 """
 
 import logging

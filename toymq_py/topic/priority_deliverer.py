@@ -1,4 +1,4 @@
-"""The next delivery of a consumer by priority: of what is ready, the highest first, in order among those that are alike.
+"""Finds the next delivery of a consumer by priority: of the ready messages the highest first, those of one priority in order.
 
 Contract: amqp.md, "Model" (x-max-priority); ADR 0160. The order is ``PriorityLanes``', leases come from the consumer, records
 and priorities from the log. Belongs to the event loop.
@@ -29,7 +29,7 @@ ACKED_RANGES_MAX = 131_072
 
 
 class PriorityDeliverer(Deliverer):
-    """Looks at all that the log has, up to a bound, before it leases what comes first."""
+    """Looks at all messages of the log, up to a bound, before it leases those that come first."""
 
     __slots__ = ("_lanes", "_priority_of", "_read")
 

@@ -1,4 +1,4 @@
-"""The way of messages into a topic: deduplication, producer sequences, backlog limit, append.
+"""Publishing to a topic: deduplication, producer sequences, backlog limit, append.
 
 Contract: delivery.md, "Dedupe"; protocol.md, "PUB"; ADR 0013. Belongs to the event loop.
 """

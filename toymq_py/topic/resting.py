@@ -1,10 +1,10 @@
-"""Sessions of a consumer that let a lease end, and get nothing for a while, as others work.
+"""Resting sessions: one that let a lease end gets nothing for a while, if others work.
 
 Contract: delivery.md, "Visibility timeout"; ADR 0269. Belongs to the event loop.
 
-What a session lost would come back to it where the windows of the others are full at that moment, and count there each time: a
-worker that hangs beside busy ones would take healthy messages along. So it rests for a visibility timeout, in which the others
-come to what it lost. It rests no more when it settles something, or when no other session works.
+The messages that a session lost would return to it whenever the windows of the others are full, and count an attempt each time:
+a hanging worker beside busy ones would turn healthy messages into dead letters. So it rests for a visibility timeout, in which
+the others get to those messages. It stops resting when it settles something, or when no other session works.
 """
 
 from collections.abc import Callable, Collection
@@ -18,7 +18,7 @@ LOOKED_AT_MAX = 64
 
 
 class RestingSession(Protocol):
-    """See ``Subscription``."""
+    """The part of ``Subscription`` that resting needs."""
 
     lessee: Lessee
     paused: bool
@@ -31,7 +31,7 @@ S = TypeVar("S", bound=RestingSession)
 
 
 class Resting(Generic[S]):
-    """Of one channel, whose ``attached`` sessions it reads."""
+    """The resting sessions of one channel, whose ``attached`` sessions it reads."""
 
     __slots__ = ("_attached", "_until_s")
 

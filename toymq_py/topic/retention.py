@@ -43,8 +43,8 @@ class Retention:
     """Removes segments of one topic by acks, age, size and ttl, and all messages with PURGE. Checks after each change that may
     free a segment, and when one gets old enough.
 
-    ``pinned_from`` gives the id from which on no segment goes by acks or limits, if any: only its records tell what was moved
-    here. ``stored`` is the consumers' state that is on stable storage, None when there is none to go by.
+    ``pinned_from`` gives the id, if any, from which on no segment is removed by acks or limits: only its records tell what was
+    moved here. ``stored`` is the consumers' state on stable storage, None when there is none.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Services that a broker shares among its topics."""
+"""The shared services of a broker's topics."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from toymq_py.topic.ticker import Due
 
 @dataclass(slots=True)
 class TopicServices:
-    """What a broker shares among its topics, one of each."""
+    """The services that a broker shares among its topics, one of each."""
 
     fs: FileSystem
     scheduler: Scheduler

@@ -10,8 +10,8 @@ from toymq_py.consumer import Lessee
 
 
 class Session(Protocol):
-    """A subscription of a session to one topic. ``lessee``: of the session's whole subscription, whose active topics count, and
-    which is ``late`` while it hangs. ``paused``: it gets no deliveries."""
+    """A session's subscription to one topic. ``lessee``: that of the whole subscription; it counts its active topics, and is
+    ``late`` while it hangs. ``paused``: it gets no deliveries."""
 
     lessee: Lessee
     paused: bool
@@ -21,11 +21,11 @@ S = TypeVar("S", bound=Session)
 
 
 class SingleActive(Generic[S]):
-    """Of one consumer. The counts of active topics are in the lessees: a subscription to a pattern, or to a partitioned topic,
-    is the lessee of all its topics with this process, so its topics are shared out without a coordinator.
+    """Chooses the active session of one consumer. The lessees count active topics: a subscription to a pattern or a partitioned
+    topic is the lessee of all its topics with this process, so topics are shared out without a coordinator.
 
-    While there is an ``heir``, the active session gets nothing more, and its leases run: with the last of them the heir is
-    active. So no two sessions have messages of the topic at once, and the order of the topic stays.
+    While there is an ``heir``, the active session gets nothing more; the heir becomes active when the last of its leases has
+    ended. So no two sessions have messages of the topic at once, and the order of the topic stays.
     """
 
     __slots__ = ("_hung", "_turn", "active", "heir")

@@ -1,4 +1,4 @@
-"""The sessions of a channel with mode=single: which one may take, and that it takes or another one does.
+"""The sessions of a channel with mode=single: wakes the one that may take, and replaces one that hangs.
 
 Contract: delivery.md, "Visibility timeout"; ADR 0186, 0264. Belongs to the event loop.
 """
@@ -14,7 +14,7 @@ from toymq_py.topic.single_active import Session, SingleActive
 
 
 class WokenSession(Session, Protocol):
-    """See ``Subscription``."""
+    """The part of ``Subscription`` that mode=single needs."""
 
     visibility_s: float | None
 
@@ -26,8 +26,8 @@ S = TypeVar("S", bound=WokenSession)
 
 
 class SingleSessions(SingleActive[S]):
-    """Of one channel, whose ``attached`` and ``idle`` sessions it reads. It is told what happens, wakes the one that may take
-    from then on, and takes the topic from one that hangs."""
+    """The sessions of one channel, whose ``attached`` and ``idle`` ones it reads. It is told what happens, wakes the session
+    that may take from then on, and takes the topic from one that hangs."""
 
     __slots__ = ("_attached", "_available", "_consumer", "_context", "_head", "_idle", "_until_s")
 

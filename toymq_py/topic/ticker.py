@@ -10,14 +10,14 @@ from typing import Protocol
 
 
 class Due(Protocol):
-    """A part of a topic that has timed work: leases of a channel, delays of a topic."""
+    """A part of a topic with timed work: the leases of a channel, or the delays of a topic."""
 
     def due(self, now: float) -> None:
         """Do what is due at ``now`` (monotonic seconds), and arm again for the rest."""
 
 
 class Ticker:
-    """Calls parts when their timed work is due. Keeps the earliest time of each part."""
+    """Calls each part when its timed work is due, and keeps the earliest time of each."""
 
     def __init__(self, earlier: Callable[[float], None]) -> None:
         """``earlier``: told when ``tick`` must run before it was said."""

@@ -1,7 +1,7 @@
-"""A topic that tells a tracer what becomes of its messages.
+"""A topic that reports the fate of its messages to a tracer.
 
 Classes of their own, so that a broker without tracing pays nothing for it: nothing asks whether there is a tracer, nor looks
-into headers. What is followed is found by the message's headers, so it is the same after a restart.
+into headers. Traced messages are recognised by their headers, so tracing goes on after a restart.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +56,7 @@ class TracedTopic(Topic):
 
 
 class TracedCommits(TopicCommits):
-    """Tells the tracer how long each sync took."""
+    """Commits that tell the tracer how long each sync took."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class TracedCommits(TopicCommits):
 
 
 class TracedChannel(Channel):
-    """Tells the tracer of deliveries, ACK and NACK."""
+    """A channel that tells the tracer of deliveries, ACK and NACK."""
 
     __slots__ = ("_tracer",)
 

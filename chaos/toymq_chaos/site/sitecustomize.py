@@ -1,4 +1,4 @@
-"""Python imports this at its start when the folder is on PYTHONPATH: how the harness gets into an unchanged ``toymq serve``."""
+"""Loads the harness into an unchanged ``toymq serve``: Python imports this file at start when the folder is on PYTHONPATH."""
 
 from toymq_chaos.fault_injection import install
 

@@ -1,1 +1,1 @@
-"""Other queues' interfaces on ours, for programs that were written to them. Contract: dialects.md."""
+"""Interfaces of other queues on top of toymq, for programs that were written to them. Contract: dialects.md."""

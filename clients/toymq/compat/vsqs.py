@@ -1,4 +1,4 @@
-"""The interface of vsqs 0.3 on a directory that its users serve themselves (``toymq.open``).
+"""The interface of vsqs 0.3 on a directory that its own processes serve (``toymq.open``).
 
 Contract: dialects.md. A queue is a topic with one shared consumer: ``receive`` leases the oldest message that is ready,
 ``delete`` acks it. Owns a thread with the client's loop, so that any thread may call at any time.
@@ -41,7 +41,7 @@ CLOSE_S = 10.0
 
 
 class QueueException(Exception):
-    """The base of what is raised here; the broker's own errors are ``toymq.ToymqError``."""
+    """Base of the errors that this module raises; the broker's own errors are ``toymq.ToymqError``."""
 
 
 class QueueFullException(QueueException):
@@ -81,7 +81,7 @@ class QueueManager:
 
 
 class Queue:
-    """Made by ``QueueManager.get_queue``. Any thread may use it."""
+    """A queue, made by ``QueueManager.get_queue``. Any thread may use it."""
 
     def __init__(self, manager: QueueManager, name: str) -> None:
         self.manager = manager  # which is open for as long as one of its queues is used

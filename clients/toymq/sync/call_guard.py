@@ -1,8 +1,8 @@
-"""One thread at a time in the calls of a blocking client: its connection has one conversation, and two threads would read each
-other's answers.
+"""Allows one thread at a time in the calls of a blocking client: its connection has one conversation, and two threads would
+read each other's answers.
 
-A second thread is refused before it touches anything, so the first one goes on. A call in a call of the same thread, by a
-signal handler or a callback, passes (ADR 0089).
+A second thread is refused before it touches anything, so the first one goes on. A nested call of the same thread, from a signal
+handler or a callback, is allowed (ADR 0089).
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ HOLDER = 0
 
 
 class CallGuard:
-    """Of one client and all that it made: the thread that is in a call."""
+    """The guard of one client and of all objects that it made: knows the thread that is in a call."""
 
     __slots__ = ("holders",)
 

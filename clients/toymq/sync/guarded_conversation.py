@@ -1,4 +1,4 @@
-"""A conversation that survives an exception at any place of it, as a signal handler may raise one: Ctrl-C, a time limit.
+"""A conversation that survives an exception at any point, such as one from a signal handler: Ctrl-C, a time limit.
 
 Such an exception leaves lists that no longer agree: a frame without its slot, a reply that nothing waits for. Every method
 marks the conversation while it changes it. One that finds the mark left behind mends first (ADR 0089), as after a crash:
@@ -8,7 +8,7 @@ marks the conversation while it changes it. One that finds the mark left behind 
 3. Publishes without an answer are forgotten: their outcome is unknown, and a repeat needs numbers that can be trusted. Later
    ones have a new producer name, so that no old number is taken for theirs.
 
-Nothing is mended where the exception passes, since the next one may come there.
+Nothing is mended while the exception propagates, since the next one may come there.
 """
 
 from collections import deque
@@ -49,7 +49,7 @@ def _marked(method: Callable[Concatenate[Conversation, P], T]) -> Callable[Conca
 
 
 class GuardedConversation(Conversation):
-    """For code that may be interrupted. ``connected`` and all that follows is as in ``Conversation``."""
+    """A conversation of code that may be interrupted. ``connected`` and the methods behind it are as in ``Conversation``."""
 
     def __init__(self, producer: str | None, drop_connection: Callable[[], None]) -> None:
         super().__init__(producer, lambda: None)

@@ -3,8 +3,8 @@
 It has its own thread, event loop and connection: the client's connection belongs to the thread that calls the client, which may
 be in the middle of a frame, and a lease may be renewed from any connection (protocol.md, TOUCH). Feeds are only read here.
 
-What lies in the client's socket meanwhile is renewed by the number of its lease: each TOUCH names all ids, and the broker takes
-those of this subscription.
+Deliveries that wait unread in the client's socket are renewed by their lease number: each TOUCH names all ids, and the broker
+takes those of this subscription.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from toymq_py.errors import ConfigError, ToymqError
 
 
 class _Unreported(Outages):
-    """Reports nothing: the client reports an outage when its own connection finds it, in its own thread."""
+    """A reporter that reports no outages: the client does, when its own connection finds one, in its own thread."""
 
     def up(self, link: object, address: Address) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Publishes of the blocking client: what waits for receipts, and what ``pub_many`` returns."""
+"""Publishes of the blocking client: those that wait for receipts, and the iterator of ``pub_many``."""
 
 from abc import abstractmethod
 from collections import deque
@@ -19,7 +19,7 @@ PublishAll = Callable[[str, Iterable[Item], tuple[int | None, int | None], int, 
 
 
 class Sent(Batch):
-    """``mended``: when its conversation was mended so often; after the next time there is no answer."""
+    """Publishes that were sent. ``mended``: how often their conversation had been mended; once that grows, no answer comes."""
 
     __slots__ = ("mended", "stream")
 
@@ -60,8 +60,8 @@ class Publishing(PublishMany, PlainAwait, PlainFor):
 class PublishingClient(ClientBase):
     """The part of the blocking client that publishes and waits for receipts.
 
-    What is unanswered is bounded, also after its calls timed out: a publish without room waits for it. What was never sent when
-    its call timed out is dropped; what was sent is not repeated, and its number names no other message.
+    Unanswered publishes are bounded, also after their calls timed out: a publish without room waits. A publish that was not
+    sent when its call timed out is dropped; one that was sent is not repeated, and its number is not used again.
     """
 
     _links: list[BlockingLink]

@@ -326,7 +326,7 @@ class Subscription(PlainWith, PlainFor):
 
 
 class _Messages(Iterator[Message]):
-    """Messages of a subscription until it is closed."""
+    """Iterates the messages of a subscription until it is closed."""
 
     __slots__ = ("_subscription",)
 
@@ -341,7 +341,7 @@ class _Messages(Iterator[Message]):
 
 
 class _Batches(Iterator[list[Message]], PlainFor):
-    """The same in lists."""
+    """Iterates the messages of a subscription in lists."""
 
     _called = "batches"
     __slots__ = ("_max", "_subscription", "_wait")

@@ -1,1 +1,1 @@
-"""Workers: functions that are called for each message of a topic; ``App`` collects them, ``toymq worker`` runs them."""
+"""Workers call a function for each message of a topic; ``App`` collects them, ``toymq worker`` runs them."""

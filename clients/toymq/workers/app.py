@@ -71,9 +71,9 @@ def _period_ms(period: object) -> int:
 
 
 class App:
-    """Workers, and a connection. Make one in a module, decorate functions, run ``toymq worker module:app``.
+    """An application's workers and its connection. Make one in a module, decorate functions, run ``toymq worker module:app``.
 
-    ``async with app:`` connects, so that ``Job.send`` publishes, in a web application say.
+    ``async with app:`` connects, so that ``Job.send`` publishes, for example in a web application.
     """
 
     def __init__(

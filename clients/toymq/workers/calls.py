@@ -1,4 +1,4 @@
-"""How a job's function is called for a message: a coroutine in the event loop, a plain function in a thread or a process."""
+"""Callers of job functions: a coroutine runs in the event loop, a plain function in a thread or a process."""
 
 import asyncio
 import logging
@@ -28,7 +28,7 @@ def caller_of(job: Job[..., Any]) -> "Caller":
 
 
 class Caller(Protocol):
-    """Calls one function. Owned by its runner."""
+    """Calls one job function. Owned by its runner."""
 
     async def get_ready(self) -> None:
         """Called before a message is taken. Raises: ConfigError: the function cannot be called this way."""

@@ -36,7 +36,7 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 class Unfit(BadArgument):
-    """A message that its function is not called for: a retry would not help."""
+    """The message does not fit the job's function, which is not called; a retry would not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Settings:
 
 
 class Connection(Protocol):
-    """What jobs are published with. Raises: ClientClosed, where there is no connection."""
+    """The connection that jobs are published over. Raises: ClientClosed, where there is none."""
 
     @property
     def client(self) -> Client: ...
@@ -73,7 +73,7 @@ class Connection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PublishOptions:
-    """As of ``Client.pub``; ``timeout_s`` of ``Job.call``."""
+    """Options of a job's publish, as in ``Client.pub``; ``timeout_s`` is that of ``Job.call``."""
 
     key: Key | None = None
     headers: Mapping[str, str] | None = None

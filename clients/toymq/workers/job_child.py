@@ -1,4 +1,4 @@
-"""The other end of ``job_process``: what runs in a process of its own and calls a job's function."""
+"""The child's end of ``job_process``: runs in a process of its own and calls a job's function."""
 
 import importlib
 import json

@@ -1,9 +1,9 @@
-"""What a worker and a process that calls a job's function say to each other (``job_process``, ``job_child``).
+"""The messages between a worker and a process that calls a job's function (``job_process``, ``job_child``).
 
     worker ── Request ──► process          over a socket pair
     worker ◄── LogLine* … Answer ──
 
-All of it is texts, bytes and numbers: no object of the application is pickled, so nothing of it can fail to be.
+They consist of texts, bytes and numbers: no object of the application is pickled, so no pickling can fail.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where another process finds a function.
+    """The place of a function, by which another process finds it.
 
     Attributes:
         module, qualname: as of the function.
@@ -26,7 +26,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A message that the function is to be called for; ``wanted``: its result is needed."""
+    """A message to call the function for. ``wanted``: its result is needed."""
 
     topic: str
     msg_id: int
@@ -54,7 +54,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The function raised. ``kinds``: module and qualified name of the exception's class and of its bases, in order."""
+    """The function raised an exception. ``kinds``: module and qualified name of its class and of the base classes, in order."""
 
     kinds: tuple[tuple[str, str], ...]
     text: str

@@ -1,7 +1,7 @@
-"""One process that calls a job's function for one message after the other: this file is the worker's end of it.
+"""A process that calls a job's function for one message after the other; this file is the worker's end.
 
-The worker keeps the message, its lease and its settlement; the process gets what it needs to call the function, and sends
-back what came of it. ADR 0129. The process ends with its worker, ``kill -9`` included: it holds the reading end of a pipe.
+The worker keeps the message, its lease and its settlement; the process gets what it needs to call the function, and sends back
+the outcome. ADR 0129. The process ends with its worker, ``kill -9`` included: it holds the reading end of a pipe.
 """
 
 import logging
@@ -46,7 +46,7 @@ class Lifeline:
 
 
 class JobProcess:
-    """A process of one function. ``start`` and ``call`` block and belong to one thread at a time; ``kill`` is for any."""
+    """A process for one function. ``start`` and ``call`` block and belong to one thread at a time; any thread may ``kill``."""
 
     def __init__(self, place: Place, lifeline: Lifeline) -> None:
         self._place = place

@@ -1,4 +1,4 @@
-"""Notices that the event loop was held: a coroutine that blocks stops all others, and with them the renewal of leases."""
+"""Detects a blocked event loop: a coroutine that blocks stops all others, and the renewal of leases with them."""
 
 import asyncio
 import logging
@@ -11,7 +11,7 @@ HELD_S = 5.0
 
 
 class LoopWatch:
-    """Warns when its timer is late. ``names``: of the coroutine functions, one of which was it."""
+    """Warns when its timer is late. ``names``: of the coroutine functions, one of which blocked the loop."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names

@@ -1,4 +1,4 @@
-"""Several worker processes: started, restarted when they die, stopped together, started anew when a source file changes.
+"""Several worker processes: started, restarted when they die, stopped together, and restarted when a source file changes.
 
 Each process ends by itself when this one is gone, kill -9 included: it holds the reading end of a pipe.
 """
@@ -50,7 +50,7 @@ def sources(root: Path) -> Iterator[tuple[str, int]]:
 
 @dataclass(slots=True)
 class _Slot:
-    """One process, and the next in its place."""
+    """The slot of one process and its successors."""
 
     arguments: Sequence[str] = ()
     """Of this process alone."""

@@ -1,10 +1,11 @@
-"""Results of jobs: a caller has a private topic for them, and the message of its job names that topic and the call.
+"""Results of jobs: a caller has a private topic for them, and the message of its job names that topic and the number of the
+call.
 
     job      toymq-reply-to: replies.1764230400.5f…   toymq-call: 17
     result   {"result": 3}                            toymq-call: 17
     failure  {"error": "ValueError", "text": "…"}     toymq-call: 17
 
-The topic is deleted when its caller leaves. One that was killed leaves it behind; the next caller removes what is old.
+The topic is deleted when its caller leaves. A killed caller leaves its topic behind; the next caller removes old ones.
 """
 
 import asyncio
@@ -47,7 +48,7 @@ def is_wanted(headers: Mapping[str, str]) -> bool:
 
 
 class Reply(bytes):
-    """The message of a result that another process has made."""
+    """The result of a call as a message that another process has encoded."""
 
 
 def result_of(what: str, value: object) -> bytes:

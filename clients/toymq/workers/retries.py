@@ -1,4 +1,4 @@
-"""What happens to a job that failed: how often it is tried again, and after what time."""
+"""Retries of failed jobs: how many, and after what delay."""
 
 from dataclasses import dataclass
 from random import Random

@@ -33,8 +33,8 @@ logger.addFilter(_write_traceback)
 
 
 class Counts:
-    """What became of jobs since the process began; ``begun`` are those of a first attempt, ``waited_s`` is their time from
-    publish to begin."""
+    """Counts of jobs by outcome since the process began. ``begun`` are those of a first attempt, ``waited_s`` is their time
+    from publish to begin."""
 
     def __init__(self) -> None:
         self.done = self.failed = self.dead = self.begun = 0
@@ -42,8 +42,8 @@ class Counts:
 
 
 class Runner:
-    """Up to ``concurrency`` jobs of one worker at once, each in a task of its own: it may have a time limit, be cancelled, and
-    set context variables."""
+    """Runs up to ``concurrency`` jobs of one worker at once, each in a task of its own: it may have a time limit, be cancelled,
+    and set context variables."""
 
     def __init__(self, job: Job[..., Any], client: Client, random: Random, clock: Clock | None = None) -> None:
         self.job = job

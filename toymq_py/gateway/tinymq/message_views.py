@@ -1,4 +1,4 @@
-"""Messages as the dialect ``tinymq`` shows them; peek and filter, which change nothing."""
+"""The message views of the dialect ``tinymq``, with peek and filter, which change nothing."""
 
 from base64 import b64encode
 from contextlib import suppress
@@ -25,7 +25,7 @@ LOOKED_AT_MAX = 10_000
 
 @dataclass(frozen=True)
 class Place:
-    """The topic, or glob, of a request, its group, and the name that answers show."""
+    """The target of a request: a topic or glob, its group, and the name that answers show."""
 
     name: str
     """Name of a topic, or a glob."""

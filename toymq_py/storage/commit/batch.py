@@ -67,7 +67,7 @@ COMMITTED.resolve(None)
 
 @dataclass(slots=True)
 class Appended:
-    """Where a run of records went: ``count`` ids from ``first_id``, ``size`` bytes in the log, all in one commit."""
+    """A run of appended records: ``count`` ids from ``first_id``, ``size`` bytes in the log, all in one commit."""
 
     commit: Commit
     first_id: int

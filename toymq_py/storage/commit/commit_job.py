@@ -1,7 +1,7 @@
-"""The work at the disk for one batch, and its outcome.
+"""The disk work of one batch, and its outcome.
 
-Contract: storage.md, "Append and group commit", "Segments"; ADR 0002. It touches the active segment's file behind the committed
-position, and nothing else; what becomes of the outcome is the committer's.
+Contract: storage.md, "Append and group commit", "Segments"; ADR 0002. It touches only the active segment's file behind the
+committed position; the committer handles the outcome.
 """
 
 import contextlib

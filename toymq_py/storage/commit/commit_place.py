@@ -3,9 +3,9 @@
 Contract: storage.md, "Append and group commit"; ADR 0093. A rule without a thread, a file or a loop. Belongs to the loop.
 
 A commit on the loop saves two hand-overs between threads, a third of what a lone publisher waits for; but as long as the disk
-takes, the loop serves no other session. So ``auto`` commits there only what is small, while nothing else waits for the loop,
-and while the disk takes little on average. A slow sync now and then raises the average; one that took long costs all trust
-(ADR 0117).
+takes, the loop serves no other session. So ``auto`` commits on the loop only small batches, while nothing else waits for the
+loop, and while the disk is fast on average. A slow sync raises the average; after a very slow one, batches go to threads for a
+while (ADR 0117).
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ TRUST_AFTER_MAX = 4096
 
 
 class CommitPlace:
-    """Decides for each commit of a broker. ``begun`` and ``ended`` stand around every one."""
+    """Decides the place of each commit of a broker. ``begun`` and ``ended`` stand around every commit."""
 
     def __init__(self, mode: CommitMode, held: Callable[[float], None] = lambda seconds: None) -> None:
         """``held`` is called with the seconds for which a commit held the loop."""

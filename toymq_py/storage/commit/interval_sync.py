@@ -12,7 +12,7 @@ from toymq_py.storage.segment import Segment
 
 
 class IntervalSync:
-    """Syncs the active segment an interval after the first record that is not synced. Nothing is due while there is none."""
+    """Syncs the active segment an interval after its first unsynced record. Nothing is scheduled while there is none."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Interface through which a committer reports what became of a batch."""
+"""Interface through which a committer reports the outcome of a batch."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from toymq_py.storage.segment import Producers
 
 
 class CommitListener:
-    """Hears from one ``Committer`` what became of each batch, on the event loop: ``scheduled``, ``synced``, ``stored``,
+    """Gets the outcome of each batch of one ``Committer``, on the event loop: ``scheduled``, ``synced``, ``stored``,
     ``committed``, in this order; or ``failed``. This base class ignores all."""
 
     def scheduled(self, first_id: int, deliver_at_ns: Sequence[int]) -> None:

@@ -16,7 +16,7 @@ logger = logging.getLogger("toymq_py.storage")
 
 
 class Ticket(Protocol):
-    """What a job synced here and other disks have yet to sync (ADR 0098). A thread never waits for it."""
+    """A receipt for a job's syncs that other disks have yet to repeat (ADR 0098). A thread never waits for it."""
 
     def when_settled(self, call: Callable[[], None]) -> None:
         """Run ``call`` on the loop when every disk that counts has it; at once when all have. Called on the loop, once."""

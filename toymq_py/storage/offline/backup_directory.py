@@ -1,4 +1,4 @@
-"""The directory of a backup, and the mark that tells it from others."""
+"""The directory of a backup, and the mark file that tells it from other directories."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""What a backup did, and what it found."""
+"""The report of a backup: what it copied, and what it found."""
 
 from dataclasses import dataclass, field
 

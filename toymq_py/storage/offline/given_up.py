@@ -1,6 +1,6 @@
 """``given-up.json``: the ids of a topic that are lost, and that no rule or command removed. ADR 0086.
 
-Those read it that hold copies, a backup and the bucket of ``--tier``: what they have of these ids stays.
+A backup and the bucket of ``--tier`` read it, which hold copies: what they have of these ids stays.
 
 In a data directory they are what ``toymq repair`` has entered in the offsets as removed: for the offsets a gap on purpose, as
 what retention removed. In a backup they are the records of segments that the source has lost: their copies stay.
@@ -23,7 +23,7 @@ _NAME = "lost"
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """What the repairs of a topic have given up."""
+    """The ids that the repairs of a topic have given up."""
 
     ids: list[IdRange] = field(default_factory=list)
     """Ascending."""

@@ -16,7 +16,7 @@ DIRECTORY_NAME = "earlier"
 
 
 class SupersededCopies:
-    """Those of one backup."""
+    """The superseded copies of one backup."""
 
     def __init__(self, fs: FileSystem, backup_dir: str, mark: BackupMark) -> None:
         """``mark``: of the backup that made the copies that are there."""
