@@ -30,8 +30,8 @@ class Belief:
 
 
 def judge(before: Belief, ahead_ns: int, now_s: float) -> Belief:
-    """What is believed after a look at both clocks. Of a clock that jumps again and again, the least is believed that it was
-    ahead all the time: it cannot keep messages for ever."""
+    """The belief after a look at both clocks. For a clock that jumps again and again, only the smallest lead that it kept all
+    the time is believed, so that it cannot keep messages for ever."""
     if ahead_ns <= before.ahead_ns + JUMP_MIN_NS:
         return Belief(ahead_ns)
     if before.unbelieved_ns is None:

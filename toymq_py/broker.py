@@ -210,11 +210,11 @@ class Broker:
         return topic
 
     def has(self, name: str) -> bool:
-        """Whether there is a topic of this name, which is not being deleted."""
+        """Whether a topic of this name exists and is not being deleted."""
         return (topic := self.topics.get(name)) is not None and not topic.deleted
 
     def topic_or_new(self, name: str) -> Topic:
-        """The topic, created in memory when it is not there. Assumes a checked name.
+        """The topic, created in memory when it does not exist. Assumes a checked name.
 
         Raises: TooManyTopics, BeingDeleted, StorageFailed (it could not be opened, or not be removed).
         """
@@ -227,7 +227,7 @@ class Broker:
         return topic
 
     def topic_to_publish(self, name: str) -> Topic:
-        """As ``topic_or_new``, to publish to.
+        """The topic to publish to, as ``topic_or_new``.
 
         Raises: also Forbidden for a dead-letter topic, QueueFull while memory is high, DiskLow before it is created,
             NotEnoughReplicas.
@@ -244,8 +244,8 @@ class Broker:
         return self.topic_or_new(name)
 
     def _dead_letter_topic(self, name: str) -> Topic:
-        """As ``topic_or_new``, beyond the limit of topics: without it a message would wait for ever. A topic has at most one,
-        which does not count (ADR 0074)."""
+        """The dead-letter topic, as ``topic_or_new`` but beyond the limit of topics: without it a message would wait for ever.
+        A topic has at most one, which does not count (ADR 0074)."""
         if name in self.topics or name in self.unopened:
             return self.topic_or_new(name)
         return self._add_topic(name, TopicSettings())
@@ -427,7 +427,7 @@ class Broker:
     # -- ending
 
     def refuse_late(self) -> None:
-        """Refuse what would begin anew during the shutdown. Raises: ShuttingDown."""
+        """Refuse new work during the shutdown. Raises: ShuttingDown."""
         if self.shutting_down:
             raise ShuttingDown("the broker is shutting down: try again later")
 

@@ -16,9 +16,10 @@ def stats(
     options: BrokerOptions, metrics: Metrics, space: SpaceGuard, fs: FileSystem, clock: Clock, gateways: Sequence[str],
     process: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
-    """Without topics. ``process``: figures of it, of which ``tasks`` are those of the event loop, so that a leaked one shows.
-    ``time_ms`` is the clock that delays and ages are compared with; ``limits`` are the options of these names, and
-    ``connections_most`` is what is to be compared with them: several workers show that of the one that has the most."""
+    """The figures of STATS without topics. ``process``: figures of the process; ``tasks`` counts the event loop's, so that a
+    leaked one shows. ``time_ms`` is the clock that delays and ages are compared with; ``limits`` are the options of these
+    names, and ``connections_most`` is the number to compare with them: with several workers that of the worker with the most.
+    """
     free = 0
     with suppress(OSError):
         free = fs.free_bytes(options.data_dir)

@@ -38,7 +38,8 @@ async def stored(begin: Callable[[Done], None]) -> None:
 
 
 async def made(make: Callable[[], Made]) -> Made:
-    """Call what makes a topic, and again when the one of that name has gone. Raises: as ``make``, except NameBusy."""
+    """Call a function that makes a topic, and again once an old one of that name has gone. Raises: as ``make``, except
+    NameBusy."""
     while True:
         try:
             return make()
@@ -47,7 +48,7 @@ async def made(make: Callable[[], Made]) -> Made:
 
 
 async def gone(busy: NameBusy) -> None:
-    """Wait for the end of a deletion."""
+    """Wait until a topic's deletion has ended."""
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     busy.when_done(partial(fulfil, over))
     await over
@@ -62,6 +63,6 @@ async def settled(commit: Commit) -> RequestError | None:
 
 
 def fulfil(future: asyncio.Future[None]) -> None:
-    """Idempotent."""
+    """Set a future's result unless it is done."""
     if not future.done():
         future.set_result(None)

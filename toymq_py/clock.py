@@ -14,7 +14,7 @@ class Clock(Protocol):
         """Nanoseconds since the epoch. May jump; stamps records and is compared with ``deliver_at``."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back, of the event loop's clock. Visibility, backoff and waits."""
+        """Seconds of the event loop's clock, which never go back; for visibility timeouts, backoff and waits."""
 
 
 class SystemClock:

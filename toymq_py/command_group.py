@@ -43,7 +43,7 @@ class CommandGroup(click.Group):
         return command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of the help, not of the alphabet."""
+        """The commands in the order of the help, not of the alphabet."""
         return [name for names in self.sections.values() for name in names] or [*self.places, *self.commands]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -78,13 +78,13 @@ class CommandGroup(click.Group):
 
 
 def said_by(error: OSError) -> str:
-    """What the operating system says, with the file and without its number."""
+    """The operating system's error text, with the file and without the number."""
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror or error}"
 
 
 def refuse(group: click.Group, error: click.UsageError, ctx: click.Context | None) -> NoReturn:
-    """Print the line, or the help that was asked for by giving nothing. Raises: SystemExit."""
+    """Print the line of an error, or the help if nothing was given. Raises: SystemExit."""
     ctx = error.ctx or ctx
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
@@ -133,7 +133,7 @@ def _limits(numbers: click.IntRange) -> str:
 
 
 def _place_above(option: str, ctx: click.Context) -> str | None:
-    """The line with an option where it belongs, if it is one of a command above."""
+    """The line with a misplaced option where it belongs, if it is an option of a command above."""
     below, above = [ctx.info_name or ""], ctx.parent
     while above is not None:
         if any(option in one.opts for one in above.command.params):
@@ -144,7 +144,7 @@ def _place_above(option: str, ctx: click.Context) -> str | None:
 
 
 def _meant(group: click.Group, ctx: click.Context, word: str) -> Iterator[str]:
-    """What was meant instead of a command that does not exist, best first."""
+    """Suggestions for a command that does not exist, best first."""
     names = group.list_commands(ctx)
     yield from get_close_matches(word, names, cutoff=CLOSE)
     for name in names:

@@ -29,7 +29,7 @@ def run(name: str, module: str) -> None:
 
 
 def missing(error: ModuleNotFoundError) -> str | None:
-    """What to install, behind the name of what needs it; None when no extra brings it."""
+    """How to install what is missing, said behind the name of what needs it; None when no extra has it."""
     from importlib.util import find_spec
 
     package = str(error.name).partition(".")[0]
@@ -41,7 +41,7 @@ def missing(error: ModuleNotFoundError) -> str | None:
 
 
 def needs(error: ModuleNotFoundError, extra: str) -> str:
-    """What an option needs that an extra brings, to be said behind its name."""
+    """How to install the extra that an option needs, said behind the option's name."""
     return missing(error) or f"needs {error.name}: {install_hint(extra)}"
 
 

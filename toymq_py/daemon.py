@@ -95,7 +95,7 @@ class Files:
     replica_certificates: PeerCertificates | None
 
     def reloads(self, options: ServeOptions) -> dict[str, Callable[[], None]]:
-        """What SIGHUP reads again, by its name in the log."""
+        """The files that SIGHUP reads again, by their names in the log."""
         found: dict[str, Callable[[], None]] = {}
         if (authority := self.authority) is not None and (auth_file := options.auth_file) is not None:
             found["tokens"] = lambda: authority.replace(read_grants(auth_file))
@@ -107,13 +107,13 @@ class Files:
 
 
 def read_files(options: ServeOptions) -> Files:
-    """Blocks. Raises: ConfigError."""
+    """Read the files that the options name. Blocks. Raises: ConfigError."""
     definitions, authority = _read_definitions(options), _read_authority(options)
     return Files(definitions, authority, _read_certificates(options), _read_replica_certificates(options))
 
 
 def prepared(options: ServeOptions) -> ServeOptions:
-    """Set up the process. Returns: the options, with as many connections as there is room for."""
+    """Set up the process. Returns: the options, with ``max_connections`` reduced to what the descriptors allow."""
     heap_trimming.set_up()
     room = room_for_connections(options.max_connections)
     if room == options.max_connections:
@@ -154,7 +154,7 @@ def _read_replica_certificates(options: ServeOptions) -> PeerCertificates | None
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on a loop of its own. Returns: its result."""
+    """Run a coroutine on a new event loop. Returns: its result."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
 
@@ -222,7 +222,7 @@ class Service:
         self._amqp: AmqpServer | None = None
 
     async def prepare(self, wanted: Definitions) -> None:
-        """Make what the definitions want, before clients can see it half made; then the gateway, which reads its webhooks.
+        """Apply the definitions, before clients can see them half applied; then make the gateway, which reads its webhooks.
 
         Raises: ConfigError, also when an extra is missing; DataDirectoryError, where the exchanges of AMQP are damaged.
         """
@@ -249,7 +249,7 @@ class Service:
         gc.freeze()  # recovered objects live long: exempt them from garbage collection
 
     def _warn_of_idle(self) -> None:
-        """Say what was defined and does nothing without a gateway. A damaged file is `toymq verify`'s to tell."""
+        """Warn of definitions that do nothing without a gateway. A damaged file is reported by `toymq verify`."""
         for what, read in (("webhooks", self._broker.directory.read_webhooks), ("alerts", self._broker.directory.read_alerts)):
             with contextlib.suppress(DamagedData, OSError):
                 if count := len(read()):
@@ -304,7 +304,7 @@ class Service:
             self._amqp.stop(within_s=within_s)
 
     def cut(self) -> None:
-        """Close all connections now. Nothing more is said to any client."""
+        """Close all connections now, without an answer to any client."""
         self._server.cut()
         if self._web is not None:
             self._web.cut()
@@ -360,7 +360,7 @@ def bind_all(options: ServeOptions, addresses: Mapping[str, str], bound: context
 
 
 def _bind(option: str, address: str, options: ServeOptions, bound: contextlib.ExitStack) -> list[socket.socket]:
-    """Bind sockets, which ``bound`` closes, and warn about exposed ones. They do not accept yet.
+    """Bind sockets, and warn about exposed ones. ``bound`` closes them. They do not accept yet.
 
     Raises: ConfigError, DataDirectoryError.
     """
@@ -486,8 +486,8 @@ def reload_on_hangup(
 
 
 def room_for_connections(max_connections: int) -> int:
-    """Raise the soft descriptor limit to the hard one. Returns: how many connections leave the files their descriptors, at most
-    ``max_connections``."""
+    """Raise the soft descriptor limit to the hard one. Returns: how many connections there may be so that files keep their
+    descriptors; at most ``max_connections``."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):

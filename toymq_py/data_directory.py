@@ -82,7 +82,8 @@ class DataDirectory:
             self._lock = None
 
     def uncount_life(self) -> None:
-        """The process ends in order, and not all is stored. Blocks."""
+        """Take the present life back from the count of unclean ends: the process ends in order, though not everything is
+        stored. Blocks."""
         unclean_ends.uncount_life(self.fs, self.path, self.unclean_ends)
 
     def lost(self) -> str | None:
@@ -120,8 +121,8 @@ class DataDirectory:
                 yield name
 
     def refuse_no_directories(self, unopened: dict[str, StorageFailed], *, strict: bool) -> None:
-        """Enter topics that have something else in the place of their directory. Blocks. Raises: DataDirectoryError when
-        ``strict``; OSError."""
+        """Note topics whose directory's place something else takes. Blocks. Raises: DataDirectoryError when ``strict``;
+        OSError."""
         for name, text in no_directories(self.fs, self.path):
             if strict:
                 raise DataDirectoryError(f"{text}; --strict-recovery is on")
@@ -129,7 +130,8 @@ class DataDirectory:
             unopened[name] = StorageFailed(text)
 
     def refuse_strays(self, strays: Mapping[str, RequestError], unopened: dict[str, StorageFailed]) -> None:
-        """Enter topics that are elsewhere, and stored here, too. Of many, one line says so. ``strays``: where each is."""
+        """Note topics that are placed elsewhere but also stored here. If they are many, one line reports all. ``strays``: where
+        each is."""
         if not strays:
             return
         copy = f"copy what you need, `toymq dump {self.path} NAME`"
@@ -190,7 +192,7 @@ class DataDirectory:
         return self.fs.exists(f"{self.path}/{partitions_file.FILE_NAME}")
 
     def topics_of_workers(self, workers: Iterable[int]) -> Iterator[str]:
-        """The names of what is in the directories of other workers. Blocks. Raises: OSError."""
+        """The names in the topic directories of other workers. Blocks. Raises: OSError."""
         for worker in workers:
             topics = f"{self._of_worker(worker)}/topics"
             if self.fs.is_dir(topics):
@@ -199,16 +201,16 @@ class DataDirectory:
     def partitions_of_worker(
         self, worker: int, change: int | None
     ) -> Mapping[str, partitions_file.StoredPartitions] | None:  # fmt: skip
-        """The partitioned topics that another worker knows; None where they are to be read. ``change``: of its own, see
-        ``Placement.change_of``."""
+        """The partitioned topics that another worker knows; None where they have to be read. ``change``: that worker's number,
+        see ``Placement.change_of``."""
         known = self._of_workers.get(worker)
         return None if known is None or known[0] != change else known[1]
 
     def read_partitions_of_worker(
         self, worker: int, change: int | None, done: Callable[[Mapping[str, partitions_file.StoredPartitions]], None]
     ) -> None:
-        """Read them on a sync thread; none where they cannot be read. ``change``: as it is before. Where it is None, and where
-        they could not be read, they are read anew the next time."""
+        """Read the partitioned topics of another worker on a sync thread; none where that fails. ``change``: the number before
+        the read. After a failure, or where it is None, they are read again the next time."""
         found: list[Mapping[str, partitions_file.StoredPartitions]] = []
 
         def read() -> None:

@@ -109,7 +109,7 @@ class DedupeTable:
         return self._ids.get(key)
 
     def touch(self, key: bytes) -> None:
-        """A hit: the key becomes the newest. Assumes it is known."""
+        """Mark the key of a hit as the newest. Assumes that it is known."""
         self._enqueue((key,))
         self._repeats[key] = self._repeats.get(key, 0) + 1
         if self._ordered > 2 * max(self.capacity, len(self._ids)) + 16:
@@ -161,7 +161,7 @@ class DedupeTable:
         return sum(count for _, count in self._pending)
 
     def give(self, count: int) -> int:
-        """Evict up to so many of the oldest committed keys. Returns: how many."""
+        """Evict up to so many of the oldest committed keys. Returns: how many were evicted."""
         excess = min(count, len(self._ids) - self._unsettled() - self.kept)
         if excess <= 0:
             return 0
@@ -201,12 +201,12 @@ class DedupeTable:
         return gone
 
     def resize(self, capacity: int) -> None:
-        """A changed ``dedupe_keys`` setting."""
+        """Apply a changed ``dedupe_keys`` setting."""
         self.capacity = max(capacity, self.kept)
         self.give(len(self._ids) - self._unsettled() - self.capacity)
 
     def clear(self) -> None:
-        """Forget everything (topic deleted)."""
+        """Forget everything: the topic is deleted."""
         self._budget.used -= len(self._ids)
         self._budget.tables.pop(self, None)
         self._ids.clear()
@@ -315,12 +315,12 @@ class ProducerTable:
         return gone
 
     def resize(self, capacity: int) -> None:
-        """A changed ``dedupe_keys`` setting."""
+        """Apply a changed ``dedupe_keys`` setting."""
         self.capacity = capacity
         self.give(len(self._committed) - capacity)
 
     def clear(self) -> None:
-        """Forget everything (topic deleted)."""
+        """Forget everything: the topic is deleted."""
         self.give(len(self._committed))
         self._budget.tables.pop(self, None)
         self._pending.clear()

@@ -52,8 +52,8 @@ class Deletions:
         self._doubted: set[str] = set()
 
     def watched(self, topic: Topic) -> Topic:
-        """A topic that a client makes: it goes when all that was published is refused by the disk, and nothing of it is stored.
-        A restart would find its directory."""
+        """A topic that a client makes, watched: it is removed if the disk refuses everything that was published, since a
+        restart would find its empty directory."""
         topic.commits.on_failed = partial(self._doubt, topic, frozenset(topic.channels))
         return topic
 
@@ -72,7 +72,7 @@ class Deletions:
             self.delete(topic, lambda messages, error: None)
 
     def busy(self, name: str) -> BeingDeleted:
-        """The refusal of what would make the topic anew; it tells when the deletion has ended, whatever became of it."""
+        """The error for a request that would make the topic again; it tells when the deletion has ended, successful or not."""
         return BeingDeleted(name, partial(self._when_ended, name))
 
     def _when_ended(self, name: str, call: Callable[[], None]) -> None:

@@ -56,7 +56,7 @@ class _ActiveFile:
         """What stands there is to be judged anew."""
 
     def look(self, fs: FileSystem) -> None:
-        """On a sync thread."""
+        """Look at the file on a sync thread."""
         self.reason = not_there(fs, self.path, self._inode)
         with contextlib.suppress(OSError):
             stamp = fs.stamp(self.path)
@@ -89,7 +89,7 @@ class _ActiveFile:
         return known, cut
 
     def note(self) -> None:
-        """On the event loop, after the look."""
+        """Note the result of a look, on the event loop."""
         topic, segment = self.topic, self.segment
         if topic.deleted or not topic.log.segments or topic.log.segments[-1] is not segment or segment.sealed:  # it rolled
             return
@@ -126,8 +126,8 @@ class DirectoryCheck:
         self._judging = 0
 
     def run(self, done: Callable[[], None]) -> None:
-        """Check once. A topic whose active segment is gone or another's is closed for publishing; without a sealed one it is
-        degraded."""
+        """Check once. A topic whose active segment is missing or was replaced is closed for publishing; one that lacks a sealed
+        segment is degraded."""
         active: list[_ActiveFile] = []
         for topic in self._topics.values():
             with contextlib.suppress(OSError):
@@ -174,7 +174,7 @@ class DirectoryCheck:
         self._scheduler.offload(job, checked)
 
     def _sealed(self) -> list[tuple[Topic, list[tuple[Segment, Stamp | None]]]]:
-        """Topics to be listed now, with their sealed segments and the stamps that are known of them."""
+        """The topics to check now, with their sealed segments and the known stamps of these."""
         found = [topic for topic in self._topics.values() if len(topic.log.segments) > 1]
         begin = self._listed if self._listed < len(found) else 0
         taken: list[tuple[Topic, list[tuple[Segment, Stamp | None]]]] = []
@@ -189,7 +189,8 @@ class DirectoryCheck:
         return taken
 
     def _note(self, topic: Topic, segment: Segment, stamp: Stamp | None, *, anew: bool) -> None:
-        """The file of a sealed segment was removed below the broker, is back, was changed, or is seen for the first time."""
+        """Note that the file of a sealed segment was removed under the broker, is back, was changed, or is seen for the first
+        time."""
         missing = stamp is None
         back = segment.missing and not missing
         if missing is not segment.missing:

@@ -15,13 +15,13 @@ LASTING = (
 
 
 def is_lasting(error: OSError) -> bool:
-    """Whether what could not be read will not be on the next try either. Commands that go through many files name it, and go on
-    (ADR 0217)."""
+    """Whether a file that could not be read will not be readable on the next try either. Commands that go through many files
+    report it and go on (ADR 0217)."""
     return error.errno in LASTING
 
 
 def unreadable_text(error: OSError) -> str:
-    """What to say of it."""
+    """The text to report an unreadable file with."""
     return f"it cannot be read: {error.strerror or error}"
 
 
@@ -41,7 +41,7 @@ class BeingExamined(BlockingIOError):
         """Why the wait may be long: a request that can be made again is answered with it."""
 
     def begin_wait(self, call: Callable[[], None]) -> Callable[[], None]:
-        """As ``when_done``. Returns: what withdraws the call: nothing need be done, it comes once."""
+        """As ``when_done``. Returns: a function that withdraws the call; it does nothing, since the call comes once."""
         self.when_done(call)
         return lambda: None
 
@@ -58,7 +58,8 @@ class BeingFetched(BeingExamined):
 
 
 def when_readable(begin: Callable[[Done], None], done: Done) -> None:
-    """Call ``begin``, again when what it reads can be read, unless that may take long. Raises: what its first call raises."""
+    """Call ``begin``; if what it reads is unreadable for a while, call it again when it is readable, unless that may take long.
+    Raises: the error of its first call."""
     try:
         begin(done)
     except BeingExamined as busy:
@@ -75,14 +76,14 @@ def when_readable(begin: Callable[[Done], None], done: Done) -> None:
 
 
 def what_passes(error: OSError) -> str | None:
-    """Describe a temporary shortage; None for other errors."""
+    """The description of a temporary shortage; None for other errors."""
     if error.errno in NO_SPACE:
         return "no space left on the disk"
     return "no file descriptor left" if error.errno in NO_DESCRIPTORS else None
 
 
 def storage_error(error: OSError) -> RequestError:
-    """The error that a client is told for an error of the disk."""
+    """The error that a client gets for an error of the disk."""
     if passes := what_passes(error):
         return DiskFull(passes)
     if isinstance(error, BeingFetched):

@@ -53,7 +53,7 @@ class Entrance:
     def open(
         self, listeners: Sequence[socket.socket], tls_listeners: Sequence[socket.socket], tasks: asyncio.TaskGroup
     ) -> None:
-        """Begin to accept. ``tasks`` runs what makes the connections."""
+        """Begin to accept. ``tasks`` runs the coroutines that make connections."""
         self._tasks = tasks
         room = self._quotas.make_room
         self._acceptors = [Acceptor(listener, self._loop, self._accept, room) for listener in listeners]
@@ -62,7 +62,7 @@ class Entrance:
             acceptor.start()
 
     def close(self) -> None:
-        """Accept no more; ``abort_handshakes`` ends those under way."""
+        """Stop accepting; ``abort_handshakes`` ends handshakes that are under way."""
         for acceptor in self._acceptors:
             acceptor.stop()
 
@@ -117,8 +117,8 @@ class Entrance:
 
 
 def _address_of(connection: socket.socket) -> str | None:
-    """The address of a client, "" at a Unix socket. None when it is gone, and the connection closed: its commands would stand
-    in the audit trail without an address."""
+    """The address of a client, "" at a Unix socket. None when the client is gone; the connection is closed then, since its
+    commands would have no address in the audit trail."""
     address = peer_address(connection)
     if address is None and connection.family == socket.AF_UNIX:
         return ""
@@ -128,8 +128,8 @@ def _address_of(connection: socket.socket) -> str | None:
 
 
 def _set_options(connection: socket.socket) -> None:
-    """Set keepalive: a dead peer that holds messages is detected within about a minute. The kernel does so while nothing is
-    under way, ``net.dead_peers`` the rest: a user timeout of TCP would also end a living client that does not read.
+    """Set keepalive: a dead peer that holds messages is detected within about a minute. The kernel detects it while no data is
+    under way, ``net.dead_peers`` otherwise: TCP's user timeout would also end a living client that does not read.
 
     A Unix socket needs none: the kernel closes it when the peer dies.
     """

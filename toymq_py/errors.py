@@ -69,8 +69,8 @@ class RequestError(ToymqError):
     token: str | None = None
 
     def bare(self) -> Self:
-        """This error, without the frames that it came through and the error that it came from. One that is kept holds them,
-        and they hold what keeps it: a circle, which only a full collection ends."""
+        """This error, without the frames that it came through and the error that it came from. A stored error would hold those
+        frames, and they hold the object that stores it: a cycle, which only a full collection frees."""
         self.__traceback__ = self.__context__ = self.__cause__ = None
         return self
 
@@ -193,7 +193,7 @@ class IsPartitioned(RequestError):
 
     @classmethod
     def of(cls, topic: str, count: int, letters: str = "") -> Self:
-        """Of a topic with ``count`` partitions; ``letters`` is the ending of dead-letter topics."""
+        """The error for a topic with ``count`` partitions; ``letters`` is the suffix of dead-letter topics."""
         first, last = f"{topic}#0{letters}", f"{topic}#{count - 1}{letters}"
         word = "partition" if count == 1 else "partitions"
         return cls(f"{count} {word} of {topic}, {first} to {last}: name one")
@@ -245,7 +245,7 @@ class OutOfRange(RequestError):
 
     @classmethod
     def outside(cls, topic: str, msg_id: int, first_id: int, next_id: int) -> Self:
-        """Of a position that the log of a topic does not have."""
+        """The error for a position that the log of a topic does not have."""
         return cls(first_id, f"is the first id of {topic}, {next_id} the next: {msg_id} is outside")
 
 

@@ -69,7 +69,7 @@ def _blocks(rows: int) -> Iterator[int]:
 
 
 def columns_are(data: bytes | memoryview, pos: int, stride: int, rows: int, expected: bytes) -> bool:
-    """Whether ``expected`` stands at ``pos``, and each ``stride`` behind it, in so many rows."""
+    """Whether ``expected`` stands at ``pos`` and at every further ``stride``, in so many rows."""
     width, last = len(expected), pos + (rows - 1) * stride
     for at in (last, pos + stride if rows > 1 else last):  # rows that alternate mostly differ here
         if data[at : at + width] != expected:

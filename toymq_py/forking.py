@@ -32,7 +32,7 @@ class LifeLine:
         self.lives, self._holds = os.pipe()
 
     def inherited(self) -> None:
-        """In a child: leave the writing end to the parent."""
+        """The reading end, in a child: leaves the writing end to the parent."""
         os.close(self._holds)
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ def _become_child(run: Callable[[int], int], lives: int) -> NoReturn:
 
 
 def how_it_ended(code: int) -> str:
-    """An exit code, -N for signal N, for people."""
+    """An exit code, or -N for signal N, in words."""
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"has exited with {code}"
 
 

@@ -60,7 +60,7 @@ def consumer_priority(arguments: Mapping[str, Any]) -> int:
 
 
 def drops_to_exchange(arguments: Mapping[str, Any]) -> bool:
-    """Whether what is beyond the length of a queue goes to its dead-letter exchange: then its topic has no limit."""
+    """Whether messages beyond the length of a queue go to its dead-letter exchange. Then the queue's topic has no limit."""
     drops = arguments.get("x-overflow") in (None, "drop-head")
     return is_limited(arguments) and drops and arguments.get("x-dead-letter-exchange") is not None
 
@@ -71,7 +71,7 @@ def is_limited(arguments: Mapping[str, Any]) -> bool:
 
 
 def refuses_to_exchange(arguments: Mapping[str, Any]) -> bool:
-    """Whether what a full queue refuses goes to its dead-letter exchange."""
+    """Whether publishes that a full queue refuses go to its dead-letter exchange."""
     return arguments.get("x-overflow") == "reject-publish-dlx" and arguments.get("x-dead-letter-exchange") is not None
 
 

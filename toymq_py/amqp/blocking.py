@@ -26,7 +26,7 @@ class Alarm:
     object for all connections."""
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, on_change: Callable[[], None]) -> None:
-        """``on_change`` is called in a turn of its own: the change may be found in the middle of a publish."""
+        """``on_change`` is called in a turn of its own, since the change may be found in the middle of a publish."""
         self.is_on = False
         """Of the disk."""
         self._loop = loop
@@ -51,7 +51,7 @@ class Alarm:
         return self._quotas.memory_high
 
     def watch_memory(self) -> None:
-        """A publish waits for memory: tell when there is some."""
+        """Watch until memory is available again, for a publish that waits for it."""
         if not self._watches_memory:
             self._watches_memory = True
             self._deadline.set(LOOK_S, self._look)
@@ -64,7 +64,7 @@ class Alarm:
             self._deadline.set(LOOK_S, self._look)
 
     def close(self) -> None:
-        """Look no more. Idempotent."""
+        """Stop watching. Idempotent."""
         self._deadline.cancel()
         if self._hook in self._space.on_change:
             self._space.on_change.remove(self._hook)
@@ -75,7 +75,7 @@ class Publisher(Protocol):
 
     @property
     def tells_refusals(self) -> bool:
-        """Its client learns which publishes are refused."""
+        """Whether the client learns which of its publishes are refused."""
 
 
 class Blocking:
@@ -94,7 +94,7 @@ class Blocking:
         self._write = write
 
     def holds(self, event: Event, channel: Publisher | None) -> bool:
-        """While publishing waits: whether this is a publish that does."""
+        """Whether an event is a publish that has to wait for the alarm to end."""
         what, by_memory = event[1], self.alarm.memory_is_high
         commits = by_memory and isinstance(what, Method) and what.name == "tx.commit"
         if channel is None or not (commits or isinstance(what, Content)):
@@ -106,7 +106,7 @@ class Blocking:
         return by_memory or not channel.tells_refusals
 
     def tell(self) -> None:
-        """Tell a client that publishes what has changed."""
+        """Send connection.blocked or unblocked to a client that publishes, if the state has changed."""
         by_memory = self.waits_for_room or self.alarm.memory_is_high
         wanted = self.publishes and (by_memory or self.alarm.is_on)
         if wanted == self._told or not self.is_known:

@@ -40,7 +40,7 @@ class Outlet(consumers.Outlet, Protocol):
         """Close the channel, or the connection, with an error that no method caused."""
 
     def progress(self) -> None:
-        """Publishes were answered."""
+        """Called when publishes were answered."""
 
 
 class Channel:
@@ -68,7 +68,7 @@ class Channel:
 
     @property
     def tells_refusals(self) -> bool:
-        """The client learns which publishes are refused: it waits for confirms, or for its commit."""
+        """Whether the client learns which publishes are refused, because it waits for confirms or for its commit."""
         return self._confirms is not None or self._transaction is not None
 
     def _reply(self, name: str, **values: Any) -> None:
@@ -99,12 +99,12 @@ class Channel:
         return {"channel": self.number, "mode": mode, **self.consumers.describe(), "unconfirmed": self.publishes.count}
 
     def flush(self) -> None:
-        """Carry out what was collected: publishes, and acks."""
+        """Carry out the collected publishes and acks."""
         self.publishes.flush()
         self.consumers.flush()
 
     def close(self) -> None:
-        """The channel ends: its consumers go, its messages are ready again. Idempotent."""
+        """End the channel: its consumers go, and its messages are ready again. Idempotent."""
         if self._closed:
             return
         self.flush()
@@ -163,7 +163,7 @@ class Channel:
         return properties.encode({**found, "reply-to": reply_name(self.consumers.reply_token)})
 
     def _reply_to(self, envelope: Envelope, content: Content, *, mandatory: bool) -> None:
-        """A direct reply: to the channel that waits, if it still does."""
+        """Send a direct reply to the channel that waits for it, if it still does."""
         came = self.queues.replies.waiting(envelope.routing_key)
         if came is not None:
             self._in_transaction(lambda: came(envelope, content.body), len(content.body))
@@ -189,8 +189,8 @@ class Channel:
             self._outlet.write(self._confirms.frame(count, stored))
 
     def _refused(self, error: RequestError, topic: str, as_declared: bool) -> None:
-        """A publish was not stored: without confirms nothing else would tell. ``as_declared``: its queue was
-        declared with a length, and is full."""
+        """Handle a publish that was not stored: without confirms nothing else would tell the client. ``as_declared``: its queue
+        was declared with a length, and is full."""
         if error.code in audit.REFUSED:
             self._outlet.audit("publish", {"topic": topic}, error.code)
         told = amqp_error(error)
@@ -212,7 +212,7 @@ class Channel:
     # -- transactions
 
     def _in_transaction(self, call: Callable[[], None], size: int = 0) -> None:
-        """Do it now, or at tx.commit. ``size``: bytes that it holds until then. Raises: AmqpError."""
+        """Do something now, or at tx.commit in a transaction. ``size``: bytes that it holds until then. Raises: AmqpError."""
         if self._transaction is None:
             call()
         else:

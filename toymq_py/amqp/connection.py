@@ -86,7 +86,7 @@ class AmqpConnection:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of unfinished frames and bodies, and of what was given back."""
+        """Bytes of unfinished frames and bodies, and of the event that was given back."""
         return self._reader.held_bytes + self._body_bytes
 
     @property
@@ -96,32 +96,32 @@ class AmqpConnection:
 
     @property
     def has_waiting(self) -> bool:
-        """What was given back is first among the next events."""
+        """Whether an event was given back; it comes first among the next events."""
         return self._back is not None
 
     def give_back(self, event: Event) -> None:
-        """The event that came last cannot be applied yet: it comes again. Assumes that no other is read before."""
+        """Take back the last event, which cannot be applied yet: it comes again. Assumes that no other is read before."""
         self._back = event
         self._body_bytes += _body_size(event)
 
     def limit_frames(self, frame_max: int) -> None:
-        """The peers have agreed on a frame size."""
+        """Set the frame size that the peers have agreed on."""
         self._reader.frame_max = frame_max
 
     def end(self) -> None:
-        """The connection is closed from here: drop what comes, and what has come in part, but for the peer's answer."""
+        """Close the connection from this side: drop complete and partial frames from the peer, except its close-ok."""
         self._ending = True
         self._incoming.clear()
         self._back = None
         self._body_bytes = 0
 
     def discard(self, channel: int) -> None:
-        """The channel is closed from here: drop what comes there, until the peer says that it knows."""
+        """Close a channel from this side: drop its frames until the peer has confirmed."""
         self._discarded.add(channel)
         self._drop(channel)
 
     def reopen(self, channel: int) -> None:
-        """The peer knows, or the channel is closed by it."""
+        """Allow frames of a channel again: the peer has confirmed the close, or has closed the channel itself."""
         self._discarded.discard(channel)
         self._drop(channel)
 
@@ -137,7 +137,7 @@ class AmqpConnection:
         self._reader.received(data)
 
     def events(self) -> Iterator[Event]:
-        """Yield what has come whole. Close it where it is not read to its end.
+        """Yield complete events. Close the generator if it is not read to its end.
 
         Raises: AmqpError, which ends the connection; NotAmqp.
         """

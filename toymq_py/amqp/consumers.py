@@ -46,19 +46,19 @@ class Outlet(Owner, Protocol):
 
     @property
     def is_told_of_cancels(self) -> bool:
-        """The client has said that it knows a basic.cancel of the broker."""
+        """Whether the client has said that it understands a basic.cancel from the broker."""
 
     @property
     def is_crowded(self) -> bool:
-        """So much waits for the client that a reply is not worth more."""
+        """Whether so much waits for the client that direct replies are dropped."""
 
     def write(self, *pieces: bytes) -> None: ...
 
     def wake(self, consumer: Consumer) -> bool:
-        """Have ``deliver`` called for a consumer. Returns: whether that is soon."""
+        """Have ``deliver`` called for a consumer. Returns: whether that happens soon."""
 
     def check_subscriptions(self) -> None:
-        """Whether the connection may have one more. Raises: AmqpError."""
+        """Check that the connection may have one more subscription. Raises: AmqpError."""
 
     def when_taken(self, call: Callable[[None], object]) -> None:
         """Call ``call(None)`` once the socket has taken what was written."""
@@ -102,18 +102,19 @@ class Consumers:
         }  # fmt: skip
 
     def __len__(self) -> int:
-        """Subscriptions: consumers, queues that basic.get took from, cancelled consumers with messages that are not settled."""
+        """The number of subscriptions: consumers, queues that basic.get took from, and cancelled consumers with unsettled
+        messages."""
         return len(self.by_tag) + len(self._getters) + len(self._retired)
 
     def describe(self) -> dict[str, int]:
-        """Its part of a channel's JSON object. ``prefetch`` 0 is no limit."""
+        """The consumers' part of a channel's JSON object. ``prefetch`` 0 is no limit."""
         return {
             "consumers": len(self.by_tag), "prefetch": self._prefetch, "channel_prefetch": self._channel_prefetch,
             "unacked": len(self._unacked),
         }  # fmt: skip
 
     def flush(self) -> None:
-        """Carry out the acks that were collected."""
+        """Carry out the collected acks."""
         if self._acked:
             acked, self._acked = self._acked, []
             for source, ids in by_source(acked):
@@ -121,7 +122,7 @@ class Consumers:
             self._room_again()
 
     def close(self) -> None:
-        """Consumers go, messages are ready again."""
+        """End all consumers; unsettled messages are ready again."""
         for consumer in list(self.by_tag.values()):
             self._drop(consumer)
         for subscription in (*self._getters.values(), *self._retired):
@@ -132,7 +133,7 @@ class Consumers:
         self._drop_replies()
 
     def stop(self) -> None:
-        """Deliver no more; what is delivered may be settled."""
+        """Stop deliveries; delivered messages may still be settled."""
         self._stopped = True
 
     # -- begin and end
@@ -219,7 +220,7 @@ class Consumers:
         )  # fmt: skip
 
     def _activate(self, consumer: Consumer) -> bool:
-        """The single active consumer of its queue is gone, and this one follows. Returns: False when the topic is gone."""
+        """Activate a consumer after the single active one of its queue is gone. Returns: False when the topic is gone."""
         try:
             topic = self._queues.topic(consumer.queue, self._outlet)
             if topic.deleted:
@@ -233,14 +234,14 @@ class Consumers:
         return True
 
     def _may_take(self, consumer: Consumer) -> bool:
-        """Have a consumer take, if it has credit. Returns: whether that is soon."""
+        """Let a consumer take messages, if it has credit. Returns: whether it does so soon."""
         subscription = consumer.subscription
         if subscription is None or subscription.closed or subscription.lessee.inflight >= subscription.lessee.window:
             return False
         return self.by_tag.get(consumer.tag) is consumer and self._room(consumer) > 0 and self._outlet.wake(consumer)
 
     def _woken(self, consumer: Consumer) -> bool:
-        """Messages are ready. Returns: whether they are taken soon; else another consumer is woken."""
+        """Messages are ready. Returns: whether this consumer takes them soon; otherwise another one is woken."""
         if self.by_tag.get(consumer.tag) is consumer and self._outlet.wake(consumer) and self._room(consumer) > 0:
             return True
         if consumer.order is not None:
@@ -259,18 +260,18 @@ class Consumers:
         return None
 
     def _ended(self, consumer: Consumer) -> None:
-        """Another protocol has deleted the topic, or the broker shuts down."""
+        """Handle the end of a topic: another protocol has deleted it, or the broker shuts down."""
         if self.by_tag.get(consumer.tag) is consumer:
             self._told(consumer)
             self._drop(consumer)
 
     def _told(self, consumer: Consumer) -> None:
-        """Tell the client that its consumer is gone, if it has said that it understands that."""
+        """Tell the client that its consumer is gone, if it understands basic.cancel."""
         if self._outlet.is_told_of_cancels:
             self._reply("basic.cancel", consumer_tag=consumer.tag, no_wait=True)
 
     def _drop(self, consumer: Consumer) -> None:
-        """End a consumer. What it has delivered stays with the channel until it is settled: so long its leases last."""
+        """End a consumer. Its delivered messages stay with the channel until they are settled; so long their leases last."""
         self.by_tag.pop(consumer.tag, None)
         if consumer.reader is not None:
             consumer.reader.close()
@@ -302,7 +303,7 @@ class Consumers:
         self.reply_token = ""
 
     def _reply_came(self, envelope: Envelope, body: bytes) -> None:
-        """A reply goes to the client past all queues; one that does not read gets none."""
+        """Send a direct reply to the client, past all queues; a client that does not read gets none."""
         if not self.reply_token or self._outlet.is_crowded:
             return
         head = methods.encode(
@@ -384,7 +385,7 @@ class Consumers:
             self._outlet.when_taken(partial(self._taken, source, ranges_of(written)))
 
     def _taken(self, source: Any, ids: list[tuple[int, int]], _: None) -> None:
-        """Messages without acks are with the client."""
+        """Note messages that were delivered without acks."""
         source.ack(ids)
         self._end_retired()
 
@@ -452,7 +453,7 @@ class Consumers:
             source.nack(ids, 0.0)
 
     def _give_up(self, messages: list[Unacked], reason: str) -> None:
-        """Messages are done with: they go to the dead-letter exchange of their queue, if it has one."""
+        """Settle messages for good: they go to the dead-letter exchange of their queue, if it has one."""
         lasting = []
         for message in messages:
             target = self._queues.dead_letter_target(message.queue, message.routing_key)

@@ -26,8 +26,8 @@ GO_BY_THEMSELVES = ("expired", "maxlen")
 def dead_letter_of(
     queues: Queues, message: Unacked, target: tuple[str, str], reason: str, settled: Callable[[bool], None] | None = None
 ) -> None:
-    """Publish a message to the dead-letter exchange; it is acked in its queue when that is on stable storage. One that no queue
-    gets, or whose exchange is gone, is dropped, as RabbitMQ does.
+    """Publish a message to the dead-letter exchange, and ack it in its queue when the copy is on stable storage. One that no
+    queue gets, or whose exchange is gone, is dropped, as RabbitMQ does.
 
     ``settled``: called with True when it has left its queue, with False when it was not stored; then the message is ready again
     at once, and the caller tries again. Without, it comes again by itself.
@@ -38,8 +38,8 @@ def dead_letter_of(
 def dead_letter_of_refused(
     queues: Queues, queue: str, payload: bytes, block: bytes, target: tuple[str, str], at_s: int
 ) -> None:
-    """Publish to the dead-letter exchange what its full queue did not take (``reject-publish-dlx``). Nothing waits for it; the
-    publisher has heard that it was refused.
+    """Publish a message that its full queue refused to the dead-letter exchange (``reject-publish-dlx``). Nothing waits for the
+    outcome: the publisher already knows of the refusal.
 
     Raises: AmqpError, RequestError, where a target is full, too: then it is dropped, as by RabbitMQ.
     """
@@ -74,8 +74,8 @@ def letter_of(
 
 
 def _passed(queues: Queues, reason: str, deaths: list[dict[str, Any]]) -> set[str]:
-    """Topics of the queues that a message has left because it expired or was too much, without a rejection since: it would go
-    round for ever, so RabbitMQ drops it there."""
+    """Topics of the queues that a message has left since its last rejection, because it expired or was beyond the length. It
+    would cycle for ever, so RabbitMQ drops it there."""
     if reason not in GO_BY_THEMSELVES:
         return set()
     passed = set[str]()

@@ -12,12 +12,12 @@ class Deadline:
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, delay_s: float, call: Callable[[], None]) -> None:
-        """Instead of what was due."""
+        """Set the timer, instead of the call that was due."""
         self.cancel()
         self._timer = self._loop.call_later(delay_s, call)
 
     def cancel(self) -> None:
-        """Idempotent."""
+        """Cancel the timer. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

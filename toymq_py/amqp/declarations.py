@@ -26,10 +26,10 @@ class Owner(Protocol):
 
     @property
     def rights(self) -> OpenRights:
-        """What its token may do."""
+        """The rights of the connection's token."""
 
     def audit(self, action: str, about: Mapping[str, str], result: str = ...) -> None:
-        """Something was made, changed, removed or refused."""
+        """Record in the audit trail that something was made, changed, removed or refused."""
 
 
 class Declarations:
@@ -89,15 +89,15 @@ class Declarations:
         return self._change(self.queues.bind(binding, self._owner) if bind else self.queues.unbind(binding), method, about)
 
     async def _change(self, work: Coroutine[Any, Any, bool], method: Method, about: Mapping[str, str]) -> None:
-        """``work`` gives whether it changed something: only that has a line in the audit trail, which a consumer that declares
-        and binds anew at each start would fill."""
+        """Run a change and record it. ``work`` returns whether it changed something: only then is a line written, since
+        consumers that declare and bind anew at each start would fill the audit trail."""
         if await work:
             self._owner.audit(method.name, about)
         if not method.get("no_wait"):
             self._reply(f"{method.name}-ok")
 
     def queue_of(self, method: Method) -> str:
-        """The queue that a method names; none is the one that was declared last. Raises: AmqpError."""
+        """The queue that a method names; by default the one declared last. Raises: AmqpError."""
         name: str = method["queue"] or self._last_queue
         if not name:
             raise AmqpError(NOT_FOUND, "no previously declared queue", method.index)

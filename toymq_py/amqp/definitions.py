@@ -20,7 +20,7 @@ _OWNER = object()
 
 
 def defined(topology: Topology) -> Iterator[AmqpDefinition]:
-    """What a file of definitions has: all that outlives a restart."""
+    """The definitions of a virtual host that outlive a restart."""
     for exchange in topology.exchanges.values():
         if exchange.durable and exchange.name not in PREDECLARED:
             yield AmqpDefinition("exchange", exchange_values(topology, exchange))
@@ -98,9 +98,9 @@ def binding_values(topology: Topology, binding: Binding) -> dict[str, Any]:
 
 
 async def declare_defined(vhosts: Vhosts, wanted: Iterable[AmqpDefinition]) -> list[Declare]:
-    """Declare what is not there, durably.
+    """Declare, durably, the definitions that do not exist yet.
 
-    Returns: what was declared. Raises: BadArgument, which names what could not be declared, and what was before it: that stays.
+    Returns: what was declared. Raises: BadArgument, which names the declaration that failed, and those before it, which stay.
     """
     present = by_key(each for queues in vhosts for each in defined(queues.topology))
     changes = plan(by_key(wanted), present)

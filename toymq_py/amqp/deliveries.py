@@ -65,19 +65,19 @@ class Consumer:
     """Whether a message has expired; None where the topic drops those."""
 
     def activate(self) -> bool:
-        """It takes from now on. Returns: False when its topic is gone; the client has heard of it."""
+        """Let the consumer take messages from now on. Returns: False when its topic is gone; the client has heard of it."""
         return self.on_activated(self)
 
     def wake(self) -> bool:
-        """It may take. Returns: whether it does, soon."""
+        """Tell the consumer that it may take. Returns: whether it does so soon."""
         return self.on_woken(self)
 
     def drop(self) -> None:
-        """The queue is going."""
+        """Drop the consumer: its queue is being deleted."""
         self.on_dropped(self)
 
     def tell(self) -> None:
-        """The queue is gone: the client hears of it."""
+        """Tell the client that the queue is gone."""
         self.on_told(self)
 
     @property
@@ -92,7 +92,7 @@ class Consumer:
         return "expired" if self.is_over is not None and self.is_over(delivery, row) else None
 
     def wake_others(self) -> None:
-        """It was woken and cannot take now: another consumer of the queue may."""
+        """Wake another consumer of the queue: this one was woken and cannot take now."""
         if self.subscription is not None:
             self.subscription.wake_others()
         if self.order is not None:
@@ -110,7 +110,7 @@ class UnackedMessages:
         return len(self._by_tag)
 
     def next_tag(self) -> int:
-        """A tag for a delivery; ``add`` follows where it needs an ack."""
+        """A tag for a delivery; call ``add`` if the delivery needs an ack."""
         self._last_tag += 1
         return self._last_tag
 
@@ -118,7 +118,7 @@ class UnackedMessages:
         self._by_tag[tag] = unacked
 
     def take(self, tag: int, *, multiple: bool) -> list[Unacked] | None:
-        """Settle a tag, or all up to it; 0 is all. Returns: None for a tag that is not there."""
+        """Settle a tag, or all tags up to it; 0 means all. Returns: None for an unknown tag."""
         if not multiple:
             found = self._by_tag.pop(tag, None)
             return None if found is None else [found]
@@ -142,7 +142,7 @@ class UnackedMessages:
 
 
 def by_source(messages: list[Unacked]) -> Iterator[tuple[TopicChannel | StreamReader, list[tuple[int, int]]]]:
-    """Settled messages as id ranges, by the consumer of the topic that has leased them, or the reader of a stream."""
+    """Settled messages as id ranges, by the consumer or the stream reader that has leased them."""
     ids: dict[TopicChannel | StreamReader, list[int]] = {}
     for message in messages:
         ids.setdefault(message.source, []).append(message.msg_id)
@@ -174,7 +174,7 @@ class DeliveryFrames:
 
 
 def content_of(queue: str, delivery: Delivery, row: int) -> tuple[properties.Envelope, bytes]:
-    """A message of a delivery: how it was published, and its body."""
+    """The content of a delivered message: properties as published, and its body."""
     records = delivery.records
     block = b"" if records.headers is None else records.headers[row]
     envelope = envelope_of(queue, block)
@@ -186,7 +186,7 @@ def content_of(queue: str, delivery: Delivery, row: int) -> tuple[properties.Env
 
 
 def stream_content_of(queue: str, records: Records, row: int) -> tuple[properties.Envelope, bytes]:
-    """A message of a stream: as it was published, with its offset."""
+    """The content of a message of a stream: properties as published, and its offset."""
     envelope = envelope_of(queue, b"" if records.headers is None else records.headers[row])
     found = properties.decode(envelope.properties)
     found["headers"] = {**found.get("headers", {}), "x-stream-offset": Long(records.ids[row])}
@@ -194,7 +194,7 @@ def stream_content_of(queue: str, records: Records, row: int) -> tuple[propertie
 
 
 def content_frames(channel: int, raw_properties: bytes, body: bytes, frame_max: int) -> list[bytes]:
-    """Header and body of a content."""
+    """The header and body frames of a content."""
     size = len(raw_properties) + _CONTENT.size
     head = [_FRAME.pack(HEADER, channel, size), _CONTENT.pack(60, 0, len(body)), raw_properties, END_BYTE]
     if len(body) <= frame_max - frames.OVERHEAD:

@@ -55,7 +55,7 @@ class AmqpError(Exception):
 
 
 def inequivalent(argument: str, of: str, given: object, has: object) -> AmqpError:
-    """A declaration that differs from what is there, in RabbitMQ's words, which clients match."""
+    """The error for a declaration that differs from the existing one, in RabbitMQ's words, which clients match."""
     one_is_none = given is None or has is None
     received, current = (_shown(value, with_type=one_is_none) for value in (given, has))
     text = f"inequivalent arg '{argument}' for {of}: received {received} but current is {current}"
@@ -73,7 +73,7 @@ def _shown(value: object, *, with_type: bool) -> str:
 
 
 def amqp_error(error: AmqpError | RequestError | OSError) -> AmqpError:
-    """An error of the broker or of its disk, as AMQP tells it."""
+    """An error of the broker or of its disk, as an AMQP error."""
     if isinstance(error, AmqpError):
         return error
     if isinstance(error, OSError):

@@ -77,13 +77,13 @@ class Expiry:
         return at_ns is not None and at_ns <= self._clock.wall_ns()
 
     def published(self, ttl_ms: int) -> None:
-        """A message with an expiration of its own is stored."""
+        """Note that a message with its own expiration is stored."""
         self._own = True
         self._pause_s = LOOK_MIN_S
         self.look_in(ttl_ms / 1000)
 
     def refused(self, payload: bytes, block: bytes) -> None:
-        """The queue is full, and a message was not stored."""
+        """Note that the queue is full and a message was not stored."""
         name = self._queue.name
         target = self._queues.dead_letter_target(name, envelope_of(name, block).routing_key)
         if target is None or not refuses_to_exchange(self._queue.arguments):
@@ -97,7 +97,7 @@ class Expiry:
                 self._lost, self._say_again_at = 0, now + SAY_EVERY_S
 
     def begin(self) -> None:
-        """Look now, and after each commit where the length is limited."""
+        """Look now, and after each commit if the length is limited."""
         self.look_in(0.0)
         self._listen()
 
@@ -107,7 +107,7 @@ class Expiry:
             broker.topic(name).when_committed(self._committed)
 
     def _committed(self) -> None:
-        """Cut the queue before any other can see that it is too long; the letters follow in turns of their own."""
+        """Cut the queue before any consumer can see that it is too long; the dead letters follow in turns of their own."""
         self._listen()
         if self._queues.wake_consumer(self._queue.name):
             self.look_in(TAKERS_FIRST_S)
@@ -126,7 +126,7 @@ class Expiry:
                     self.look_in(0.0)
 
     def look_in(self, delay_s: float) -> None:
-        """Look after so long, if not before."""
+        """Look after some seconds, or earlier."""
         if self._closed:
             return
         at = self._loop.time() + min(delay_s, LATEST_S)
@@ -138,7 +138,7 @@ class Expiry:
         self._timer = self._loop.call_at(at, self.look)
 
     def look(self) -> None:
-        """Expire what has expired."""
+        """Expire the messages whose time is over."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -195,7 +195,7 @@ class Expiry:
                 return
 
     def _beyond(self, delivery: Delivery, row: int) -> tuple[Unacked, str]:
-        """What is known of a message beyond the length, and why it leaves."""
+        """The known state of a message beyond the length, and the reason why it leaves."""
         return self._unacked(delivery, row), "expired" if self._is_over(delivery.records, row) else "maxlen"
 
     def _unacked(self, delivery: Delivery, row: int) -> Unacked:
@@ -212,7 +212,7 @@ class Expiry:
         return pause_s if wanted_s is None else min(wanted_s, pause_s)
 
     def _subscribe(self, topic: Topic, window: int) -> Subscription:
-        """Attach to the queue, to lease what is given up. Raises: RequestError, OSError."""
+        """Attach to the queue, to lease messages for the dead-letter exchange. Raises: RequestError, OSError."""
         subscription = self._queues.subscribe(
             self._queue.name, topic, window=window, wake=lambda _: False, ended=lambda _, code: None
         )
@@ -220,7 +220,7 @@ class Expiry:
         return subscription
 
     def _take_expired(self, topic: Topic) -> bool:
-        """Lease the next message and give it up. Returns: False when that has to wait. Raises: RequestError, OSError."""
+        """Lease the next message and dead-letter it. Returns: False when that has to wait. Raises: RequestError, OSError."""
         if self._subscription is None or self._subscription.closed:
             self._subscription = self._subscribe(topic, WINDOW)
         subscription = self._subscription
@@ -243,7 +243,8 @@ class Expiry:
             dead_letter_of(self._queues, message, target, reason, self._settled)
 
     def _settled(self, stored: bool) -> None:
-        """A dead letter was stored, or refused, as its target is full, say: after 1, 2, 4 … 60 s the head is tried again."""
+        """A dead letter was stored, or refused, for example because its target is full: the head is tried again after 1, 2, 4 …
+        60 s."""
         self._letters -= 1
         if stored:
             if self._surplus:
@@ -258,7 +259,7 @@ class Expiry:
         self.look_in(0.0)
 
     def close(self) -> None:
-        """Letters may still be on their way; nothing follows them."""
+        """Stop. Dead letters may still be on their way; no more follow."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -279,21 +280,21 @@ class Expiries:
         self._by_topic: dict[str, Expiry] = {}
 
     def watch(self, queue: Queue) -> None:
-        """A queue is there. Those without a dead-letter exchange lose what expires or is too much, by the topic's settings."""
+        """Watch a queue. One without a dead-letter exchange drops expired and surplus messages by the settings of its topic."""
         if queue.arguments.get("x-dead-letter-exchange") is None or queue.name in self._by_name:
             return
         self._by_name[queue.name] = self._by_topic[queue.topic] = expiry = Expiry(self._queues, queue, self._clock, self._loop)
         expiry.begin()
 
     def forget(self, queue: Queue) -> None:
-        """A queue is gone. Idempotent."""
+        """Stop watching a queue that is gone. Idempotent."""
         expiry = self._by_name.pop(queue.name, None)
         if expiry is not None:
             self._by_topic.pop(queue.topic, None)
             expiry.close()
 
     def left(self, name: str) -> None:
-        """The last consumer of a queue is gone: what it gave back may have expired."""
+        """Look at a queue whose last consumer is gone: messages that it gave back may have expired."""
         if (expiry := self._by_name.get(name)) is not None:
             expiry.look_in(0.0)
 
@@ -301,7 +302,7 @@ class Expiries:
         return self._by_topic.get(topic)
 
     def close(self) -> None:
-        """No timer runs any more."""
+        """Stop all timers."""
         for expiry in self._by_name.values():
             expiry.close()
         self._by_name.clear()

@@ -36,7 +36,7 @@ class Reader:
         self.end = len(data)
 
     def _take(self, count: int) -> int:
-        """Returns: where the next ``count`` bytes begin."""
+        """Consume ``count`` bytes. Returns: their position."""
         at = self.at
         if count > self.end - at:
             raise AmqpError(SYNTAX_ERROR, "a value goes on behind the end of its frame")
@@ -98,7 +98,7 @@ class Reader:
         return found
 
     def _nested(self, depth: int) -> int:
-        """Read the size of a table or an array. Returns: where it ends."""
+        """Read the size of a table or an array. Returns: its end."""
         if depth >= TABLES_DEPTH_MAX:
             raise AmqpError(SYNTAX_ERROR, f"tables are nested more than {TABLES_DEPTH_MAX} deep")
         size = self.long()

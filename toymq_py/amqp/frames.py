@@ -60,7 +60,7 @@ class FrameReader:
         self._chunks.append(data)
 
     def take(self, count: int) -> bytes | None:
-        """Take bytes that are no frame (the protocol header); None when they are not all there."""
+        """Take bytes that are not a frame (the protocol header); None until all have arrived."""
         if self._have < count:
             return None
         data = b"".join(self._chunks)
@@ -68,7 +68,7 @@ class FrameReader:
         return data[:count]
 
     def frames(self) -> Iterator[Frame]:
-        """Yield the frames that are whole. Raises: AmqpError, after which nothing more can be read."""
+        """Yield complete frames. Raises: AmqpError, after which nothing more can be read."""
         if self._have < self._need:
             return
         data = bytes(self._chunks[0]) if len(self._chunks) == 1 else b"".join(self._chunks)
@@ -93,7 +93,7 @@ class FrameReader:
             self._keep(data, at)
 
     def _keep(self, data: bytes, at: int) -> None:
-        """What is read by now goes; ``_need`` bytes are wanted before it is worth to look again."""
+        """Drop the bytes that were read; ``_need`` bytes must arrive before another look is worthwhile."""
         rest = data[at:] if at else data
         self._chunks = [rest] if rest else []
         self._have = len(rest)

@@ -55,7 +55,7 @@ class Handshake:
 
     @property
     def is_over(self) -> bool:
-        """The connection is open."""
+        """Whether the handshake is over and the connection is open."""
         return self._expects == "connection.update-secret"
 
     def begin(self, transport: asyncio.BaseTransport) -> bytes:

@@ -45,7 +45,7 @@ class Intake:
         self._wanted = True
 
     def received(self) -> None:
-        """Something came."""
+        """Note that bytes have arrived."""
         self.last_read = self._clock.monotonic()
         self.idle_turns = 0
 
@@ -53,8 +53,8 @@ class Intake:
         """Account for what the connection holds, and read or not.
 
         Args:
-            arriving_bytes: what of it only the client's next bytes make less: unfinished messages and transactions.
-            wants: what comes can be applied.
+            arriving_bytes: the part that only more bytes of the client reduce: unfinished messages and transactions.
+            wants: whether more input can be applied.
         """
         has_room, seat = True, self.seat
         if seat is not None and (held_bytes > seat.floor_bytes or seat.held_bytes):
@@ -67,24 +67,25 @@ class Intake:
         self.read_or_not()
 
     def check(self, channel_bytes: int, method: Index) -> None:
-        """Check that there is room for more channels: nothing of theirs is on its way, so waiting would not help.
+        """Check that there is room for more channels. No message of theirs is arriving, so waiting would not help.
 
-        Raises: AmqpError."""
+        Raises: AmqpError.
+        """
         if channel_bytes > FLOOR_BYTES + READ_BYTES and self.seat is not None and self.seat.crowded:
             raise AmqpError(RESOURCE_ERROR, str(self.seat.too_much()), method)
 
     def close(self) -> None:
-        """The connection is closing: it waits for no room."""
+        """Leave the queue for room: the connection is closing."""
         self._room.leave(self)
 
     def wait(self, waits: bool, *, told: bool = False) -> None:
-        """It waits for room, or not any more. ``told``: long enough to tell the client."""
+        """Wait for room, or stop waiting. ``told``: the wait is long enough to tell the client."""
         self._blocking.waits_for_room = waits and told
         self._blocking.publishes = self._blocking.publishes or waits
         self._blocking.tell()
 
     def read_or_not(self) -> None:
-        """Pause reading, or go on. Of one that was not read no heartbeats were missed."""
+        """Pause or resume reading. A connection that was not read has missed no heartbeats."""
         wants = self._wanted and not self._room.holds(self)
         if wants != self.reading and not self.transport.is_closing():
             self.reading = wants
@@ -109,11 +110,11 @@ class Room:
         self._turn_since = 0.0
 
     def holds(self, intake: Intake) -> bool:
-        """Whether it is not read, for want of room."""
+        """Whether a connection is not read, for want of room."""
         return intake in self._waiting
 
     def enter(self, intake: Intake) -> None:
-        """It holds too much: it waits, unless it is its turn. Idempotent."""
+        """Make a connection that holds too much wait, unless it is its turn. Idempotent."""
         if intake is self._turn or intake in self._waiting:
             return
         if not self._waiting and self._turn is None:
@@ -123,7 +124,7 @@ class Room:
             self._pass_turn()
 
     def leave(self, intake: Intake) -> None:
-        """It holds little, or is closing. Idempotent."""
+        """Stop the wait of a connection that holds little or is closing. Idempotent."""
         if intake is self._turn:
             self._turn = None
             self._let_in()
@@ -131,7 +132,7 @@ class Room:
             intake.wait(False)
 
     def close(self) -> None:
-        """Look no more. Idempotent."""
+        """Stop watching. Idempotent."""
         self._deadline.cancel()
 
     def _look(self) -> None:
@@ -146,7 +147,7 @@ class Room:
             self._deadline.set(LOOK_S, self._look)
 
     def _check_turn(self, now: float) -> None:
-        """Have the turn pass on from one that uses it not, or for long; not while it alone wants it."""
+        """Pass the turn on from a connection that does not use it, or has had it for long, if others wait."""
         intake = self._turn
         if intake is None or not self._waiting:
             return
@@ -163,7 +164,7 @@ class Room:
         intake.read_or_not()
 
     def _let_in(self) -> None:
-        """Let in as many as one read of each has room, and if that is none, one."""
+        """Let in as many connections as there is room for one read of each, and at least one."""
         if self._quotas.memory_high:
             return
         left_bytes = self._quotas.max_held_bytes - self._quotas.held_bytes

@@ -27,7 +27,7 @@ class LengthLimit:
         self._bytes_max: int | None = arguments.get("x-max-length-bytes")
 
     def excess(self, topic: Topic, channel: Channel) -> tuple[int, int]:
-        """How many messages and bytes are beyond the limit: at the end of both, zero or less."""
+        """How many messages and bytes are beyond the limit; zero or less for none."""
         messages_max = UNLIMITED if self._messages_max is None else self._messages_max
         excess = channel.available() - messages_max
         if self._bytes_max is None:
@@ -62,7 +62,7 @@ class Surplus:
         return bool(self._waiting)
 
     def lease(self, topic: Topic, channel: Channel) -> None:
-        """Lease what is beyond the length, from the head. Raises: RequestError, OSError."""
+        """Lease the messages beyond the length, from the head. Raises: RequestError, OSError."""
         excess, excess_bytes = self._limit.excess(topic, channel)
         while (excess > 0 or excess_bytes > 0) and len(self._waiting) < SURPLUS_MAX:
             if self._subscription is None or self._subscription.closed:
@@ -77,23 +77,23 @@ class Surplus:
             excess -= len(delivery)
 
     def take(self, most: int) -> Iterator[tuple[Unacked, str]]:
-        """The next to be given up, and why. They are leased until they are acked."""
+        """The next messages to dead-letter, with the reason. They stay leased until they are acked."""
         for _ in range(min(most, len(self._waiting))):
             yield self._waiting.popleft()
 
     def give_back(self) -> None:
-        """What waits is ready again."""
+        """Make the waiting messages ready again."""
         ids, self._waiting = [(message.msg_id, message.msg_id) for message, _ in self._waiting], deque()
         if self._subscription is not None and ids:
             self._subscription.channel.return_uncounted(ids)
 
     def rest(self) -> None:
-        """Take no share of the queue's messages while there is nothing to give up."""
+        """Take no share of the queue's messages while there is no surplus."""
         if self._subscription is not None and not self._subscription.lessee.inflight:
             self.close()
 
     def close(self) -> None:
-        """What is leased is ready again. Idempotent."""
+        """Close; leased messages are ready again. Idempotent."""
         self._waiting.clear()
         if self._subscription is not None:
             self._subscription.close()

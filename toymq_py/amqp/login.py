@@ -34,14 +34,14 @@ class OpenRights:
 
     @property
     def user(self) -> str:
-        """Whose publishes they are: what ``user-id`` may say."""
+        """The user whose publishes these are: the value that ``user-id`` may have."""
         return self._user
 
     def check(self) -> None:
-        """Whether the token is still one."""
+        """Check that the token is still valid."""
 
     def renew(self) -> str | None:
-        """The table of tokens has changed. Returns: why the connection is to end."""
+        """Apply a changed table of tokens. Returns: why the connection has to end, None if it need not."""
         return None
 
     def publish(self, topic: str) -> None:
@@ -54,10 +54,11 @@ class OpenRights:
         """``about``: as in the audit trail; first the name of what would change. Raises: AmqpError (ACCESS_REFUSED)."""
 
     def declare(self, topic: str) -> None:
-        """Ask whether a queue is there, or declare it as it is: with any right to it. Raises: AmqpError (ACCESS_REFUSED)."""
+        """Allow asking for a queue, or declaring it as it is: any right to the queue suffices. Raises: AmqpError
+        (ACCESS_REFUSED)."""
 
     def declare_exchange(self, name: str) -> None:
-        """Declare an exchange that is there as it is, which publishers begin with: as an admin, or with a right to publish,
+        """Allow declaring an existing exchange as it is, as publishers do first: for an admin, or with any right to publish,
         whatever the exchange leads to today. Raises: AmqpError (ACCESS_REFUSED)."""
 
 
@@ -180,7 +181,7 @@ class Login:
 
 @contextmanager
 def _recorded(address: str | None, token: str | None = None) -> Iterator[None]:
-    """A login that is refused is in the audit trail, and one that ends because its token does."""
+    """Record in the audit trail a login that is refused, or that ends because its token does."""
     try:
         yield
     except AuthFailed as error:

@@ -36,7 +36,7 @@ class Outbox:
         self.held_bytes += sum(map(len, frames))
 
     def when_taken(self, call: Callable[[None], object]) -> None:
-        """Call ``call(None)`` once the socket has taken all that was added."""
+        """Call ``call(None)`` once the socket has taken all frames added so far."""
         self._when_taken.append(call)
 
     def flush(self) -> bool:
@@ -57,7 +57,7 @@ class Outbox:
         return True
 
     def stall(self, stalled: bool) -> None:
-        """The socket is full, or has taken all that was written."""
+        """Note that the socket is full, or has taken everything."""
         self.stalled = stalled
         if not stalled and not self._frames:
             self._taken()

@@ -158,8 +158,8 @@ def envelope_of(queue: str, block: bytes) -> Envelope:
 
 
 def _envelope_of(queue: str, block: bytes) -> Envelope:
-    """What a message of the log is delivered with: as it was published, with what the broker adds to a dead letter; one that
-    came by another protocol has the default exchange and its headers."""
+    """The envelope to deliver a logged message with: as it was published, with the broker's additions to a dead letter. A
+    message of another protocol has the default exchange and its headers."""
     if block.startswith(MARK):
         end = block.find(b"\n")
         try:

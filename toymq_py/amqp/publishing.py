@@ -34,7 +34,7 @@ class Held:
     """Those with publishes that the disk had no room for, and that wait for it: nothing else is applied meanwhile."""
 
     def again(self) -> None:
-        """It has room."""
+        """Append the waiting publishes: the disk has room again."""
         refused, self.refused = self.refused, []
         for publishes in refused:
             publishes.again()
@@ -79,8 +79,7 @@ class Publishes:
         refused: Callable[[RequestError, str, bool], None],
         progress: Callable[[], None], waits_for_space: Callable[[], bool],
     ) -> None:  # fmt: skip
-        """
-        Args:
+        """Args:
             confirmed: called with how many publishes, the oldest that wait, were stored (True) or refused (False).
             refused: called with the error of a publish that was not stored, the topic that refused it, and whether its queues
                 were declared to refuse.
@@ -101,16 +100,16 @@ class Publishes:
 
     @property
     def waiting(self) -> bool:
-        """Whether publishes are not answered yet."""
+        """Whether some publishes are unanswered."""
         return bool(self._pending) or self._run is not None
 
     @property
     def count(self) -> int:
-        """Publishes that are not answered yet."""
+        """The number of unanswered publishes."""
         return sum(each.count for each in self._pending) + (0 if self._run is None else len(self._run.bodies))
 
     def when_answered(self, done: Done) -> None:
-        """Call ``done`` when no publish waits: at once, where the last was answered since the caller looked."""
+        """Call ``done`` when no publish waits; at once if the last was answered since the caller looked."""
         if self.waiting:
             self._when_answered.append(done)
         else:
@@ -119,7 +118,7 @@ class Publishes:
     def add(
         self, topics: tuple[str, ...], body: bytes, block: bytes, ttl_ms: int | None = None, delay_ms: int | None = None
     ) -> None:
-        """Publish to topics; none is right: such a message is confirmed in its turn."""
+        """Publish to topics. An empty list is valid: such a message is confirmed in its turn."""
         run, extras = self._run, (ttl_ms is not None, delay_ms is not None)
         if run is None or run.topics != topics or (run.with_ttl, run.with_delay) != extras or len(run.bodies) >= RUN_MAX:
             self.flush()
@@ -133,13 +132,13 @@ class Publishes:
         self._held.published += len(body) + len(block)
 
     def abandon(self) -> None:
-        """Forget what was not appended: the channel is gone."""
+        """Forget the publishes that were not appended: the channel is gone."""
         run, self._run = self._run, None
         if run is not None:
             self._held.published -= sum(map(len, run.bodies)) + sum(map(len, run.blocks))
 
     def again(self) -> None:
-        """The disk has room again: append what it had none for, in the same order."""
+        """Append the publishes that the disk had no room for, in the same order."""
         unstored, self._unstored = self._unstored, []
         for pending in unstored:
             self._held.published -= pending.size
@@ -151,7 +150,7 @@ class Publishes:
         self.flush()
 
     def flush(self) -> None:
-        """Append what was collected."""
+        """Append the collected publishes."""
         run, self._run = self._run, None
         if run is None:
             return
@@ -177,7 +176,7 @@ class Publishes:
             self._wait(pending, outcome, run.topics[0])
 
     def _append_to_each(self, run: _Run, row: int) -> None:
-        """One message to several queues, or to none."""
+        """Append one message to several queues, or to none."""
         body, block = run.bodies[row], run.blocks[row]
         ttls_ms = [run.ttls_ms[row]] if run.with_ttl else None
         delays_ms = [run.delays_ms[row]] if run.with_delay else None
@@ -224,7 +223,7 @@ class Publishes:
             self._settle()
 
     def _settle(self) -> None:
-        """Answer the oldest publishes that wait for nothing any more."""
+        """Answer the oldest publishes whose commits are done."""
         stored = answered = 0
         while self._pending and not self._pending[0].waits:
             pending = self._pending.popleft()
@@ -252,8 +251,8 @@ class Publishes:
             call_all(calls, None)
 
     def _overflowed(self, pending: _Pending) -> bool:
-        """What full queues refused goes to their dead-letter exchange, where they were declared so. Returns: whether none but
-        queues that were declared with a length did: RabbitMQ says nothing then to a publisher without confirms."""
+        """Send the messages that full queues refused to their dead-letter exchanges, where declared so. Returns: whether all
+        refusals came from queues with a declared length: RabbitMQ does not report those to a publisher without confirms."""
         full = [topic for topic, error in pending.failed.items() if error.code in OVERFLOWS]
         for topic in full:
             if (expiry := self._queues.expiries.of_topic(topic)) is not None:

@@ -22,16 +22,17 @@ class QueueConsumer(Protocol):
     def priority(self) -> int: ...
 
     def activate(self) -> bool:
-        """It takes from now on. Returns: False when its topic is gone; the client has heard of it."""
+        """Let the consumer take from now on. Returns: False when its topic is gone; the client has heard of it."""
 
     def wake(self) -> bool:
-        """It may take. Returns: whether it does, soon: not without credit, or where its client does not read."""
+        """Tell the consumer that it may take. Returns: whether it does so soon: not without credit, or if its client does not
+        read."""
 
     def drop(self) -> None:
-        """The queue is going."""
+        """Drop the consumer: its queue is being deleted."""
 
     def tell(self) -> None:
-        """The queue is gone: the client hears of it."""
+        """Tell the client that the queue is gone."""
 
 
 class QueueConsumers:
@@ -55,9 +56,10 @@ class QueueConsumers:
         return len(self._all)
 
     def add(self, consumer: QueueConsumer) -> bool:
-        """Returns: whether it takes now; else it is activated in its turn.
+        """Add a consumer. Returns: whether it takes now; otherwise it is activated in its turn.
 
-        Raises: AmqpError (ACCESS_REFUSED) beside an exclusive consumer, for one beside others, or where a single one is active.
+        Raises: AmqpError (ACCESS_REFUSED) when the queue has an exclusive consumer, or when this one is exclusive and the queue
+        has others or a single active one.
         """
         alone = consumer.is_exclusive or any(other.is_exclusive for other in self._all)
         if (self._all and alone) or (self._single_active and consumer.is_exclusive):
@@ -72,7 +74,7 @@ class QueueConsumers:
         return True
 
     def remove(self, consumer: QueueConsumer) -> bool:
-        """Another one may follow, or take what it would have taken. Returns: whether it was there."""
+        """Remove a consumer; another one may follow, or take messages in its place. Returns: whether it was there."""
         if consumer not in self._all:
             return False
         del self._all[consumer]
@@ -87,7 +89,7 @@ class QueueConsumers:
         return True
 
     def take_all(self) -> list[QueueConsumer]:
-        """The queue is going: none follows another. Returns: those that were there."""
+        """Remove all consumers of a queue that is being deleted. Returns: them."""
         found = list(self._all)
         self._all.clear()
         self._waiting.clear()
@@ -110,11 +112,11 @@ class QueueConsumers:
         self._by_priority = sorted(self._all, key=lambda consumer: -consumer.priority) if ranked else []
 
     def wake_one(self) -> bool:
-        """Returns: whether one takes, soon."""
+        """Wake a consumer. Returns: whether one takes soon."""
         return any(consumer.wake() for consumer in self._all)
 
     def must_wait(self, consumer: QueueConsumer) -> bool:
-        """Whether one with a higher priority takes what is ready; it is woken, and so is this one when it may."""
+        """Whether a consumer with a higher priority takes the ready messages. It is woken, and this one is when it may take."""
         for other in self._by_priority:
             if other.priority <= consumer.priority:
                 break
@@ -124,7 +126,7 @@ class QueueConsumers:
         return False
 
     def pass_on(self) -> None:
-        """A consumer has no credit, or is gone: those that wait look again."""
+        """Wake the waiting consumers: one has no credit or is gone."""
         waiting, self._waiting = self._waiting, {}
         for consumer in waiting:
             consumer.wake()

@@ -51,13 +51,13 @@ class ExpiringQueue(Protocol):
         """Whether a message has expired."""
 
     def published(self, ttl_ms: int) -> None:
-        """A message with an expiration of its own is stored."""
+        """Note that a message with its own expiration is stored."""
 
     def refused(self, payload: bytes, block: bytes) -> None:
-        """The queue is full, and a message was not stored."""
+        """Note that the queue is full and a message was not stored."""
 
     def look(self) -> None:
-        """Expire what has expired."""
+        """Expire the messages whose time is over."""
 
 
 class ExpiringQueues(Protocol):
@@ -110,7 +110,7 @@ class Queues:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def load(self, topology: Topology) -> None:
-        """Take what was stored, and remove what does not outlive a restart. Raises: OSError."""
+        """Load the stored declarations, and remove those that do not outlive a restart. Raises: OSError."""
         self.topology = topology
         for queue in list(topology.queues.values()):
             if queue.is_temporary:
@@ -134,12 +134,12 @@ class Queues:
             raise AmqpError(NOT_FOUND, f"no queue '{name}' in vhost '{self.vhost}'") from None
 
     def topic_name(self, name: str) -> str:
-        """The name of a queue's topic, whether it is there or not."""
+        """The name of a queue's topic, whether the topic exists or not."""
         queue = self.topology.queues.get(name)
         return topic_of(name, self.vhost) if queue is None else queue.topic
 
     def dead_letter_target(self, name: str, routing_key: str) -> tuple[str, str] | None:
-        """Exchange and routing key for what a queue gives up; None where it has no dead-letter exchange."""
+        """Exchange and routing key of a queue's dead letters; None without a dead-letter exchange."""
         queue = self.topology.queues.get(name)
         exchange = None if queue is None else queue.arguments.get("x-dead-letter-exchange")
         if queue is None or exchange is None:
@@ -147,8 +147,8 @@ class Queues:
         return exchange, queue.arguments.get("x-dead-letter-routing-key", routing_key)
 
     def retry_in_s(self, name: str) -> float:
-        """When to give up a message again whose dead letter was not stored: ``RETRIES_PER_S`` of a queue at most, however many
-        wait, so that a full target costs no core."""
+        """When to retry a message whose dead letter was not stored: at most ``RETRIES_PER_S`` of a queue, however many wait, so
+        that a full target does not use up a core."""
         now = self._loop.time()
         at = self._next_retry[name] = max(now + RETRY_S, self._next_retry.get(name, 0.0) + 1 / RETRIES_PER_S)
         return at - now
@@ -159,8 +159,8 @@ class Queues:
             raise AmqpError(RESOURCE_LOCKED, f"{text}: it is of another connection")
 
     def counts(self, name: str, topic: Topic) -> tuple[int, int]:
-        """Messages that wait in the queue, and consumers. One that is delayed by its exchange is not there yet; one whose dead
-        letter could not be stored still is."""
+        """The numbers of waiting messages and of consumers. A message that is delayed by its exchange does not count yet; one
+        whose dead letter could not be stored still does."""
         channel = topic.channels.get(CONSUMER)
         if channel is None:
             ready = max(topic.messages() - len(topic.delays.schedule.ids), 0)
@@ -195,8 +195,8 @@ class Queues:
         return queue is not None and is_stream(queue.arguments)
 
     def is_undeclared(self, wanted: Queue) -> bool:
-        """Whether a queue is a topic that another protocol made, and wanted as a topic is: nothing need be stored then. A
-        topic is durable, and so is a queue that says that it is not."""
+        """Whether a queue is a topic of another protocol that is used as it is, so that nothing need be stored. A topic is
+        durable, and so is a queue that is declared as transient on it."""
         arguments = dict(wanted.arguments)
         as_a_topic = arguments.pop("x-queue-type", "classic") in ("classic", "quorum") and not arguments
         is_there = wanted.name not in self.topology.queues and self.broker.has(wanted.topic)
@@ -312,7 +312,7 @@ class Queues:
         return ready
 
     def _forget(self, name: str) -> None:
-        """Remove a queue from the topology, its topic aside. Idempotent."""
+        """Remove a queue from the topology, but not its topic. Idempotent."""
         if (queue := self.topology.queues.get(name)) is not None:
             self.expiries.forget(queue)
             self.topology.queue_removed(name)
@@ -326,7 +326,7 @@ class Queues:
     # -- exchanges and bindings
 
     async def declare_exchange(self, wanted: Exchange, may_make: Callable[[], None]) -> bool:
-        """Returns: whether it is new. Raises: AmqpError, RequestError, OSError."""
+        """Declare an exchange. Returns: whether it is new. Raises: AmqpError, RequestError, OSError."""
         if wanted.name not in self.topology.exchanges:
             may_make()
         is_new = self.topology.declare_exchange(wanted)
@@ -335,14 +335,15 @@ class Queues:
         return is_new
 
     async def delete_exchange(self, name: str, *, if_unused: bool) -> bool:
-        """Returns: whether it was there. Raises: AmqpError, RequestError, OSError."""
+        """Delete an exchange. Returns: whether it existed. Raises: AmqpError, RequestError, OSError."""
         was_there = self.topology.delete_exchange(name, if_unused=if_unused)
         if was_there:
             await self.save()
         return was_there
 
     async def bind(self, binding: Binding, owner: object, *, saved: bool = True) -> bool:
-        """``saved`` False: the caller saves. Returns: whether it is new. Raises: AmqpError, RequestError, OSError."""
+        """Add a binding. ``saved`` False: the caller saves. Returns: whether it is new. Raises: AmqpError, RequestError,
+        OSError."""
         if not binding.to_exchange:
             topic = self.topic(binding.target, owner)
             if binding.target not in self.topology.queues:  # made by another protocol: now it is a queue, too
@@ -353,7 +354,7 @@ class Queues:
         return made
 
     async def unbind(self, binding: Binding) -> bool:
-        """Returns: whether it was there. Raises: RequestError, OSError."""
+        """Remove a binding. Returns: whether it existed. Raises: RequestError, OSError."""
         was_there = self.topology.unbind(binding)
         if was_there:
             await self.save()
@@ -378,12 +379,12 @@ class Queues:
     # -- consumers
 
     def wake_consumer(self, name: str) -> bool:
-        """Have a consumer of a queue take what is ready. Returns: whether one does, soon: not without credit."""
+        """Let a consumer of a queue take ready messages. Returns: whether one does so soon: not without credit."""
         its = self._consumers.get(name)
         return its is not None and its.wake_one()
 
     def attach(self, name: str, consumer: QueueConsumer) -> bool:
-        """Returns: whether it takes now. Raises: AmqpError (ACCESS_REFUSED), as ``QueueConsumers.add``."""
+        """Attach a consumer. Returns: whether it takes now. Raises: AmqpError (ACCESS_REFUSED), as ``QueueConsumers.add``."""
         its = self._consumers.get(name)
         if its is None:
             queue = self.topology.queues.get(name)
@@ -397,7 +398,7 @@ class Queues:
         return takes
 
     def detach(self, name: str, consumer: QueueConsumer) -> None:
-        """A consumer is gone; with the last one goes a queue that is to. Idempotent."""
+        """Detach a consumer; an auto-delete queue goes with its last one. Idempotent."""
         its = self._consumers.get(name)
         if its is None or not its.remove(consumer) or its:
             return
@@ -410,7 +411,7 @@ class Queues:
             self.expiries.left(name)
 
     def owner_gone(self, owner: object) -> None:
-        """A connection has ended: its exclusive queues go."""
+        """Delete the exclusive queues of a connection that has ended."""
         for name in [name for name, its in self._owners.items() if its is owner]:
             self._begin(self._remove(name))
 
@@ -423,7 +424,7 @@ class Queues:
             logger.warning("queue %s is not removed: %s", name, error)
 
     def used(self, name: str) -> None:
-        """``x-expires`` of a queue counts from now, where nothing consumes: it was declared, got from, or left."""
+        """Restart ``x-expires`` of a queue without consumers: it was declared, got from, or left."""
         queue = self.topology.queues.get(name)
         expires_ms = None if queue is None else queue.arguments.get("x-expires")
         if (timer := self._expiries.pop(name, None)) is not None:
@@ -447,7 +448,7 @@ class Queues:
             await asyncio.wait(list(self._tasks))
 
     def close(self) -> None:
-        """No timer runs any more."""
+        """Stop all timers."""
         self.expiries.close()
         for timer in self._expiries.values():
             timer.cancel()
@@ -455,7 +456,7 @@ class Queues:
 
 
 def _check_alike(present: Queue, wanted: Queue, vhost: str) -> None:
-    """Raises: AmqpError (PRECONDITION_FAILED) with the argument that differs."""
+    """Check that a declaration equals the existing one. Raises: AmqpError (PRECONDITION_FAILED) with what differs."""
     for what in ("durable", "auto_delete", "exclusive"):
         given, has = getattr(wanted, what), getattr(present, what)
         if given != has:

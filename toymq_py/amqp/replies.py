@@ -22,7 +22,7 @@ class Replies:
         self._waiting: dict[str, Came] = {}
 
     def add(self, came: Came) -> str:
-        """``came`` is called with each reply. Returns: the token."""
+        """Add a channel. ``came`` is called with each reply. Returns: the token."""
         token = secrets.token_urlsafe(16)
         self._waiting[token] = came
         return token
@@ -31,7 +31,7 @@ class Replies:
         self._waiting.pop(token, None)
 
     def waiting(self, name: str) -> Came | None:
-        """For the name of a channel: where its replies go; None when it is gone."""
+        """The function that takes the replies of a channel, given its name; None when the channel is gone."""
         return self._waiting.get(name.removeprefix(_OF_A_CHANNEL))
 
 

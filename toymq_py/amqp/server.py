@@ -97,11 +97,11 @@ class AmqpServer:
         return chain.from_iterable(map(definitions.exchange_rows, self.vhosts))
 
     def declared_queues(self) -> Iterator[dict[str, Any]]:
-        """The same of the queues."""
+        """JSON objects of all queues."""
         return chain.from_iterable(map(definitions.queue_rows, self.vhosts))
 
     def bindings(self) -> Iterator[dict[str, Any]]:
-        """The same of the bindings."""
+        """JSON objects of all bindings."""
         return chain.from_iterable(map(definitions.binding_rows, self.vhosts))
 
     async def declare(self, wanted: Iterable[AmqpDefinition]) -> list[Declare]:
@@ -180,7 +180,7 @@ class AmqpServer:
 
 
 def _refuse(transport: asyncio.Transport, _: RequestError) -> None:
-    """A client spoke without TLS: before the handshake AMQP has no words for it."""
+    """Close the connection of a client that spoke without TLS: before the handshake AMQP has no words for that."""
     transport.close()
 
 

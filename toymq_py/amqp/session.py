@@ -140,7 +140,7 @@ class Session(BoundedProtocol):
     # -- turns
 
     def _turn(self, slice_end: float) -> bool:
-        """Apply what came, then deliver. A bug is logged and ends this connection alone. Returns: whether there is more."""
+        """Apply received frames, then deliver. A bug is logged and ends only this session. Returns: whether there is more."""
         if self._gone:
             return False
         try:
@@ -164,7 +164,7 @@ class Session(BoundedProtocol):
 
     @property
     def _is_busy(self) -> bool:
-        """A method waits for the disk. (To mypyc the attribute itself would be None after a look that found None.)"""
+        """Whether a method waits for the disk. (mypyc would take the attribute itself for None after a look.)"""
         return self._work is not None
 
     def _has_room(self) -> bool:
@@ -199,7 +199,7 @@ class Session(BoundedProtocol):
         return False
 
     def alarm_changed(self) -> None:
-        """Publishing begins or ceases to be refused for the disk."""
+        """Handle a change of the alarm: publishing begins or ceases to be refused for want of disk space."""
         if not self.handshake.is_over or self._closing or self._gone:
             return
         self.blocking.tell()
@@ -263,20 +263,20 @@ class Session(BoundedProtocol):
         self._runnable.wake()
 
     def wake(self, consumer: Consumer) -> bool:
-        """Have messages of a consumer taken. Returns: whether that is soon."""
+        """Have messages of a consumer taken. Returns: whether that happens soon."""
         self._ready[consumer] = None
         self._runnable.wake()
         return not self._outbox.stalled
 
     def check_subscriptions(self) -> None:
-        """Raises: AmqpError when the connection has its limit of subscriptions, as a TCP session."""
+        """Check that the connection has not reached its limit of subscriptions, as for TCP sessions. Raises: AmqpError."""
         limit = self._subscriptions_max
         if sum(len(channel.consumers) for channel in self.channels.values()) >= limit:
             text = f"the connection has {limit} consumers and queues to get from, the limit (--max-subscriptions)"
             raise AmqpError(PRECONDITION_FAILED, text)
 
     def progress(self) -> None:
-        """Publishes were answered."""
+        """Called when publishes were answered."""
         self._runnable.wake()
 
     def when_taken(self, call: Callable[[None], object]) -> None:
@@ -296,7 +296,7 @@ class Session(BoundedProtocol):
         self.write(methods.closing(number, "channel.close", error))
 
     def _flush(self) -> None:
-        """Hand over to the socket what is to be written, if it has room."""
+        """Hand over the waiting frames to the socket, if it has room."""
         if not self._gone and self._outbox.flush():
             self._last_write = self._clock.monotonic()
 
@@ -340,12 +340,12 @@ class Session(BoundedProtocol):
 
     @property
     def is_told_of_cancels(self) -> bool:
-        """The client has said that it knows a basic.cancel of the broker."""
+        """Whether the client has said that it understands a basic.cancel from the broker."""
         return self.handshake.knows_cancels
 
     @property
     def is_crowded(self) -> bool:
-        """So much waits for the client that a reply is not worth more."""
+        """Whether so much waits for the client that direct replies are dropped."""
         return self._outbox.full
 
     @property
@@ -354,7 +354,7 @@ class Session(BoundedProtocol):
         return self.handshake.frame_max
 
     def audit(self, action: str, about: Mapping[str, str], result: str = audit.OK) -> None:
-        """Something was made, changed, removed or refused."""
+        """Record in the audit trail that something was made, changed, removed or refused."""
         audit.record(action, result, token=self.rights.name, address=self.address, via="amqp", about=about)
 
     # -- channels
@@ -384,7 +384,7 @@ class Session(BoundedProtocol):
             acting_token.reset(whose)
 
     async def _do(self, number: int, method: Method, later: Coroutine[Any, Any, None]) -> None:
-        """Carry out what waits for the disk; nothing else is applied meanwhile."""
+        """Wait for a method that needs the disk; nothing else is applied meanwhile."""
         try:
             await later
         except (AmqpError, RequestError, OSError) as error:
@@ -422,7 +422,7 @@ class Session(BoundedProtocol):
     # -- heartbeats and the end
 
     def _beat(self) -> None:
-        """Send a heartbeat where nothing else was written; end a connection whose peer is silent for two of them."""
+        """Send a heartbeat if nothing else was written; end a connection whose peer was silent for two of them."""
         heartbeat_s = self.handshake.heartbeat_s
         if not heartbeat_s or self._gone:
             return
@@ -437,13 +437,13 @@ class Session(BoundedProtocol):
         self._deadline.set(interval_s, self._beat)
 
     def rights_changed(self) -> None:
-        """The table of tokens has changed."""
+        """Apply a changed table of tokens."""
         error = self.rights.renew()
         if error is not None and not self._closing:
             self.close_with(AmqpError(ACCESS_REFUSED, f"the token was changed: {error}"))
 
     async def shut_down(self) -> None:
-        """Say that the broker stops, once the publishes that wait are answered."""
+        """Tell the client that the broker stops, once the waiting publishes are answered."""
         for channel in self.channels.values():
             channel.consumers.stop()
         with suppress(TimeoutError):
@@ -454,12 +454,12 @@ class Session(BoundedProtocol):
         self.close_with(AmqpError(CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'"))
 
     def close_with(self, error: AmqpError) -> None:
-        """Say why, and close once the client has heard it."""
+        """Send the reason, and close once the client has read it."""
         self._fail(error)
         self._flush()
 
     def _fail(self, error: AmqpError) -> None:
-        """Close the connection with an error, or at its orderly end from here."""
+        """Close the connection with an error, or in an orderly way."""
         if self._closing or self._gone:
             return
         self._closing = True
@@ -479,14 +479,14 @@ class Session(BoundedProtocol):
         self.handshake.queues.owner_gone(self)
 
     def _close_transport(self) -> None:
-        """Close once the client has read what is written, or does not read it."""
+        """Close once the client has read the written frames, or does not read them."""
         self._outbox.write_all()
         self._end()
         self.transport.close()
         self._deadline.set(CLOSE_S, self.abort)
 
     def _end(self) -> None:
-        """Idempotent."""
+        """End the session. Idempotent."""
         if self._gone:
             return
         self._gone = True

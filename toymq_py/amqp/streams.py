@@ -45,7 +45,8 @@ def age_ms(name: str, value: Any) -> int:
 
 
 def check_stream(queue: Queue, vhost: str) -> None:
-    """Raises: AmqpError (PRECONDITION_FAILED), in RabbitMQ's words, for what a stream cannot be."""
+    """Check the arguments of a stream. Raises: AmqpError (PRECONDITION_FAILED), in RabbitMQ's words, for those that no stream
+    has."""
     of = f"for queue '{queue.name}' in vhost '{vhost}': it is a stream"
     wrong = {"non-durable": not queue.durable, "exclusive-owner": queue.exclusive, "auto-delete": queue.auto_delete}
     for what, is_so in wrong.items():
@@ -67,7 +68,7 @@ def stream_settings(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 
 def offset_of(arguments: Mapping[str, Any]) -> Offset:
-    """Where a consumer begins; by default at what comes next. Raises: AmqpError (PRECONDITION_FAILED)."""
+    """The position at which a consumer begins, by default the next message. Raises: AmqpError (PRECONDITION_FAILED)."""
     value = arguments.get("x-stream-offset", "next")
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
@@ -80,7 +81,7 @@ def offset_of(arguments: Mapping[str, Any]) -> Offset:
 
 
 def position_of(topic: Topic, offset: Offset) -> int:
-    """The id of an offset, within what the topic has. Raises: OSError."""
+    """The id of an offset, within the ids of the topic. Raises: OSError."""
     first, limit = topic.id_range()
     if offset == "first":
         return first
@@ -112,7 +113,7 @@ class StreamReader:
 
     @property
     def is_over(self) -> bool:
-        """The topic is gone."""
+        """Whether the topic is gone."""
         return self._topic.deleted
 
     def read(self, max_bytes: int, max_count: int) -> tuple[Records, int, int] | None:
@@ -149,7 +150,7 @@ class StreamReader:
             self._wake()
 
     def ack(self, ids: Sequence[IdRange]) -> None:
-        """Settled messages are credit."""
+        """Return the credit of settled messages."""
         was_full = self.inflight >= self.window
         self.inflight -= sum(last + 1 - first for first, last in ids)
         if was_full and not self.closed:
@@ -160,7 +161,7 @@ class StreamReader:
         self.ack(ids)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Stop reading. Idempotent."""
         self.closed = True
         if self._withdraw is not None:
             self._withdraw()

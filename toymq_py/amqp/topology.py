@@ -59,12 +59,12 @@ class Queue:
 
     @property
     def is_temporary(self) -> bool:
-        """Not there any more after a restart of the broker."""
+        """Whether the queue does not outlive a restart of the broker."""
         return self.exclusive or (self.auto_delete and not self.durable)
 
     @property
     def goes_by_itself(self) -> bool:
-        """Deleted without a queue.delete: with its connection, its last consumer, or unused."""
+        """Whether the queue is deleted without a queue.delete: with its connection, with its last consumer, or unused."""
         return self.exclusive or self.auto_delete or self.arguments.get("x-expires") is not None
 
 
@@ -180,7 +180,7 @@ class Topology:
         return True
 
     def unbind(self, binding: Binding) -> bool:
-        """Remove a binding, and a source that is to go with its last one. Returns: whether it was there."""
+        """Remove a binding, and an auto-delete source with its last one. Returns: whether the binding existed."""
         if binding.identity not in self.bindings:
             return False
         self._unbind_all([self.bindings[binding.identity]])
@@ -200,7 +200,7 @@ class Topology:
                     self.delete_exchange(source.name)
 
     def bindings_of(self, source: str) -> int:
-        """How many lead away from an exchange."""
+        """The number of bindings that lead away from an exchange."""
         return len(self._by_source.get(source, ()))
 
     def in_order(self) -> list[Binding]:
@@ -260,8 +260,8 @@ class Topology:
     # -- on disk
 
     def to_json(self) -> dict[str, Any]:
-        """What a restart finds again: durable exchanges, queues, and the bindings between them. Temporary queues are there so
-        that a restart can remove them."""
+        """The declarations that a restart restores: durable exchanges, queues, and the bindings between them. Temporary queues
+        are included so that a restart can remove them."""
         lasting = {exchange.name for exchange in self.exchanges.values() if exchange.durable}
         return {
             "exchanges": [asdict(one) for one in self.exchanges.values() if one.durable and one.name not in PREDECLARED],

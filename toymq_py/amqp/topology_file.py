@@ -28,7 +28,7 @@ class TopologyFile:
         self._changes = self._saved = 0
 
     def read(self) -> dict[str, Any]:
-        """What the file has, by virtual host. Blocks. Raises: DamagedData, OSError."""
+        """The content of the file by virtual host. Blocks. Raises: DamagedData, OSError."""
         found = dict(self._broker.directory.read_amqp())
         others = found.pop(OTHERS, {})
         by_vhost = {DEFAULT_VHOST: found, **others} if found else {}
@@ -36,11 +36,11 @@ class TopologyFile:
         return by_vhost
 
     def changed(self) -> None:
-        """What is stored is old: the next ``save`` writes."""
+        """Note a change; the next ``save`` writes it."""
         self._changes += 1
 
     async def save(self) -> None:
-        """Put everything on stable storage; of changes that come meanwhile one write is for all. Raises: RequestError."""
+        """Put everything on stable storage; changes that come meanwhile share one write. Raises: RequestError."""
         self._changes += 1
         wanted = self._changes
         async with self._saving:

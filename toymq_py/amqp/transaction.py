@@ -21,7 +21,7 @@ class Transaction:
         self._calls: list[Callable[[], None]] = []
 
     def add(self, call: Callable[[], None], size: int) -> None:
-        """Do it at the commit. ``size``: bytes that it holds until then. Raises: AmqpError (PRECONDITION_FAILED)."""
+        """Add a call for the commit. ``size``: bytes that it holds until then. Raises: AmqpError (PRECONDITION_FAILED)."""
         if len(self._calls) >= CALLS_MAX:
             raise AmqpError(PRECONDITION_FAILED, f"a transaction has {CALLS_MAX} publishes and acks at most: commit before")
         if self._bytes + size > BYTES_MAX:
@@ -31,19 +31,19 @@ class Transaction:
         self._calls.append(call)
 
     def begin_commit(self) -> None:
-        """Do all of it."""
+        """Make all calls of the transaction."""
         calls, self.failed = self._take(), None
         for call in calls:
             call()
 
     def end_commit(self) -> None:
-        """Everything is stored, or refused. Raises: AmqpError (PRECONDITION_FAILED)."""
+        """End the commit: everything is stored, or refused. Raises: AmqpError (PRECONDITION_FAILED)."""
         failed, self.failed = self.failed, None
         if failed is not None:
             raise AmqpError(PRECONDITION_FAILED, f"not all of the transaction is stored: {failed.text}", (90, 20))
 
     def roll_back(self) -> None:
-        """Forget all of it."""
+        """Forget all calls of the transaction."""
         self._take()
 
     def _take(self) -> list[Callable[[], None]]:

@@ -32,7 +32,7 @@ class Vhosts:
 
     @property
     def default(self) -> Queues:
-        """Those of ``/``."""
+        """The queues of the virtual host ``/``."""
         return self._by_name[DEFAULT_VHOST]
 
     def find(self, name: str) -> Queues:
@@ -44,25 +44,25 @@ class Vhosts:
         return found
 
     def watch(self, clock: Clock) -> None:
-        """Have messages expire, once it is loaded."""
+        """Let messages expire from now on; call it after ``load``."""
         for queues in self:
             queues.expiries = Expiries(queues, clock, self._loop)
 
     async def load(self) -> None:
-        """Read the file, and remove what does not outlive a restart. Raises: DamagedData, OSError."""
+        """Read the file, and remove declarations that do not outlive a restart. Raises: DamagedData, OSError."""
         for name, found in self._file.read().items():
             if (queues := self._by_name.get(name)) is not None:
                 await queues.load(Topology.from_json(found, name))
 
     def read(self) -> None:
-        """Read the file and change nothing; virtual hosts that it has are there. Blocks. Raises: DamagedData, OSError."""
+        """Read the file without changes; adds the virtual hosts in it. Blocks. Raises: DamagedData, OSError."""
         for name in self._file.read():
             self.add(name)
         for name, found in self._file.read().items():
             self._by_name[name].topology = Topology.from_json(found, name)
 
     def add(self, name: str) -> None:
-        """A virtual host is there. Idempotent."""
+        """Add a virtual host. Idempotent."""
         if name not in self._by_name:
             self._by_name[name] = Queues(self.broker, self._loop, self._file, name)
 
@@ -71,7 +71,7 @@ class Vhosts:
         await self._file.save()
 
     def close(self) -> None:
-        """No timer runs any more."""
+        """Stop all timers."""
         for queues in self:
             queues.close()
 

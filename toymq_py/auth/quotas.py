@@ -95,11 +95,11 @@ class Seat:
             self.quotas.identify(self, name, admin=admin)
 
     def busy(self) -> None:
-        """A request is being answered: the connection is not evicted, unless it is anonymous where tokens are needed."""
+        """Note that a request is being answered: no eviction, unless it is anonymous where tokens are needed."""
         self.quotas.busy(self)
 
     def idle(self) -> None:
-        """The connection has no request: it may be evicted."""
+        """Note that the connection has no request: it may be evicted."""
         self.quotas.idle(self)
 
     def begin_handshake(self) -> bool:
@@ -109,13 +109,13 @@ class Seat:
 
     @property
     def floor_bytes(self) -> int:
-        """What it may hold whatever others do; so much does not count."""
+        """Bytes that the connection may hold whatever others do; they do not count."""
         return self.quotas.floor_bytes
 
     def settle(self, held_bytes: int) -> bool:
-        """Set the bytes that the connection holds beside those; up to ``floor_bytes`` do not count.
+        """Set the bytes that the connection holds in addition; up to ``floor_bytes`` do not count.
 
-        Returns: False when a limit is exceeded or memory runs out: take no more then.
+        Returns: False when a limit is exceeded or memory runs out: then take no more.
         """
         counted = held_bytes if held_bytes > self.quotas.floor_bytes else 0
         return self.quotas.settle(self, counted + self.unread_bytes + self.arriving_bytes)
@@ -138,7 +138,7 @@ class Seat:
 
     @property
     def crowded(self) -> bool:
-        """The token, the address or the broker holds too much."""
+        """Whether the token, the address or the broker holds too much."""
         return not self.quotas.has_room(self)
 
     @property
@@ -330,15 +330,15 @@ class Quotas:
             self._addresses.pop(address.name, None)
 
     def take_most_connections(self) -> tuple[int, int]:
-        """The highest number of connections since the last call, and the present one."""
+        """The highest number of connections since the last call, and the current number."""
         most, self._most_connections = self._most_connections, self._connections
         return most, self._connections
 
     # -- bytes
 
     def limit_memory(self, max_bytes: int) -> None:
-        """Tell of the limit of the process's memory. What is held is bounded by a part of it: memory is looked at a few times a
-        second, and what arrives between two looks may be more than there is."""
+        """Set the limit of the process's memory. Held bytes are bounded by a part of it: memory is checked a few times a
+        second, and more than what is free may arrive between two checks."""
         self.memory_max_bytes = max_bytes
         self.max_held_bytes = min(self._limits.max_held_bytes, max_bytes // HELD_OF_MEMORY)
         self._set_floor()

@@ -142,7 +142,7 @@ class Authority:
         return [grant for grant in self._grants if grant.expires_ns is not None]
 
     def find(self, token: str) -> Grant | None:
-        """Find the grant of a token, expired or not. Compares every digest in constant time, also after a match."""
+        """Find the grant of a token, expired or not. Compares every digest in constant time, even after a match."""
         digest = sha256(token.encode(errors="surrogatepass")).digest()
         found = None
         for grant in self._grants:
@@ -151,7 +151,7 @@ class Authority:
         return found
 
     def present(self, grant: Grant) -> Grant | None:
-        """The present grant of the same token; None when it is gone or expired."""
+        """The current grant of the same token; None when the token is gone or expired."""
         try:
             return self.renew(grant)
         except AuthFailed:
@@ -166,7 +166,7 @@ class Authority:
         return present
 
     def named(self, name: str) -> Grant:
-        """The present rights of the token with a name. Raises: AuthFailed."""
+        """The current rights of the token with a name. Raises: AuthFailed."""
         found = next((grant for grant in self._grants if grant.name == name), None)
         if found is None:
             raise AuthFailed("this token is no longer in the auth file")

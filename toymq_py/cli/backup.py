@@ -136,7 +136,7 @@ def restore(backup_directory: str, directory: str, at: str | None, unfinished: b
 
 
 def _apart(source: str, to: str) -> tuple[str, str]:
-    """Both paths without a slash at the end. Raises: DataDirectoryError when one is, or lies in, the other."""
+    """Both paths without a trailing slash. Raises: DataDirectoryError when one path is the other, or lies in it."""
     one, other = Path(source).resolve(), Path(to).resolve()
     if one == other or one in other.parents or other in one.parents:
         raise DataDirectoryError(f"{source} and {to} must lie apart, not one in the other")

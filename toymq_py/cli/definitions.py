@@ -35,7 +35,7 @@ def _without_token(ctx: click.Context, param: click.Parameter, url: str) -> str:
 
 
 def which_broker(command: Command) -> Command:
-    """A command takes ``--data-dir``, or ``--url``, ``--http-url`` and ``--token-file``."""
+    """Options of a command that takes ``--data-dir``, or ``--url``, ``--http-url`` and ``--token-file``."""
     for option in (
         click.option(
             "--token-file",

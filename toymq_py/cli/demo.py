@@ -22,7 +22,7 @@ QUIET_S = 0.3
 
 @contextmanager
 def running_broker() -> Iterator[BrokerProcess]:
-    """A broker of our own on a free port, that can be killed. Raises: StartFailed."""
+    """A broker of the demo's own on a free port, which can be killed. Raises: StartFailed."""
     with (
         tempfile.TemporaryDirectory(prefix="toymq-demo-", ignore_cleanup_errors=True) as directory,
         BrokerProcess(
@@ -50,7 +50,7 @@ class Ledger:
     broken: list[str] = field(default_factory=list)
 
     def judge(self) -> None:
-        """Fill ``broken``."""
+        """Compare what was published with what was received, and fill ``broken``."""
         lost = [line for line, msg_id in self.ids.items() if self.seen.get(msg_id) != self.lines[line]]
         if len(self.ids) != len(self.lines):
             self.broken.append(f"{len(self.lines) - len(self.ids)} lines were never acknowledged")
@@ -66,7 +66,7 @@ class Ledger:
             self.broken.append(f"{self.after} acked messages were delivered after the last restart")
 
     def digest(self) -> tuple[str, str]:
-        """SHA-256 of what went in, and of what came out in the order of ids."""
+        """SHA-256 of the published messages, and of the received ones in the order of ids."""
         came = hashlib.sha256(b"\n".join(self.seen[msg_id] for msg_id in sorted(self.seen))).hexdigest()
         return hashlib.sha256(b"\n".join(self.lines)).hexdigest(), came
 
@@ -74,7 +74,7 @@ class Ledger:
 def publish(broker: BrokerProcess, ledger: Ledger, kill_at: int | None) -> int:
     """Publish every line that has no receipt yet, in order; kill the broker after ``kill_at`` receipts.
 
-    Every line has its own key, so that publishing again what was in flight makes no second copy.
+    Every line has its own key, so that publishing the lines in flight again makes no second copy.
 
     Returns: how many were answered DUP: on the disk already, though their OK was lost.
     """
@@ -93,7 +93,7 @@ def publish(broker: BrokerProcess, ledger: Ledger, kill_at: int | None) -> int:
 
 
 def until_quiet(subscription: sync.Subscription) -> Iterator[sync.Message]:
-    """Messages received until none came for ``QUIET_S``."""
+    """The messages received until none came for ``QUIET_S``."""
     with suppress(RequestTimeout):
         while True:
             yield subscription.next(QUIET_S)
@@ -169,6 +169,6 @@ def demo(path: Path) -> None:
 
 
 def count_deliveries(broker: BrokerProcess) -> int:
-    """Deliveries to the same consumer now. None may come."""
+    """The number of messages delivered to the same consumer now; none should come."""
     with sync.connect(broker.url) as client:
         return sum(1 for _ in until_quiet(client.sub(TOPIC, CONSUMER)))

@@ -62,7 +62,7 @@ class GatewayClient:
         return {str(row["name"]): Webhook.from_json(_defined(Webhook, row)) for row in rows}
 
     def alerts(self) -> dict[str, Alert]:
-        """The same of the alerts."""
+        """The alert rules by name; a secret is shown as ``(set)``. Raises: ConfigError."""
         rows = self._ask("GET", "/v1/alerts")["alerts"]
         return {str(row["name"]): Alert.from_json(_defined(Alert, row)) for row in rows}
 
@@ -101,7 +101,7 @@ class GatewayClient:
 
 
 def _defined(kind: type[Webhook] | type[Alert], row: Mapping[str, Any]) -> dict[str, Any]:
-    """What was set of a webhook or an alert: a broker tells what became of it, too, and a later one more."""
+    """The defined fields of a webhook or an alert: the broker adds its state, and a later version may add more."""
     known = {each.name for each in fields(kind)}
     return {key: value for key, value in row.items() if key in known}
 
@@ -122,9 +122,8 @@ class RunningBroker:
     def __init__(
         self, client: sync.Client, gateway: GatewayClient | None, *, named: bool = False, left_out: str | None = None
     ) -> None:  # fmt: skip
-        """
-        Args:
-            named: the gateway's URL was: what it refuses is an error.
+        """Args:
+            named: the user named the gateway's URL, so its refusal is an error.
             left_out: why there is no gateway.
         """
         self._client = client
@@ -143,7 +142,7 @@ class RunningBroker:
             self._needed = True
 
     def present(self) -> Definitions:
-        """Raises: ConfigError, where a gateway refuses that was named, or that the file needs."""
+        """The webhooks by name. Raises: ConfigError when the gateway refuses, if the user named it or the file needs it."""
         topics, gateway = self._client.topics(), self._gateway
         wholes = wholes_of(row["topic"] for row in topics)
         counts = {name: int(self._client.describe(name)[PARTITIONS]) for name in wholes}
@@ -198,7 +197,7 @@ class RunningBroker:
 
 
 def _together(changes: Sequence[Change], at: int) -> list[Declare]:
-    """The declarations that one request carries out, from a place of the changes on: none where another change is there."""
+    """The declarations from a position of the changes on that one request carries out; none if another change is there."""
     some: list[Declare] = []
     chars = 0
     for change in changes[at : at + AT_ONCE]:
@@ -317,7 +316,7 @@ def open_described(
 
 
 def _gateways(client: sync.Client) -> Sequence[str] | None:
-    """Of the process that answers, or of worker 0: see ``told_by``."""
+    """The gateways' URLs of the process that answers, or of worker 0: see ``told_by``."""
     told: dict[str, Any] = {}
     with suppress(RequestError):  # an older broker does not know it
         told = client._ask(cluster())

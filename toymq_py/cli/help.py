@@ -14,18 +14,18 @@ _HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 
 
 def pages() -> dict[str, str]:
-    """The texts by the names of the files."""
+    """The pages of the documentation by file name."""
     return {path.stem: path.read_text(encoding="utf-8") for path in sorted(docs_directory().glob("*.md"))}
 
 
 def title_of(text: str) -> str:
-    """The heading of a page."""
+    """The title of a page, its first heading."""
     found = _HEADING.search(text)
     return found[1] if found is not None else ""
 
 
 def for_a_terminal(text: str) -> str:
-    """A page without the targets of its links, which lead nowhere in a terminal."""
+    """A page without link targets, which lead nowhere in a terminal."""
     return _LINK.sub(r"\1", text)
 
 

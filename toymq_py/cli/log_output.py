@@ -78,7 +78,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _exception(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    """The traceback of a line; "" without one."""
+    """The traceback of a record; "" without one."""
     return record.exc_text or (formatter.formatException(record.exc_info) if record.exc_info else "")
 
 
@@ -103,7 +103,7 @@ class _Kind:
     """When their number is to be told."""
 
     def used(self, now: float) -> int:
-        """How many lines count at ``now``."""
+        """How many lines of the window count at ``now``."""
         while self.written_s and now - self.written_s[0] >= WINDOW_S:
             self.written_s.popleft()
         return len(self.written_s)
@@ -127,11 +127,11 @@ class Repeats:
 
     @property
     def untold(self) -> int:
-        """Kinds of which something was suppressed, and that is not said yet."""
+        """The number of kinds with suppressed lines that were not reported yet."""
         return len(self._untold)
 
     def said(self, record: logging.LogRecord) -> list[logging.LogRecord]:
-        """Records to write now: those that are overdue, and the new one unless it repeats."""
+        """Records to write now: overdue reports, and the new record unless it repeats."""
         if record.levelno <= logging.DEBUG or getattr(record, "every", False):
             return [record]
         now = self._clock.monotonic()
@@ -152,7 +152,7 @@ class Repeats:
         return out
 
     def overdue(self, now: float) -> list[logging.LogRecord]:
-        """The numbers that are due at ``now``, of the monotonic clock; at infinity all."""
+        """Reports of suppressed lines that are due at ``now`` of the monotonic clock; all of them at infinity."""
         out = []
         while self._untold and self._untold[0].due_s <= now:
             kind = self._untold.popleft()
@@ -170,7 +170,7 @@ class Repeats:
         return self._places.setdefault((record.name, record.pathname, record.lineno), _Kind(ALIKE_MAX))
 
     def _is_full(self, place: _Kind, now: float) -> bool:
-        """Whether it may write no more; room is kept for the line that tells what was suppressed."""
+        """Whether a kind may write no more; room is kept for the report of suppressed lines."""
         return place.used(now) + bool(place.suppressed) >= place.limit
 
     def _suppress(self, kind: _Kind, last: logging.LogRecord, count: int, now: float) -> None:
@@ -181,7 +181,7 @@ class Repeats:
         kind.last = last
 
     def _forget_texts(self, now: float) -> None:
-        """Drop those of which no line counts any more."""
+        """Drop texts without lines that still count."""
         over = list(takewhile(lambda key: not self._texts[key].used(now), self._texts))
         for key in over:
             del self._texts[key]
@@ -214,7 +214,7 @@ class _Outbox(logging.handlers.QueueHandler):
         self.repeats = Repeats(clock)
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """The message is made here: its arguments may change until the thread sees it. The traceback is left to the
+        """Format the message here, since its arguments may change until the thread sees it. The traceback is left to the
         formatter."""
         record = copy(record)
         record.msg, record.args = record.getMessage(), None
@@ -244,7 +244,7 @@ class _Outbox(logging.handlers.QueueHandler):
 
 @contextmanager
 def to_stderr(levels: str, form: LogFormat = "text") -> Iterator[None]:
-    """Log to stderr as long as this lasts. ``levels``: as of ``--log-level``."""
+    """Log to stderr while this context lasts. ``levels``: as of ``--log-level``."""
     lines: queue.Queue[Line | None] = queue.Queue(LINES_MAX)
     clock = SystemClock()
     outbox = _Outbox(lines, clock)

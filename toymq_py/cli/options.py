@@ -58,7 +58,7 @@ class _Type(click.ParamType[Any]):
 
 
 def serve_options(command: Decorated) -> Decorated:
-    """A command takes ``--config`` and every option of ``ServeOptions``, each by its attribute's name."""
+    """A decorator that gives a command ``--config`` and every option of ``ServeOptions``, by the names of the attributes."""
     for each in reversed(OPTIONS):
         command = _click_option(each)(command)
     return click.option(
@@ -97,7 +97,7 @@ def _take_file(ctx: click.Context, param: click.Parameter, named: str | None) ->
 
 
 def doubts_of_file(text: str, path: str) -> list[str]:
-    """Values of a file that may mean something else than what was written, a line for each. Raises: ConfigError: it is no
+    """Values of a file that may not mean what the user wanted, one line for each. Raises: ConfigError when the file is not
     TOML."""
     kinds = {each.name: each.kind for each in OPTIONS}
     found = ((key, _doubt(kinds.get(key), value)) for key, value in parse_toml(text, path).items())
@@ -114,7 +114,7 @@ def _note_doubt(ctx: click.Context, where: str, kind: Kind, value: object) -> No
 
 
 def sources(ctx: click.Context, file: str | None) -> dict[str, str]:
-    """Where the value of each option comes from, by its attribute: a flag, a variable, the file. Defaults are missing."""
+    """The source of each option's value, by attribute: a flag, a variable, the file. Defaults are left out."""
     found = {}
     for each in OPTIONS:
         match ctx.get_parameter_source(each.attribute):
@@ -130,7 +130,7 @@ def sources(ctx: click.Context, file: str | None) -> dict[str, str]:
 
 
 def without_a_clients(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
-    """The values without the variables of a client's certificate: where nothing listens with TLS they are toymqctl's."""
+    """The values without the variables of a client certificate: where nothing listens with TLS these are meant for toymqctl."""
     if any(values.get(option.removeprefix("--").replace("-", "_")) for option in OVER_TLS):
         return values
     kept = dict(values)
@@ -143,13 +143,14 @@ def without_a_clients(ctx: click.Context, values: dict[str, Any]) -> dict[str, A
 
 
 def doubts(ctx: click.Context) -> list[str]:
-    """Values that may mean something else than what was written, a line for each."""
+    """Values that may not mean what the user wanted, one line for each."""
     found: list[str] = ctx.meta.get(_DOUBTS, [])
     return list(dict.fromkeys(found))
 
 
 def find_file(named: str | None) -> str | None:
-    """The file that counts: the one that is named, here or in the environment, or else the default when it is there."""
+    """The configuration file in force: the one named on the command line or in the environment, otherwise the default if it
+    exists."""
     named = named or os.environ.get(CONFIG_VARIABLE) or None
     if named is not None:
         return named
@@ -170,7 +171,7 @@ def _read(text: str, path: str) -> dict[str, Any]:
 
 
 def look_into(text: str, path: str) -> tuple[dict[str, Any], list[str]]:
-    """Values by attribute of a file's text, and what is wrong, a line each. Raises: ConfigError when it is no TOML."""
+    """Values by attribute from a file's text, and its errors, one line each. Raises: ConfigError when it is not TOML."""
     by_name = {each.name: each for each in OPTIONS}
     values: dict[str, Any] = {}
     problems = []
@@ -192,8 +193,8 @@ def configuration_text(path: str) -> str:
 
 
 def unknown_variables() -> list[str]:
-    """What is wrong with the environment's names: a line for each that is nearly an option's. Others are not ours to judge: a
-    container's platform, too, sets TOYMQ_…, for a service of that name."""
+    """Environment variables that look like a misspelled option, one line for each. Other TOYMQ_… variables are ignored: a
+    container's platform sets some for a service of that name."""
     known = [CONFIG_VARIABLE, COMPILE_VARIABLE, *CLIENT_VARIABLES, *(each.variable for each in OPTIONS)]
     lines = []
     for name in sorted(os.environ):

@@ -92,7 +92,8 @@ def _run(work: Coroutine[Any, Any, bool]) -> tuple[int, bool]:
 
 
 async def _end_the_rest() -> bool:
-    """Cancel what jobs have left in the event loop. Returns: whether it has ended; so has the pool of ``asyncio.to_thread``."""
+    """Cancel the tasks that jobs have left in the event loop. Returns: whether they have ended, and the pool of
+    ``asyncio.to_thread``."""
     from toymq.workers.runner import STUBBORN_S
 
     rest = asyncio.all_tasks() - {asyncio.current_task()}
@@ -122,7 +123,7 @@ def of_process(metrics_at: str | None, number: int) -> list[str]:
 
 @contextmanager
 def _listening(metrics_at: str | None) -> Iterator[list[socket.socket]]:
-    """Sockets that listen meanwhile. Raises: ConfigError, DataDirectoryError."""
+    """Listening sockets for the duration of this context. Raises: ConfigError, DataDirectoryError."""
     if metrics_at is None:
         yield []
         return
@@ -190,7 +191,7 @@ def load(target: str) -> "App":
 
 
 def _is_of_the_user(filename: str) -> bool:
-    """Not Python's import, and not this package: what is wrong is said in the error's own text."""
+    """Whether a file is the user's, and not of Python's import or this package, whose errors say themselves what is wrong."""
     import toymq
 
     ours = (str(Path(toymq.__file__).parent), str(Path(__file__).parents[1]))
@@ -226,12 +227,12 @@ async def _work(
 
 
 def _leave_it_to_the_parent() -> None:
-    """Ctrl-C reaches all processes at a terminal."""
+    """Ignore Ctrl-C in a child process: at a terminal it reaches the parent, too, which ends the children."""
 
 
 @contextmanager
 def _serving(app: "App", loop: asyncio.AbstractEventLoop, listeners: Sequence[socket.socket]) -> Iterator[None]:
-    """Serve the pages meanwhile."""
+    """Serve the pages while this context lasts."""
     if not listeners:
         yield
         return

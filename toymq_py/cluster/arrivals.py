@@ -65,7 +65,7 @@ class Arrivals:
         home.placement.held.on_moves = self._news.set
 
     async def run(self) -> None:
-        """Until it is cancelled; then nothing of it runs on the disk."""
+        """Fetch topics until cancelled; then no job of it runs on the disk."""
         loop = asyncio.get_running_loop()
         while True:
             self._news.clear()
@@ -163,7 +163,7 @@ class Arrivals:
         moves.mark(topic, None, lambda error: None)  # one that stays is judged by the record at the next start
 
     async def _clear(self, topic: str) -> None:
-        """Remove half a copy. Raises: OSError; then the mark stays, and the next attempt or start tries again."""
+        """Remove an incomplete copy. Raises: OSError; then the mark stays, and the next attempt or start tries again."""
         moves = self._home.broker.moves
         await called(partial(moves.remove, topic))
         await called(partial(moves.mark, topic, None))
@@ -183,7 +183,7 @@ class _Copy:
         self._files = ReplicaFiles(home.fs, home.root)
 
     async def receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Until the other end has said MOVED. Raises: Impossible, NotTaken, BadOperation, OSError, EOFError."""
+        """Receive files until the other end has sent MOVED. Raises: Impossible, NotTaken, BadOperation, OSError, EOFError."""
         writer.write(encode(self._asked))
         async with asyncio.timeout(SILENCE_S):
             answer = await reader.readline()

@@ -83,7 +83,7 @@ class Home:
         return self.broker.directory.scheduler
 
     def mark(self, way: Literal["from", "to"], group: str) -> Mark:
-        """Of a topic that comes or goes."""
+        """The mark of a topic that arrives or leaves."""
         return Mark(way, group, self.placement.cluster)
 
 
@@ -138,7 +138,7 @@ class Departures:
         return None
 
     async def close(self) -> None:
-        """End what is under way, and wait for its last job on the disk: the directory may be another process's soon."""
+        """End the running moves, and wait for their last job on the disk: another process may use the directory soon."""
         tasks = list(self._under_way.values())
         for task in tasks:
             task.cancel()
@@ -180,7 +180,7 @@ class _Departure:
         await self._held()
 
     async def _held(self) -> None:
-        """The hold, and what comes of it. Cancelled, it leaves all as it is: the next term begins with the mark."""
+        """Hold the topic and give it away. When cancelled, everything stays as it is: the next term begins with the mark."""
         placement, moves, topic, to = self._home.placement, self._home.broker.moves, self._topic, self._asked.to
         began = asyncio.get_running_loop().time()
         revision = placement.revision(topic)
@@ -210,13 +210,13 @@ class _Departure:
             logger.error("topic %s: its copy here is removed at the next start: %s", topic, error)  # noqa: TRY400 (one line)
 
     async def _give(self, revision: int) -> None:
-        """Raises: NotMoved, where it stays here."""
+        """Ask etcd for the switch. Raises: NotMoved when the topic stays here."""
         held, asked = self._home.placement.held, self._asked
         if not await held.give(self._topic, revision, asked.to, asked.epoch, asked.attempt):
             raise NotMoved("one of the leaders has changed, or the move was given up")
 
     async def _seal(self) -> None:
-        """Let what is published from now on go to new segments. Raises: RequestError."""
+        """Let later publishes go to new segments. Raises: RequestError."""
         broker = self._home.broker
         for name in broker.moves.names(self._topic):
             _, commit = broker.topics[name].committer.begin_segment()
@@ -224,7 +224,7 @@ class _Departure:
                 raise error
 
     async def _round(self, *, held: bool = False) -> int:
-        """Send what changed since the last round, and wait until the other end has it. Returns: how many bytes. Raises:
+        """Send the changes since the last round, and wait until the other end has them. Returns: how many bytes. Raises:
         NotMoved, OSError, EOFError."""
         fs, root = self._home.fs, self._home.root
         found = await self._on_thread(lambda: list_files(fs, root, self._topic, held=held))
@@ -262,7 +262,7 @@ class _Departure:
 
 
 def list_files(fs: FileSystem, root: str, topic: str, *, held: bool) -> dict[str, Stamp]:
-    """The files of a topic and its dead letters. Without ``held`` those that change no more: sealed segments and their
+    """The files of a topic and its dead letters. Without ``held`` only those that change no more: sealed segments and their
     sidecars. Blocks. Raises: OSError."""
     found = {}
     for directory in (f"topics/{topic}", f"topics/{topic}{DEAD_LETTERS}"):
@@ -278,7 +278,7 @@ def list_files(fs: FileSystem, root: str, topic: str, *, held: bool) -> dict[str
 
 
 def is_evicted(fs: FileSystem, root: str, path: str) -> bool:
-    """Whether a file says that segments of its topic are in a bucket alone. Blocks. Raises: OSError."""
+    """Whether a file says that segments of its topic are only in a bucket. Blocks. Raises: OSError."""
     directory, _, name = f"{root}/{path}".rpartition("/")
     if name not in (evicted.FILE_NAME, evicted.OTHER_NAME):
         return False
@@ -287,7 +287,7 @@ def is_evicted(fs: FileSystem, root: str, path: str) -> bool:
 
 
 async def called(begin: Callable[[Callable[..., None]], object]) -> None:
-    """Wait until ``begin`` has called what it got. Raises: the error that it was called with."""
+    """Wait until ``begin`` has called its argument. Raises: the error that it was called with."""
     over: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
     def done(error: Exception | None = None) -> None:
@@ -300,4 +300,4 @@ async def called(begin: Callable[[Callable[..., None]], object]) -> None:
 
 
 def _ignore(error: OSError | None) -> None:
-    """A mark that is still there is judged by the record of the topic at the next start."""
+    """Ignore an error: a mark that stays is judged by the record of the topic at the next start."""

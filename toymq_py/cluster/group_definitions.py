@@ -31,15 +31,15 @@ Divide = Callable[[str, Mapping[str, str]], Awaitable[None]]
 
 
 def may_be_later(error: BaseException | None) -> bool:
-    """Whether the same may be done later: a group is away, the disk is full, or the name is busy as another leader makes the
-    topic in the same moment."""
+    """Whether a repeat may succeed later: a group is away, the disk is full, or another leader is making the topic at the
+    moment."""
     if isinstance(error, OSError):
         return what_passes(error) is not None
     return isinstance(error, RequestError) and (error.retryable or isinstance(error, NoSuchTopic))
 
 
 def _family(name: str) -> str:
-    """The partitioned topic of a name, be it that of a partition or of dead letters."""
+    """The partitioned topic that a name belongs to, as a partition or as dead letters."""
     return whole_name(name).removesuffix(DEAD_LETTERS)
 
 
@@ -60,7 +60,7 @@ class GroupDefinitions:
         self._undivided = [name for name, topic in wanted.topics.items() if topic.partitions and divide is not None]
 
     async def apply(self) -> None:
-        """Make what this group has or gets now, as far as it can be known."""
+        """Make the topics that this group has or gets now, as far as that is known."""
         left, own = list[str](), list[str]()
         for name in self._left:
             try:
@@ -84,7 +84,7 @@ class GroupDefinitions:
                         self._left.append(name)
 
     async def run(self) -> None:
-        """Go on with what is left, until there is nothing. While partitions are made the other groups ask this one, so clients
+        """Make the remaining topics, until none is left. The other groups ask this one while partitions are made, so clients
         must be served."""
         while self._left or self._undivided:
             await asyncio.sleep(AGAIN_S)
@@ -103,7 +103,7 @@ class GroupDefinitions:
         return _family(name) in families and name in self._broker.topics
 
     async def _is_own(self, name: str) -> bool:
-        """Whether this group has a topic; one that none has is placed. Raises: RequestError: that cannot be known now."""
+        """Whether this group has a topic; one that no group has is placed. Raises: RequestError when that is not known now."""
         broker = self._broker
         if number := self._wanted.topics[name].partitions:
             if name in self._undivided and name not in broker.partitioned.by_name:
@@ -133,7 +133,7 @@ class GroupDefinitions:
         return True
 
     async def _divide_what_is_left(self) -> None:
-        """Make partitioned topics, or confirm them: a leader may have died within the CREATE of one."""
+        """Make partitioned topics, or confirm them: a leader may have died during the CREATE of one."""
         left = list[str]()
         for name in self._undivided:
             topic = self._wanted.topics[name]

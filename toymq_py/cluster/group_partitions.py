@@ -40,28 +40,28 @@ class Books(Protocol):
     epoch: int
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin a task of the term."""
+        """Start a task of the term."""
 
     async def alone(self, origin: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Do what changes a record, once nothing else does. Raises: PlacementUnknown."""
+        """Run a change of a record alone, once no other change runs. Raises: PlacementUnknown."""
 
     def learn(self, topic: str, record: Record | None) -> None:
-        """Take a record that was read, linearizable; None: there is none."""
+        """Apply a record that was read linearizably; None when there is none."""
 
     def groups_for_parts(self, topic: str, wanted: str | None) -> Sequence[str]:
-        """Those that get the partitions of a topic. Raises: PlacementUnknown: one has no leader; BadArgument."""
+        """The groups that get the partitions of a topic. Raises: PlacementUnknown when one has no leader; BadArgument."""
 
     def moved_to(self, name: str, topic: str, has: str = "has") -> RequestError:
-        """The error for a topic of another group; ``has``: what is said of the group."""
+        """The error for a topic of another group; ``has``: what to say of that group."""
 
     def has_topic(self, topic: str) -> bool:
-        """Whether this broker has it, or its dead letters."""
+        """Whether this broker has the topic or its dead letters."""
 
     async def quiet(self, topics: Iterable[str]) -> None:
-        """Wait until nothing changes the records of these topics. Raises: PlacementUnknown."""
+        """Wait until no change of these topics' records is under way. Raises: PlacementUnknown."""
 
     async def let_go(self, topics: Iterable[str]) -> None:
-        """Remove the own records of topics that are no more. Raises: PlacementUnknown."""
+        """Remove this group's records of topics that do not exist any more. Raises: PlacementUnknown."""
 
 
 class GroupPartitions:
@@ -81,7 +81,7 @@ class GroupPartitions:
         return name in self._known
 
     def note(self, name: str, stored: StoredPartitions | None) -> None:
-        """Take what a record says now; None: the name is not that of a partitioned topic."""
+        """Apply the current record of a name; None when the name is not that of a partitioned topic."""
         if stored == self._known.get(name):
             return
         if stored is None:
@@ -151,7 +151,7 @@ class GroupPartitions:
         raise PlacementUnknown(f"{name} is changed by others, or this node leads {books.group} no longer: try again")
 
     def _check_free(self, name: str, record: Record | None) -> None:
-        """Raises: Moved, TopicExists: there is a topic that is not partitioned."""
+        """Check that no plain topic has the name. Raises: Moved, TopicExists."""
         if record is not None and record.group != self._books.group:
             self._books.learn(name, record)
             raise self._books.moved_to(record.group, name)
@@ -195,7 +195,7 @@ class GroupPartitions:
 
 
 def differs(present: Partitioned, wanted: Partitioned) -> str:
-    """Why a topic is not confirmed by a CREATE with another number."""
+    """The reason why a CREATE with another number does not confirm a topic."""
     there = f"{PARTITIONS}={present.count}, not {wanted.count}"
     return f"{present.name} exists with {there}: the number is fixed at creation"
 

@@ -89,7 +89,7 @@ class GroupPlacement(Placement):
     # -- the term
 
     async def open(self) -> None:
-        """Read what there is, once this node is elected. Raises: TermEnded."""
+        """Read the present state, once this node is elected. Raises: TermEnded."""
         self._picture = await self._answered(self._kept.read)
         found = self._picture.groups.get(self.group)
         if found is None or found.leader is None or found.leader.member.replica != self._me:
@@ -104,8 +104,9 @@ class GroupPlacement(Placement):
         self._absences.look(self._picture.groups)
 
     async def settle(self, topics: Iterable[str], wholes: Iterable[Partitioned] = ()) -> None:
-        """Give each topic that is stored here a record, and say so: other groups place topics only where that was said.
-        A topic of which another group has the record is left to it. ``wholes``: the partitioned ones. Raises: TermEnded."""
+        """Write a record for each topic that is stored here, then mark the group as placed: other groups place topics only in
+        such a group. A topic whose record names another group is left to that group. ``wholes``: the partitioned ones. Raises:
+        TermEnded."""
         for whole in wholes:
             if whole.name not in self._parts:
                 await self._answered(partial(self._settle_whole, whole))
@@ -132,13 +133,14 @@ class GroupPlacement(Placement):
                     raise TermEnded(str(error)) from error
 
     async def _settle_whole(self, whole: Partitioned) -> None:
-        """etcd has forgotten it, or the group had no records before. Whichever group comes first is its home."""
+        """Settle a partitioned topic that etcd has forgotten, or that is older than the records. The first group that does so
+        is its home."""
         if (await self._kept.divide(StoredPartitions(whole), None, self.group, self.epoch)).done:
             self.claims += 1
         self.learn(whole.name, await self._kept.record(whole.name))
 
     async def run(self, lease: int) -> None:
-        """Follow etcd, and say how much there is to do, until it is cancelled. ``lease``: of the term."""
+        """Follow etcd and publish the load until cancelled. ``lease``: of the term."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow())
             tasks.create_task(group_views.weigh(self._kept, lease, lambda: self.done()))
@@ -166,7 +168,7 @@ class GroupPlacement(Placement):
                 delay_s = min(delay_s * 2, RETRY_MAX_S)
 
     def _take(self, picture: Picture) -> None:
-        """Replace the picture. The last leader of each group stays known."""
+        """Replace the picture. The last known leader of each group is kept."""
         for name, group in picture.groups.items():
             if group.led is None and (before := self._picture.groups.get(name)) is not None:
                 group.led = before.led
@@ -177,7 +179,7 @@ class GroupPlacement(Placement):
         self._note([*picture.records, *self._parts.known()])
 
     def _note(self, topics: Sequence[str]) -> None:
-        """The picture has changed, and the records of these topics in it."""
+        """Apply a change of the picture in the records of these topics."""
         self._absences.look(self._picture.groups)
         self._drop_own(topics)
         for topic in topics:
@@ -186,7 +188,7 @@ class GroupPlacement(Placement):
                 self._parts.note(topic, None if record is None else record.whole)
 
     def _drop_own(self, topics: Iterable[str]) -> None:
-        """Records that name this group are of the other book: what the watch tells of them may be over."""
+        """Remove records that name this group from the picture: the own book has them, and the watch may be late."""
         records = self._picture.records
         for topic in topics:
             if (record := records.get(topic)) is not None and (record.group == self.group or topic in self._own):
@@ -311,7 +313,7 @@ class GroupPlacement(Placement):
         return self._picture.moves
 
     def revision(self, topic: str) -> int | None:
-        """Of the record of a topic that this group has, and nothing changes now."""
+        """The revision of the record of a topic of this group that no change is under way for."""
         return None if topic in self._busy else self._own.get(topic)
 
     def occupy(self, topic: str) -> bool:
@@ -334,21 +336,21 @@ class GroupPlacement(Placement):
     # -- parts
 
     def _record(self, origin: str) -> Record | None:
-        """That of a topic of another group, as far as it is known."""
+        """The record of another group's topic, as far as it is known."""
         return None if origin in self._own else self._picture.records.get(origin)
 
     def _is_known(self, origin: str) -> bool:
         return origin in self._own or origin in self._picture.records
 
     def _wait(self, origin: str, call: Callable[[], None]) -> None:
-        """Call when the placement of a topic is settled, or cannot be."""
+        """Call a function when the placement of a topic is settled, or cannot be."""
         if origin in self._busy:
             self._busy[origin].append(call)
         else:
             call()
 
     def _begin(self, origin: str, work: Coroutine[Any, Any, None]) -> None:
-        """What changes a record is alone at it, until etcd has answered."""
+        """Mark that a change of a record runs alone, until etcd has answered."""
         self._busy[origin] = []
         self.spawn(self._settled(origin, work))
 
@@ -370,8 +372,8 @@ class GroupPlacement(Placement):
         self._loop.call_later(REFUSE_S, self._failed.pop, origin, None)
 
     async def _claim(self, origin: str, wanted: str | None) -> None:
-        """Write the record of a topic, or learn that there is one. In a group that is named, where its leader answers: else the
-        record would be of a topic that is not there. Raises: EtcdError, PlacementUnknown."""
+        """Write the record of a topic, or learn that one exists. A named group must have a leader that answers: otherwise the
+        record would be of a topic that does not exist. Raises: EtcdError, PlacementUnknown."""
         group = self._chosen(origin) if wanted is None else wanted
         is_there = group != self.group and wanted is not None
         if is_there and not await group_views.answers(partial(self.connected, group, lambda frames: None)):
@@ -428,7 +430,7 @@ class GroupPlacement(Placement):
                     raise failed
 
     async def _over(self, origin: str) -> None:
-        """Wait until what changes a record has an answer, or none."""
+        """Wait until a change of a record has an answer, or failed."""
         over: asyncio.Future[None] = self._loop.create_future()
         self._wait(origin, lambda: None if over.done() else over.set_result(None))
         await over
@@ -455,14 +457,14 @@ class GroupPlacement(Placement):
     # -- parts
 
     def _chosen(self, origin: str) -> str:
-        """The group of a new topic."""
+        """The group for a new topic."""
         group_views.check_placed(self._picture, origin)
         led = {name: group.load for name, group in self._picture.groups.items() if group.placed and group.leader is not None}
         return choose_group(origin, led or {self.group: 0.0})
 
     async def _release(self, origin: str, revision: int) -> None:
-        """Remove the record of a topic that is no more. Until etcd has answered, nothing makes a topic of that name here; what
-        would is refused meanwhile."""
+        """Remove the record of a topic that does not exist any more. Until etcd has answered, no topic of that name is made
+        here; requests for one are refused."""
         delay_s = RETRY_MIN_S
         record: Record | None = None
         while True:
@@ -480,7 +482,7 @@ class GroupPlacement(Placement):
         self.learn(origin, record)
 
     async def _answered(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """Call until there is an answer. Raises: TermEnded after ``OPEN_S``."""
+        """Repeat a call until there is an answer. Raises: TermEnded after ``OPEN_S``."""
         delay_s, until = RETRY_MIN_S, self._loop.time() + OPEN_S
         while True:
             try:

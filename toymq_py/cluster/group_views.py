@@ -37,7 +37,7 @@ class Absences:
 
 
 def problem_of(name: str, absent_s: float) -> str:
-    """What is said of a group that has no leader; "" while that may be a failover."""
+    """What to say of a group without a leader; "" while that may be a failover."""
     if absent_s < AWAY_S:
         return ""
     return f"has had no leader for {absent_s:.0f} s: look at its nodes (`toymqctl cluster --group {name}`)"
@@ -110,8 +110,8 @@ def check_led(picture: Picture, why: str, words: str) -> list[str]:
 
 
 async def answers(connect: Callable[[Callable[[], None]], PlaceLink]) -> bool:
-    """Whether the leader of a group answers: a connection is made and closed. A group without a leader is waited for, as long
-    as a failover may take. One that refuses this node answers.
+    """Whether the leader of a group answers: a connection is made and closed. Waits for a group without a leader as long as a
+    failover may take. A leader that refuses this node counts as answering.
 
     Args:
         connect: makes a connection, and gets what to call when there is none.
@@ -158,7 +158,7 @@ def described(picture: Picture, here: str, own: Collection[str], sees: Callable[
 
 
 def rows(picture: Picture, here: str, own: Collection[str], claims: int) -> dict[str, Mapping[tuple[str, ...], float]]:
-    """The metrics of the groups. ``own``: the topics that this one has, without partitioned ones, as ``Picture.counts``."""
+    """The metrics of the groups. ``own``: the topics that this group has, counted as in ``Picture.counts``."""
     counts = picture.counts()
     counts[here] = len(own)
     made = {name: group for name, group in picture.groups.items() if group.made}
@@ -173,7 +173,7 @@ def rows(picture: Picture, here: str, own: Collection[str], claims: int) -> dict
 
 
 async def weigh(kept: KeptPlaces, lease: int, done: Callable[[], int]) -> None:
-    """Say how much this group has to do, now and then.
+    """Publish the load of this group now and then.
 
     Args:
         lease: of the term.

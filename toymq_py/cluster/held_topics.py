@@ -24,19 +24,19 @@ class Books(Protocol):
 
     @property
     def moves(self) -> Mapping[str, Move]:
-        """What is asked to be moved, as far as it is known."""
+        """The moves that are asked for, as far as they are known."""
 
     def occupy(self, topic: str) -> bool:
-        """Let what is for a topic wait. Returns: False when something else changes its record."""
+        """Let commands for a topic wait. Returns: False when another change of its record is under way."""
 
     def vacate(self, topic: str) -> None:
-        """The end of ``occupy``: what waits goes on."""
+        """End ``occupy``: waiting commands go on."""
 
     def refuse_waiting(self, topic: str, error: PlacementUnknown) -> None:
-        """Refuse what waits for a topic, and what comes within a moment; the rest waits again."""
+        """Refuse the commands that wait for a topic, and those that come within a moment; later ones wait again."""
 
     def learn(self, topic: str, record: Record | None) -> None:
-        """Take a record that was read, linearizable; None: there is none."""
+        """Apply a record that was read linearizably; None when there is none."""
 
 
 class HeldTopics:
@@ -53,25 +53,25 @@ class HeldTopics:
         return topic in self._held
 
     def wanted(self) -> dict[str, Move]:
-        """The topics that are to come, as far as it is known."""
+        """The topics that shall move here, as far as is known."""
         here = self._books.group
         return {topic: move for topic, move in self._books.moves.items() if move.to == here and move.refused is None}
 
     def hold(self, topic: str) -> bool:
-        """Let all that is for a topic wait, and for its dead letters. Returns: False while its record is being changed."""
+        """Let all commands for a topic and its dead letters wait. Returns: False while its record is being changed."""
         if not self._books.occupy(topic):
             return False
         self._held.add(topic)
         return True
 
     def let_go(self, topic: str) -> None:
-        """The end of ``hold``: what waits goes on, here or elsewhere."""
+        """End ``hold``: waiting commands go on, here or elsewhere."""
         self._held.discard(topic)
         self._books.vacate(topic)
 
     async def give(self, topic: str, revision: int, to: str, epoch_there: int, attempt: int) -> bool:
-        """Give a topic that is held to another group. Returns: whether it is elsewhere now, once etcd has said so; else it is
-        here, and this attempt is over.
+        """Give a held topic to another group. Returns: whether it is elsewhere now, once etcd has answered; otherwise it is
+        still here, and this attempt is over.
 
         Args:
             revision: of its record.
@@ -89,7 +89,7 @@ class HeldTopics:
         return True
 
     async def take(self, topic: str, attempt: int) -> bool:
-        """Whether a topic that is held came here by an attempt, which is over with this, once etcd has answered."""
+        """Whether an attempt brought a held topic here. The attempt is over once etcd has answered."""
         books = self._books
 
         async def ask() -> Record | None:
@@ -102,7 +102,7 @@ class HeldTopics:
         return record is not None and record.group == books.group
 
     async def _asked(self, topic: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask until there is an answer. What waits for the topic is refused meanwhile."""
+        """Ask until there is an answer. Commands that wait for the topic are refused meanwhile."""
         delay_s = RETRY_MIN_S
         while True:
             try:

@@ -91,7 +91,7 @@ class OpeningLease:
         self._over.set()
 
     def _run(self) -> None:
-        """Its first renewal is one pause away: most recoveries are over then, and it costs nothing."""
+        """Renew the lease. The first renewal is one pause away: most recoveries are over then, and it costs nothing."""
         until = self._monotonic() + OPENING_S_MAX
         if self._over.wait(self._pause_s):
             return
@@ -113,15 +113,14 @@ class BrokerOffice:
         reload_wire: Callable[[Callable[[], None]], None], placement: GroupPlacement | None = None,
         moves: Callable[[Broker], tuple[Departures, Arrivals]] | None = None,
     ) -> None:  # fmt: skip
-        """
-        Args:
+        """Args:
             lock: of the data directory; the broker's from ``open`` on.
             standby: answers until ``open``.
             agreement: makes one for a thread.
             rows: the metrics of the cluster.
-            reload_wire: told what SIGHUP calls last.
-            placement: with ``--group``: which topics are of other groups.
-            moves: makes what moves topics to and from those.
+            reload_wire: gets the function that SIGHUP calls last.
+            placement: with ``--group``: knows the topics of other groups.
+            moves: makes the object that moves topics to and from other groups.
         """
         self._options = options
         self._files = files
@@ -246,8 +245,8 @@ class BrokerOffice:
         self._open.close()
 
     def step_down(self) -> None:
-        """The term has ended, and the process ends behind it, in order: it has not died, and its next life does not begin
-        carefully for it (ADR 0249). A disk that hangs is left alone."""
+        """Leave office at the end of the term; then the process ends in order: it has not died, so its next run does not begin
+        carefully (ADR 0249). A disk that hangs is left alone."""
         if self._broker is not None and self._jobs.longest_s() < HANGS_S:
             self._broker.directory.uncount_life()
 

@@ -39,7 +39,7 @@ class Refusals:
         self._why: dict[str, str] = {}
 
     def note(self, group: str, why: str) -> None:
-        """A group has refused a connection; "": it has taken one. Logs what is new."""
+        """Note that a group has refused a connection; "": it has accepted one. Logs each change."""
         if why and why != self._why.get(group):
             logger.warning("group %s refuses this node: %s", group, why)
         self._why[group] = why
@@ -56,10 +56,9 @@ class PassLink(asyncio.Protocol):
         loop: asyncio.AbstractEventLoop, received: Callable[[list[bytes]], None], lost: Callable[[], None],
         refusals: Refusals,
     ) -> None:  # fmt: skip
-        """
-        Args:
+        """Args:
             leader: of the group, as far as it is known now.
-            refusals: told what the leader says.
+            refusals: gets the refusals of the leader.
             received: called with whole frames.
             lost: called once, when there is no connection, or no longer; but not by ``close``.
         """
@@ -91,7 +90,7 @@ class PassLink(asyncio.Protocol):
                 self._out += piece
 
     def finish(self) -> None:
-        """As ``PlaceLink.finish``. By QUIT, since TLS has no half-close; the answer to it is not passed on."""
+        """As ``PlaceLink.finish``. Sends QUIT, since TLS has no half-close; its answer is not passed on."""
         if not self.finishing and not self._closed:
             self.finishing = True
             self.send([encode_command(Quit())])
@@ -159,7 +158,7 @@ class PassLink(asyncio.Protocol):
             self._task = None
 
     async def _try(self, address: str) -> bool:
-        """Returns: whether the leader at an address has taken it."""
+        """Connect to the leader at an address. Returns: whether it accepted the connection."""
         try:
             reader, writer = await connect(address, self._certificates())
         except (OSError, NotAccepted) as error:

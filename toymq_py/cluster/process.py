@@ -80,7 +80,7 @@ def run(options: ServeOptions, ready: Ready, reloads: Mapping[str, Callable[[], 
     """Run a node until it is stopped, or its term ends. Blocks.
 
     Args:
-        ready: called when clients get answers, be it where the leader is, and etcd was asked once.
+        ready: called when clients get answers, even if only the leader's address, and etcd was asked once.
         reloads: as of ``daemon.serve``.
         lives: becomes readable when the supervisor has died; then the node hands over and ends.
 
@@ -119,7 +119,7 @@ def over_tls(advertised: str, listen: str, tls: str) -> str:
 
 
 def unmade(cluster: str, group: str | None, others: Iterable[str], used: str | None) -> str:
-    """What to do where etcd has no settings for this node's group.
+    """The advice where etcd has no settings for this node's group.
 
     Args:
         group: of ``--group``.
@@ -139,7 +139,7 @@ def unmade(cluster: str, group: str | None, others: Iterable[str], used: str | N
 
 
 def namesakes(seats: Iterable[Seat], me: Member) -> str:
-    """What to do where other nodes of the group run under this name; "" where none does."""
+    """The advice where other nodes of the group run under this name; "" where none does."""
     named = [seat.member for seat in seats if seat.present and seat.member.name == me.name]
     others = [f"that of {member.url} ({member.replica})" for member in named if member.replica != me.replica]
     if not others:
@@ -241,8 +241,8 @@ class _NodeProcess:
         return EtcdOptions(parse_endpoints(options.etcd), options.etcd_ca, options.etcd_cert, options.etcd_key)
 
     async def _settings(self, agreement: Agreement, ready: Callable[[str], None]) -> ClusterSettings | None:
-        """Wait until the cluster was made. ``ready`` is called with the outcome of the first look. Returns: None when the node
-        is stopped before."""
+        """Wait until the cluster has been initialised. ``ready`` is called with the outcome of the first look. Returns: None
+        when the node is stopped before."""
         for attempt in range(1 << 62):
             try:
                 if (settings := await agreement.settings()) is not None:
@@ -281,7 +281,7 @@ class _NodeProcess:
         return unmade(self._options.cluster, self._options.group, others, None if file is None else directory)
 
     def _made(self, agreement: Agreement, settings: ClusterSettings) -> Node:
-        """Raises: DataDirectoryError when the directory belongs elsewhere, or its topics are not there."""
+        """Enter the cluster's identity. Raises: DataDirectoryError when the directory belongs elsewhere, or lacks topics."""
         options, loop = self._options, self._loop
         file = self._replica_file(settings)
         _, port = parse_address(daemon.shown_address(self._listeners["--replicate"][0]))
@@ -324,7 +324,7 @@ class _NodeProcess:
         return node
 
     def _placed(self, settings: ClusterSettings, me: Member) -> GroupPlacement:
-        """Where topics are, from a client of etcd of its own: its watch is another."""
+        """The placement of topics, with an etcd client of its own, since it watches other keys."""
         options, loop = self._options, self._loop
         assert options.cluster is not None
         cluster = options.cluster
@@ -343,7 +343,7 @@ class _NodeProcess:
         return placement
 
     def _moves(self, broker: Broker) -> tuple[Departures, Arrivals]:
-        """Both ends of moves of topics between groups."""
+        """Objects for both ends of topic moves between groups."""
         placement = self._placement
         assert placement is not None
         home = Home(placement, broker, self._options.cluster or "", self._token)
@@ -352,7 +352,7 @@ class _NodeProcess:
         return Departures(home, pace), arrivals
 
     def _gateway(self, option: str) -> str:
-        """HOST:PORT at which other machines reach this listener; "" when they do not."""
+        """HOST:PORT at which other machines reach this listener; "" when they cannot."""
         if not self._listeners.get(option):
             return ""
         host, port = parse_address(daemon.shown_address(self._listeners[option][0]))
@@ -376,7 +376,7 @@ class _NodeProcess:
         return file if file is not None and file.record == record else ReplicaFile.create(fs, root, record)
 
     async def _replica(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """A connection to the listener of replicas. Returns: whether a session has it."""
+        """Serve a connection to the replica listener. Returns: whether a session has taken it."""
         node, begun = self._node, b""
         if self._placement is not None:
             try:
@@ -439,7 +439,8 @@ class _NodeProcess:
         return self.leader() == self._advertised
 
     def leader_http(self, scheme: str) -> str | None:
-        """As ``View.leader_http``. An older leader does not say where its gateway is: then at this node's port of its host."""
+        """As ``View.leader_http``. An older leader does not tell where its gateway is: then this node's port at the leader's
+        host is assumed."""
         leader = self._node.leader if self._node is not None else None
         if leader is None:
             return None

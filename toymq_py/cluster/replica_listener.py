@@ -37,7 +37,8 @@ class ReplicaListener:
         self, listeners: Sequence[socket.socket], certificates: PeerCertificates | None, serve: Serve,
         loop: asyncio.AbstractEventLoop,
     ) -> None:  # fmt: skip
-        """``serve``: a connection, from its first byte on. Returns: whether something else has it now; else it has ended."""
+        """``serve`` takes a connection from its first byte on, and returns whether another object owns it now; otherwise it has
+        ended."""
         self._certificates = certificates
         self._serve = serve
         self._loop = loop
@@ -50,7 +51,7 @@ class ReplicaListener:
             acceptor.start()
 
     def stop(self) -> None:
-        """Accept nothing any more. Idempotent."""
+        """Stop accepting. Idempotent."""
         for acceptor in self._acceptors:
             acceptor.stop()
         self._acceptors.clear()

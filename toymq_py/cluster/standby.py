@@ -103,7 +103,8 @@ class Standby:
                 self._acceptors.append(acceptor)
 
     def news(self) -> None:
-        """The view may say something else: answer what was held back, if there is another leader, or none is in doubt."""
+        """Look at the view again after a change: answer held-back clients if there is another leader, or no doubt about the
+        leader."""
         if self._view.is_elected():
             return  # whatever connects again would find these answers, and not the broker
         epoch, is_certain = self._view.leader_epoch(), self._view.leader_is_certain()
@@ -112,7 +113,7 @@ class Standby:
                 held.let_go()
 
     def stop(self) -> None:
-        """Accept nothing any more, answer what was held back, and close what is open. Idempotent."""
+        """Stop accepting, answer held-back clients, and close open connections. Idempotent."""
         for acceptor in self._acceptors:
             acceptor.stop()  # closes its own descriptor of the socket
         self._acceptors.clear()
@@ -186,14 +187,14 @@ class _Answering(asyncio.Protocol, ABC):
         self.call_later(LINGER_S, self._transport.close)
 
     def call_later(self, delay_s: float, call: Callable[[], object]) -> None:
-        """In place of what was to be called later."""
+        """Set a timer in place of the one that was set before."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(delay_s, call)
 
     @abstractmethod
     def answer(self, received: bytes) -> bytes | None:
-        """The answer to what has come; None until more comes."""
+        """The answer to the received bytes; None until more come."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._among.discard(self)
@@ -217,7 +218,7 @@ class _LineAnswer(_Answering):
         super().connection_lost(exc)
 
     def let_go(self) -> None:
-        """Answer what was held back."""
+        """Answer a client that was held back."""
         self._held.pop(self, None)
         self.say(encode_error(NotLeader(self.view.leader() or "-")))
 
@@ -280,7 +281,7 @@ class _HttpAnswer(_Answering):
         return status, headers, body
 
     def _who_leads(self, gateway: str | None) -> str:
-        """``gateway``: the URL of the leader's."""
+        """The page that names the leader. ``gateway``: the URL of the leader's gateway."""
         if (leader := self.view.leader()) is None:
             return "this node follows, and no node leads yet: try again"
         where = f"ask its gateway, {gateway}" if gateway is not None else "it has no gateway that is known here"

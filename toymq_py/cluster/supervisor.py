@@ -83,7 +83,7 @@ class Supervisor:
                 os.kill(self._child, number)
 
     def _wait(self, seconds: float) -> None:
-        """Wait, or until a signal ends it all."""
+        """Wait for the node, or for a signal that ends everything."""
         until = self._monotonic() + seconds
         while not self._stopping and (left_s := until - self._monotonic()) > 0:
             time.sleep(min(left_s, 0.05))

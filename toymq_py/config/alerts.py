@@ -113,16 +113,16 @@ class Alert:
 
     @property
     def fires_below(self) -> bool:
-        """Whether low values are trouble."""
+        """Whether low values mean trouble."""
         return self.when == "disk"
 
     @property
     def unit(self) -> str:
-        """What the values count: ``messages``, ``ms`` or ``bytes``."""
+        """The unit of the values: ``messages``, ``ms`` or ``bytes``."""
         return UNITS[self.when]
 
     def reached(self, value: int) -> bool:
-        """Whether a value is trouble."""
+        """Whether a value means trouble."""
         return value <= self.threshold if self.fires_below else value >= self.threshold
 
     def cleared(self, value: int) -> bool:
@@ -167,7 +167,7 @@ class Alert:
         return self
 
     def public(self) -> dict[str, Any]:
-        """What is shown: whether it is signed, not with what."""
+        """The fields to show: whether it is signed, not with what."""
         return {**asdict(self), "unit": self.unit, "secret": None if self.secret is None else SIGNED}
 
 

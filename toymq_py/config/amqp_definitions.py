@@ -68,7 +68,7 @@ class AmqpDefinition:
 
     @property
     def key(self) -> Key:
-        """Tells it from others; a binding has nothing beside it."""
+        """The key that tells a definition from others; all fields of a binding belong to it."""
         values = self.values
         if self.kind != "binding":
             return self.kind, values["vhost"], values["name"]
@@ -83,7 +83,7 @@ class AmqpDefinition:
 
     @property
     def name(self) -> str:
-        """What an error and a change call it."""
+        """The name of the definition in errors and changes."""
         values = self.values
         host = "" if values["vhost"] == DEFAULT_VHOST else f" of vhost {_shown(values['vhost'])}"
         if self.kind != "binding":
@@ -115,7 +115,7 @@ class Declare:
 
     @property
     def refusal(self) -> str | None:
-        """Why it is not carried out; None when it is."""
+        """Why the declaration is not carried out; None when it is."""
         return None if self.before is None else "what is there is not changed: delete it first"
 
 
@@ -156,7 +156,7 @@ def read(kind: str, where: str, entry: Mapping[str, Any]) -> AmqpDefinition:
 
 
 def add(found: dict[Key, AmqpDefinition], kind: str, where: str, entry: Mapping[str, Any]) -> None:
-    """Read one more. Raises: ConfigError, as ``read``, and for a second one of the same name, whether alike or not."""
+    """Read one more definition. Raises: ConfigError, as ``read``, and for a second definition of a name, even an equal one."""
     definition = read(kind, where, entry)
     if definition.key in found:
         raise ConfigError(f"{where}: {definition.name} stands twice")
@@ -185,7 +185,7 @@ def _check(where: str, key: str, value: Any, wanted: type) -> None:
 
 
 def _is_no_utf8(text: str) -> bool:
-    """JSON can say half of a surrogate pair; a frame of AMQP cannot."""
+    """Whether a text has half of a surrogate pair: JSON can express that, a frame of AMQP cannot."""
     return any("\ud800" <= char <= "\udfff" for char in text)
 
 
@@ -214,7 +214,7 @@ def _check_arguments(where: str, value: Any, depth: int = 0) -> None:
 
 
 def toml_of(definition: AmqpDefinition) -> str:
-    """As TOML has it; ``read`` takes it back."""
+    """The definition in TOML; ``read`` parses it again."""
     lines = [f"[[{definition.kind}]]"]
     for key, value in definition.written.items():
         as_text = key == "arguments" and _has_null(value)
@@ -247,11 +247,11 @@ def _text(value: str) -> str:
 
 
 def by_key(definitions: Iterable[AmqpDefinition]) -> dict[Key, AmqpDefinition]:
-    """The last of each key, exchanges first, bindings last."""
+    """The last definition of each key, exchanges first, bindings last."""
     found = {each.key: each for each in definitions}
     return dict(sorted(found.items(), key=lambda item: (KINDS.index(item[0][0]), item[0])))
 
 
 def plan(wanted: Mapping[Key, AmqpDefinition], present: Mapping[Key, AmqpDefinition]) -> list[Declare]:
-    """What is to be declared, in this order."""
+    """The declarations to make, in this order."""
     return [Declare(each, present.get(key)) for key, each in by_key(wanted.values()).items() if present.get(key) != each]

@@ -288,7 +288,7 @@ def to_toml(definitions: Definitions) -> str:
 
 
 def _public(found: Webhook | Alert) -> dict[str, Any]:
-    """A webhook or an alert without its secret, as it may be kept in a repository. TOML has no null."""
+    """A webhook or an alert without its secret, so that a repository may keep it. TOML has no null."""
     return {key: value for key, value in asdict(found).items() if key != "secret" and value is not None}
 
 
@@ -337,7 +337,7 @@ def _put_line(kind: str, name: str, what: str, new: Webhook | Alert, before: Web
 
 
 def _changes(new: Webhook | Alert, before: Webhook | Alert | None) -> list[str]:
-    """What differs, ``signed`` for a secret that is new."""
+    """The changed fields, and ``signed`` for a new secret."""
     members, old = _public(new), _public(before) if before is not None else {}
     names = {**members, **old} if old else {}
     changes = [f"{key}={old.get(key)} -> {members.get(key)}" for key in names if members.get(key) != old.get(key)]
@@ -364,7 +364,7 @@ def change_to_json(change: Change) -> dict[str, Any]:
 
 
 def plan(wanted: Definitions, present: Definitions) -> list[Change]:
-    """What is to be done, in this order; [] when all is there."""
+    """The changes to make, in this order; [] when everything exists."""
     changes: list[Change] = list(plan_topics(wanted.topics, present.topics))
     for name, webhook in wanted.webhooks.items():
         before = present.webhooks.get(name)
@@ -380,11 +380,11 @@ def plan(wanted: Definitions, present: Definitions) -> list[Change]:
 
 
 def _differs(wanted: Webhook | Alert, before: Webhook | Alert | None) -> bool:
-    """Whether it is to be put. A secret that is there is never compared."""
+    """Whether a webhook or alert differs. An existing secret is never compared."""
     return before is None or _public(wanted) != _public(before) or (wanted.secret is not None and before.secret is None)
 
 
 def done_before(changes: Iterable[Change]) -> str:
-    """For the end of an error: what was changed before it, and stays. "" for nothing."""
+    """The end of an error: the changes made before it, which stay. "" for none."""
     made = "; ".join(map(str, changes))
     return f"; changed before that: {made}" if made else ""

@@ -41,10 +41,10 @@ class Kind(ABC):
 
     @abstractmethod
     def parse(self, text: str) -> Any:
-        """A value from its text. Raises: ConfigError, whose text begins with what was found."""
+        """Parse a value. Raises: ConfigError, whose text begins with the invalid value."""
 
     def from_toml(self, found: object) -> Any:
-        """A value from what TOML makes of it. Raises: ConfigError."""
+        """Convert a value from TOML. Raises: ConfigError."""
         if not isinstance(found, str):
             raise ConfigError(f"{_shown(found)} is not {self.noun}")
         return self.parse(found)
@@ -58,7 +58,7 @@ class Kind(ABC):
         """Raises: ConfigError when the value is out of its range."""
 
     def limits(self) -> str:
-        """What values there are, for people; "" when the noun says it all."""
+        """The allowed values, for people; "" when the noun says it all."""
         return ""
 
 
@@ -97,7 +97,7 @@ class Number(Kind):
         return f"{self.show(self.low)} to {self.show(self.high)}"
 
     def doubt(self, found: object) -> str | None:
-        """What to ask of a duration that may have been meant in seconds."""
+        """A question to the user about a duration that may have been meant in seconds."""
         return duration_doubt(found) if self.parse_number is parse_duration_ms else None
 
 
@@ -211,16 +211,16 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """On the command line."""
+        """The flag on the command line."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """In the environment."""
+        """The environment variable."""
         return "TOYMQ_" + self.name.upper()
 
     def show(self, value: Any) -> str:
-        """A value as it is written; what is not set is "none"."""
+        """A value as the user would write it; "none" for one that is not set."""
         return "none" if value is None or value == () else self.kind.show(value)
 
 
@@ -340,7 +340,7 @@ def is_unspecified(host: str) -> bool:
 
 
 def is_public(host: str) -> bool:
-    """Whether other machines can reach an IP address. A name says nothing before it is resolved."""
+    """Whether other machines can reach an IP address. False for a name, which is not resolved."""
     try:
         return not ip_address(host).is_loopback
     except ValueError:
@@ -358,7 +358,7 @@ def check_apart(listeners: Sequence[tuple[str, tuple[str, int]]]) -> None:
 
 
 def _same_host(one: str, other: str) -> bool:
-    """Whether a connection to one may be to the other, too; names are only compared."""
+    """Whether two hosts may be the same address; names are only compared."""
     try:
         first, second = ip_address(one), ip_address(other)
     except ValueError:

@@ -61,7 +61,7 @@ class LogLevels:
     named: Mapping[str, str]
 
     def of(self, subsystem: str) -> str:
-        """The wire is debugged only by name: it has a line for every frame."""
+        """The level of a subsystem. The wire is debugged only by name, since it has a line for every frame."""
         quiet = "info" if self.default == "debug" else self.default
         return self.named.get(subsystem, quiet if subsystem == "wire" else self.default)
 
@@ -262,7 +262,8 @@ class ServeOptions(BrokerOptions):
         self._check_use(("dialect", "private_webhooks"), ("--http", "--https"))
 
     def _check_use(self, names: Sequence[str], listeners: Sequence[str]) -> None:
-        """Raises: ConfigError: one of the options is set, by a variable perhaps, and none of what it is for."""
+        """Check that each option that is set has the option that it belongs to. Raises: ConfigError; a variable may have set
+        it."""
         if not any(option in listeners for option in self.listeners()):
             for name in [each for each in names if getattr(self, each)]:
                 where = self.sources.get(name, "")
@@ -324,7 +325,8 @@ class ServeOptions(BrokerOptions):
         return replace(self, **own, sources={**self.sources, **given})
 
     def _places_of(self, worker: int) -> dict[str, str]:
-        """A worker's own addresses, by option: ports count up from those given, or behind one of all; 0 is a free one."""
+        """A worker's own addresses by option: ports count up from the given ones, or from the port behind a shared one; 0 is a
+        free port."""
         places: dict[str, str] = {}
         for option, where in self.listeners().items():
             host, _, port = where.rpartition(":")
@@ -344,7 +346,7 @@ class ServeOptions(BrokerOptions):
         return {option: where for option, where in wanted.items() if where is not None}
 
     def check_exposure(self, option: str, host: str) -> bool:
-        """Of every listener, whatever is spoken there: before it is bound, and of the addresses that it then has.
+        """Check a listener, whatever its protocol, before it is bound, and again with the addresses that it has then.
 
         Args:
             option: that names the listener, for the message.

@@ -43,7 +43,7 @@ class CreateTopic:
 
     @property
     def words(self) -> Settings:
-        """As CREATE takes them."""
+        """The words of CREATE."""
         return {**({PARTITIONS: str(self.partitions)} if self.partitions else {}), **self.settings}
 
     def __str__(self) -> str:
@@ -122,7 +122,7 @@ def _whole(name: str, count: int, parts: dict[str, TopicDefinition]) -> dict[str
 
 
 def plan_topics(wanted: Mapping[str, TopicDefinition], present: Mapping[str, TopicDefinition]) -> Iterator[TopicChange]:
-    """What is to be done, in this order."""
+    """The changes to make, in this order."""
     for name, topic in wanted.items():
         found = present.get(name)
         if topic.partitions and found is not None and topic.partitions != found.partitions:
@@ -155,8 +155,8 @@ def _plan_one(name: str, topic: TopicDefinition, found: TopicDefinition | None) 
 def _plan_whole(
     name: str, topic: TopicDefinition, found: TopicDefinition, wanted: Mapping[str, TopicDefinition]
 ) -> Iterator[TopicChange]:
-    """What all partitions need is done to the whole, else to each: so no position moves, and a partition that the file names
-    for itself is not changed twice."""
+    """Changes that all partitions need are made to the whole, others to each partition: so no position moves, and a partition
+    that the file names itself is not changed twice."""
     differing = [one for one, part in found.parts.items() if one not in wanted and part.settings != topic.settings]
     befores = [found.parts[one].settings for one in differing]
     if differing and len(differing) == len(found.parts) and all(before == befores[0] for before in befores):
@@ -173,7 +173,7 @@ def _plan_whole(
 def _plan_part(
     name: str, topic: TopicDefinition, wanted: Mapping[str, TopicDefinition], present: Mapping[str, TopicDefinition]
 ) -> Iterator[TopicChange]:
-    """A partition, or its dead letters, for itself."""
+    """Plan the changes of one partition, or of its dead letters."""
     whole = whole_name(name).removesuffix(DEAD_LETTERS)
     there, coming = present.get(whole), wanted.get(whole)
     if there is None and coming is None and name not in present:

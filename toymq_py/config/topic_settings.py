@@ -46,7 +46,7 @@ class TopicSettings:
     tier_local_age: int | None = None
 
     def changed(self, changes: Mapping[str, str]) -> "TopicSettings":
-        """These settings with some of them set anew; ``default`` unsets one.
+        """A copy with some settings changed; ``default`` unsets one.
 
         Raises: BadArgument for a name that is not a setting here, or a value out of its range.
         """

@@ -93,7 +93,7 @@ class Webhook:
         return self
 
     def public(self) -> dict[str, Any]:
-        """What is shown: whether it is signed, not with what."""
+        """The fields to show: whether it is signed, not with what."""
         return {**asdict(self), "secret": None if self.secret is None else SIGNED}
 
 

@@ -103,7 +103,7 @@ class Consumer(ConsumerView):
         self.cursor = self._acks.next_open(max(self.cursor, last + 1))
 
     def take_each(self, owner: Lessee, ids: list[int], deadline: float, now: float) -> None:
-        """Lease ids for which ``is_due`` holds, in ascending order."""
+        """Lease the first of the ids that ``due`` has just returned."""
         self._due.discard_each(ids)
         self._runs.lease_each(owner, ids, deadline, now)
         self.changes += 1
@@ -275,7 +275,7 @@ class Consumer(ConsumerView):
         self._runs.limit_attempts(max_attempts)
 
     def is_last(self, attempt: int) -> bool:
-        """Whether a message is held for the dead letters when this delivery of it fails."""
+        """Whether a message goes to the dead letters when this delivery of it fails."""
         return 0 < self._runs.max_attempts <= attempt
 
     def give_up(self, ranges: Iterable[IdRange]) -> int:

@@ -79,11 +79,11 @@ class ConsumerView:
 
     @property
     def given_back(self) -> int:
-        """Messages that were given back for a time that is not over."""
+        """The number of messages that were given back with a delay that is not over."""
         return self._runs.messages(DELAYED)
 
     def first_given_back(self) -> int | None:
-        """The lowest of them. Cost grows with the runs before it."""
+        """The lowest id that was given back with a delay. Cost grows with the runs before it."""
         return next((run.first for run in self._runs if run.state is DELAYED), None) if self.given_back else None
 
     @property
@@ -101,7 +101,7 @@ class ConsumerView:
         return None
 
     def is_suspect(self, msg_id: int | None) -> bool:
-        """Whether a message, or None, came back without an answer again and again."""
+        """Whether a message came back without an answer several times; False for None."""
         run = None if msg_id is None else self._runs.run_of(msg_id)
         return run is not None and run.is_suspect
 
@@ -110,7 +110,7 @@ class ConsumerView:
         return self._runs.first_ready()
 
     def ready_range(self) -> IdRange | None:
-        """The lowest ids that wait for redelivery and follow each other, alike in their attempts."""
+        """The lowest range of ids that wait for redelivery with the same number of attempts."""
         first = self._runs.first_ready()
         run = None if first is None else self._runs.run_of(first)
         return None if run is None else (run.first, run.last)
@@ -137,8 +137,8 @@ class ConsumerView:
         return self._acks.next_open(first) > last
 
     def state_of(self, msg_id: int) -> tuple[str, int]:
-        """What a message is to the consumer, and how many deliveries of it there were: acked (dead letters are, too), inflight,
-        ready, scheduled, or dying: on its way to the dead letters. Assumes that the id was published."""
+        """The state of a message and the number of its deliveries. The state is acked (also for dead letters), inflight, ready,
+        scheduled, or dying, which is on its way to the dead letters. Assumes that the id was published."""
         if self._acks.overlaps(msg_id, msg_id):
             return "acked", 0
         run = self._runs.run_of(msg_id)
@@ -147,7 +147,7 @@ class ConsumerView:
         return {INFLIGHT: "inflight", HELD: "dying", READY: "ready", DELAYED: "scheduled"}[run.state], run.attempt
 
     def is_inflight(self, msg_id: int) -> bool:
-        """Whether the message is leased."""
+        """Whether a message is leased."""
         run = self._runs.run_of(msg_id)
         return run is not None and run.state is INFLIGHT
 
@@ -170,7 +170,7 @@ class ConsumerView:
         return bool(self._runs.held(msg_id, msg_id))
 
     def failed(self, msg_id: int) -> int:
-        """How many deliveries of the message ended without an ack; 0 when it is acked."""
+        """How many deliveries of the message ended without an ack; 0 once it is acked."""
         run = self._runs.run_of(msg_id)
         return 0 if run is None else max(run.attempt - (run.state is INFLIGHT), 0)
 
@@ -185,7 +185,7 @@ class ConsumerView:
         return self._runs.leased_to(owner)
 
     def expiring(self, now: float) -> list[IdRange]:
-        """The ids whose leases end at ``now``."""
+        """The ids whose leases have ended by ``now``."""
         return self._runs.expiring(now)
 
     def counts(self, next_id: int) -> MessageCounts:
@@ -196,8 +196,8 @@ class ConsumerView:
         return MessageCounts(backlog - inflight, inflight, scheduled, backlog)
 
     def waiting(self, next_id: int) -> int:
-        """Messages in the queue: neither acked nor with a taker, nor published with a delay that is not over. What was given
-        back with a delay is among them. Assumes what ``counts`` assumes."""
+        """The number of messages in the queue: neither acked, nor leased, nor published with a delay that is not over. Messages
+        given back with a delay count. Assumes what ``counts`` assumes."""
         counts = self.counts(next_id)
         return counts.ready + self.given_back
 

@@ -43,6 +43,6 @@ class DeliveryOrder:
         return next((table for turn, (table, _) in self._turns.items() if turn >= since), None)
 
     def end_turn(self) -> int:
-        """What is delivered from now on is not behind what was. Returns: the turn that comes next."""
+        """End the present turn: later deliveries do not stand behind earlier ones. Returns: the next turn."""
         self._newest = None
         return self._turn + 1

@@ -23,7 +23,8 @@ class Excuses:
         self._hangs_on = 0
 
     def counts(self, table: object, msg_id: int) -> bool:
-        """A time-out of this message of a table would count. Returns: whether it does: it hangs on this one from then on."""
+        """Judge a time-out of a table's message that would count an attempt. Returns: whether it counts; then the application
+        is taken to hang on this message from now on."""
         if self._excused < self._excuses and not (self._hangs_in is table and self._hangs_on == msg_id):
             self._excused += 1
             return False

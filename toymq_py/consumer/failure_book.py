@@ -44,7 +44,7 @@ class FailureBook:
         return len(self._firsts)
 
     def add(self, first: int, last: int, failed: Failed) -> None:
-        """Add a failure, in place of what was known of its ids."""
+        """Add a failure; it replaces earlier ones of its ids."""
         self.discard(first, last)
         self._put(first, last, failed)
         while self._bytes > CONSUMER_BYTES_MAX or (self._budget.bytes > TOTAL_BYTES_MAX and self._firsts):
@@ -80,7 +80,7 @@ class FailureBook:
                 self._put(last + 1, end, failed)
 
     def __del__(self) -> None:
-        """Return its bytes to the budget: its consumer was deleted or moved."""
+        """Return the book's bytes to the budget when its consumer was deleted or moved."""
         self._budget.bytes -= self._bytes
 
     def _put(self, first: int, last: int, failed: Failed) -> None:

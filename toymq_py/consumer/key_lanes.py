@@ -29,14 +29,14 @@ class KeyLanes:
     __slots__ = ("_heads", "_lanes", "_on_turn", "free", "late", "scanned", "turns", "waiting")
 
     def __init__(self, scanned: int, on_turn: Callable[[], None]) -> None:
-        """``on_turn`` is called when there is something in ``turns`` again."""
+        """``on_turn`` is called when ``turns`` is no longer empty."""
         self._heads: dict[int, bytes] = {}
         self._lanes: dict[bytes, array[int]] = {}  # without the heads; ascending
         self._on_turn = on_turn
         self.clear(scanned)
 
     def clear(self, scanned: int) -> None:
-        """Forget all; ids from ``scanned`` on are to be entered."""
+        """Forget everything; ids from ``scanned`` on have to be entered again."""
         self._heads.clear()
         self._lanes.clear()
         self.scanned = scanned
@@ -53,7 +53,7 @@ class KeyLanes:
 
     @property
     def keys(self) -> int:
-        """How many keys have a message that is not acked and was entered."""
+        """How many keys have an entered message that is not acked."""
         return len(self._lanes)
 
     def enter(self, msg_id: int, key: bytes) -> bool:
@@ -75,7 +75,7 @@ class KeyLanes:
         return False
 
     def acked(self, first: int, last: int) -> None:
-        """Ids are acked: the next of their keys become heads."""
+        """Remove acked ids: the next messages of their keys become heads."""
         heads = self._heads
         if last - first < len(heads):
             ended = [msg_id for msg_id in range(first, last + 1) if msg_id in heads]
@@ -97,5 +97,5 @@ class KeyLanes:
                 self._on_turn()
 
     def release(self, msg_id: int) -> None:
-        """A head, or a message without a key, may be delivered for the first time."""
+        """Let a head, or a message without a key, be delivered for the first time."""
         insort(self.free, msg_id)

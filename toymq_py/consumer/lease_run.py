@@ -105,7 +105,8 @@ class Lessee:
         self.window = window
 
     def got(self, table: object, first: int, last: int, messages: int) -> int:
-        """It gets messages of a table, ids ascending. Returns: the turn; within one, ids are in the order of delivery."""
+        """Note that the lessee got messages of a table, ids ascending. Returns: their turn; within a turn, ids are in the order
+        of delivery."""
         if self.order is not None:
             return self.order.delivered(table, first, last, messages)
         if first < self.highest:
@@ -114,25 +115,25 @@ class Lessee:
         return self.turn
 
     def rank(self, run: "LeaseRun") -> tuple[bool, int, int]:
-        """Ascending in the order in which its application comes to what it holds; what stood behind a message that it hangs on
-        is last."""
+        """A rank that ascends in the order in which the application comes to its messages; those behind a message that it hangs
+        on are last."""
         return self.late and run.turn < self.mark, run.turn, run.first
 
     def counts_in(self, table: object) -> bool:
-        """Whether of what it holds, over all tables, the message that counts an attempt is in this one. Assumes that it holds
-        some there."""
+        """Whether this table has the message, of all that the lessee holds, whose loss counts an attempt. Assumes that the
+        lessee holds some there."""
         if self.order is None:
             return True
         return self.order.first(self.mark if self.late else 0) is table
 
     def counts(self, table: object, run: "LeaseRun") -> bool:
-        """As ``counts_in``, of a run there. While it is late it hangs on the message that was counted: what it had behind that
-        counts nothing."""
+        """As ``counts_in``, for one run. A late lessee hangs on the message that was counted; messages that it had behind that
+        count no attempt."""
         return not (self.uncounted or (self.late and run.turn < self.mark)) and self.counts_in(table)
 
     def timed_out(self, table: object, msg_id: int, counts: bool) -> bool:
-        """Leases of it have ended by their deadline, the first that of this message. ``counts``: it would count an attempt.
-        Returns: whether it does."""
+        """Note that leases of the lessee have ended by their deadline, the first that of this message. ``counts``: it would
+        count an attempt. Returns: whether it does."""
         if not self.late:
             self.counted, self.mark, self.excuses = False, 0, None
         self.late = True
@@ -147,11 +148,11 @@ class Lessee:
 
     @property
     def has_counted(self) -> bool:
-        """It hangs on a message that has counted an attempt: its loss counts none."""
+        """Whether the lessee hangs on a message that has counted an attempt: its loss then counts none."""
         return self.late and self.counted
 
     def works_again(self) -> None:
-        """It was late, and settles something, or has come to what it got since."""
+        """Note that a late lessee works again: it settled something, or came to a message that it got since."""
 
     def on_capacity(self) -> None:
         """Called by the channel when there is room after ``wants_room``."""
@@ -212,30 +213,31 @@ class LeaseRun:
 
     @property
     def is_suspect(self) -> bool:
-        """It came back without an answer again and again: its message may kill or hang its workers."""
+        """Whether a run came back without an answer several times: its message may kill or hang its workers."""
         return self.losses == LOSSES_MIN
 
     def lost(self) -> int:
-        """It comes back without an answer. Returns: how many messages."""
+        """Note that the run comes back without an answer. Returns: how many messages."""
         if self.losses < LOSSES_MIN:
             self.losses += 1
         return self.last + 1 - self.first
 
     def renewed(self) -> None:
-        """A client renews its lease. If its lessee got it behind what it hung on, it has come to it, and hangs no more."""
+        """Note that a client renews the lease. If the lessee got it behind the message that it hung on, it has come to it and
+        hangs no more."""
         owner = self.owner
         if owner is not None and owner.has_counted and self.turn >= owner.mark:
             self.answered()
 
     def answered(self) -> None:
-        """A client settles it, or a part of it. Its lessee, if it has one, works."""
+        """Note that a client settles the run or a part of it: its lessee, if it has one, works."""
         owner = self.owner
         if owner is not None and self.state is INFLIGHT and owner.late:
             owner.late = False
             owner.works_again()
 
     def spare(self) -> None:
-        """Take back the count of this delivery: the message was in a buffer, the application did not have it."""
+        """Take back the count of this delivery: the message was in a buffer, and the application did not have it."""
         self.attempt -= 1
         self.spared = self.spared or self.attempt == 0
 
@@ -282,7 +284,7 @@ class LeaseRun:
             self.delivered = (first, max(mine[1], delivered[1]))
 
     def end_lease(self, state: RunState) -> None:
-        """Be in a state without a lessee, and without a heap entry."""
+        """End the lease: no lessee and no heap entry."""
         self.state = state
         self.owner = None
         self.turn = 0
@@ -295,8 +297,8 @@ class LeaseRun:
 
 
 def attempts_if_killed(runs: Sequence[LeaseRun], table: object = None) -> Iterator[AttemptRange]:
-    """Attempts that count if the broker is killed now, in id order. Of the messages inflight to one lessee only the one counts
-    that it got before the others, in the ``table`` that ``Lessee.counts_in`` says."""
+    """The attempts that count if the broker is killed now, in id order. Of the messages inflight to one lessee only the one
+    counts that it got first, in the ``table`` that ``Lessee.counts_in`` names."""
     firsts = first_run_by_lessee(run for run in runs if run.deadline != inf)
     for run in runs:
         first, attempt = run.first, run.attempt
@@ -310,7 +312,7 @@ def attempts_if_killed(runs: Sequence[LeaseRun], table: object = None) -> Iterat
 
 
 def first_run_by_lessee(runs: Iterable[LeaseRun]) -> dict[Lessee, LeaseRun]:
-    """The inflight run of each lessee that it got before the others."""
+    """The inflight run that each lessee got first."""
     firsts: dict[Lessee, LeaseRun] = {}
     for run in runs:
         if run.state is INFLIGHT and (owner := run.owner) is not None:

@@ -117,7 +117,7 @@ class LeaseTable(RunList):
         self._totals[READY] += last + 1 - first
 
     def next_deadline(self) -> float | None:
-        """When ``tick`` has work next; None when nothing waits for a time."""
+        """When ``tick`` has work next; None when no run waits for a time."""
         return None if (run := self._deadlines.top()) is None or run.deadline == inf else run.deadline
 
     def first_ready(self) -> int | None:
@@ -353,7 +353,7 @@ class LeaseTable(RunList):
         return spans
 
     def disown(self) -> None:
-        """Take these leases out of their lessees' orders: nothing here is settled any more, so nothing here may count first."""
+        """Remove these leases from their lessees' orders: nothing here will be settled, so nothing here may count first."""
         for run in self._runs:
             if run.owner is not None and run.owner.order is not None:
                 run.owner.order.settled(run.turn, run.last + 1 - run.first)
@@ -479,7 +479,7 @@ class LeaseTable(RunList):
         self._held.trim(len(self._runs))
 
     def _count_lease(self, owner: Lessee, first: int, last: int, messages: int) -> int:
-        """Returns: the turn of the delivery."""
+        """Count a lease at its lessee. Returns: the turn of the delivery."""
         self._totals[INFLIGHT] += messages
         owner.inflight += messages
         return owner.got(self, first, last, messages)

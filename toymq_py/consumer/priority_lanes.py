@@ -37,7 +37,7 @@ class PriorityLanes:
         self.clear(scanned)
 
     def clear(self, scanned: int) -> None:
-        """Forget all; ids from ``scanned`` on are to be entered."""
+        """Forget everything; ids from ``scanned`` on have to be entered again."""
         self._again.clear()
         self._again_by_level.clear()
         self._ready = bytearray()
@@ -49,7 +49,7 @@ class PriorityLanes:
         self.late = IdSet()
 
     def is_beyond(self, msg_id: int) -> bool:
-        """Whether an id is too far from those that wait to be entered now."""
+        """Whether an id is too far ahead of the waiting ones to be entered now."""
         ready = self._ready
         return bool(ready) and (msg_id - self._base >= AHEAD_MAX or self._base - msg_id + len(ready) > AHEAD_MAX)
 
@@ -59,13 +59,13 @@ class PriorityLanes:
 
     @property
     def again(self) -> int:
-        """How many redeliveries there are."""
+        """The number of waiting redeliveries."""
         return len(self._again)
 
     # -- entering
 
     def enter(self, msg_id: int, priority: int) -> None:
-        """Enter a message that was never delivered; ``scanned`` is for the caller to move."""
+        """Enter a message that was never delivered. The caller moves ``scanned``."""
         ready = self._ready
         if not ready:
             self._base = msg_id
@@ -97,7 +97,7 @@ class PriorityLanes:
     # -- leaving
 
     def acked(self, first: int, last: int) -> None:
-        """Ids are acked, however."""
+        """Remove acked ids, new or redelivered."""
         self.taken_range(first, last)
         if self.late:
             self.late.discard_range(first, last)
@@ -111,7 +111,7 @@ class PriorityLanes:
                 del self._again[msg_id]
 
     def taken_range(self, first: int, last: int) -> None:
-        """Ids of the range that were entered as new are ready no more."""
+        """Remove new ids of the range from the ready ones."""
         low, high = max(first - self._base, 0), min(last + 1 - self._base, len(self._ready))
         if low >= high:
             return
@@ -129,7 +129,7 @@ class PriorityLanes:
         self._trim()
 
     def taken(self, ids: Sequence[int]) -> None:
-        """Ids that ``next_fresh`` has just returned are leased."""
+        """Remove the ids that ``next_fresh`` has just returned: they are leased."""
         ready, base = self._ready, self._base
         for msg_id in ids:
             level = ready[msg_id - base] - 1
@@ -139,7 +139,7 @@ class PriorityLanes:
         self._trim()
 
     def _trim(self) -> None:
-        """Give back what lies before the lowest id."""
+        """Free the memory before the lowest id."""
         lowest = self._lowest_bound()
         if lowest is None:
             self._ready = bytearray()
@@ -157,7 +157,7 @@ class PriorityLanes:
     # -- what comes first
 
     def highest(self) -> int | None:
-        """The highest priority that is ready."""
+        """The highest ready priority."""
         best: int | None = None
         for level in range(len(self._counts) - 1, -1, -1):
             if self._counts[level]:
@@ -169,7 +169,7 @@ class PriorityLanes:
         return best
 
     def lowest(self) -> int | None:
-        """The priority of the lowest id that is ready."""
+        """The priority of the lowest ready id."""
         found: list[tuple[int, int]] = []
         for level, count in enumerate(self._counts):
             if count:
@@ -180,7 +180,7 @@ class PriorityLanes:
         return min(found)[1] if found else None
 
     def next_again(self, level: int, max_count: int) -> tuple[int, int] | None:
-        """The lowest redeliveries of a priority, as far as their ids follow each other; None where a new message is lower."""
+        """The lowest consecutive redeliveries of a priority; None where a new message is lower."""
         first = self.first_again(level)
         if first is None or self.next_fresh(level, 1, first):
             return None
@@ -190,7 +190,7 @@ class PriorityLanes:
         return first, last
 
     def take_again(self, first: int, last: int) -> None:
-        """Ids that ``next_again`` has just returned are ready for any, or leased."""
+        """Remove ids that ``next_again`` has just returned: they are leased, or ready without regard to priority."""
         for msg_id in range(first, last + 1):
             del self._again[msg_id]
 

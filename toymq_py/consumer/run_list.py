@@ -41,12 +41,13 @@ class RunList:
         return iter(self._runs)
 
     def messages(self, state: RunState) -> int:
-        """How many ids are in this state."""
+        """The number of ids in a state."""
         return self._totals[state]
 
     @property
     def outstanding(self) -> int:
-        """Messages that a client had and has not settled for good. Each may be a run of its own: this bounds the memory."""
+        """The number of messages that a client had and has not settled for good. Each may be a run of its own: this bounds the
+        memory."""
         return sum(self._totals) - self._parked
 
     def leased_to(self, owner: Lessee) -> list[IdRange]:
@@ -56,7 +57,7 @@ class RunList:
         return [(r.first, r.last) for r in self._runs if r.state is INFLIGHT and r.owner is owner]
 
     def expiring(self, now: float) -> list[IdRange]:
-        """The ids whose leases end at ``now``."""
+        """The ids whose leases have ended by ``now``."""
         return [(run.first, run.last) for run in self._runs if run.state is INFLIGHT and run.deadline <= now]
 
     def run_of(self, msg_id: int) -> LeaseRun | None:
@@ -84,7 +85,7 @@ class RunList:
         return [(max(run.first, first), min(run.last, last)) for run in self._within(first, last) if run.state is HELD]
 
     def leased(self, ranges: Iterable[IdRange], number: int | None = None) -> list[IdRange]:
-        """The parts of the ranges that a client has, the lessee of that number or any, neighbours joined."""
+        """The parts of the ranges that are leased by the lessee of that number, or by any; neighbours are joined."""
         return self._spans(
             ranges,
             lambda run: run.state is INFLIGHT and run.deadline != inf
@@ -92,11 +93,11 @@ class RunList:
         )  # fmt: skip
 
     def rejectable(self, ranges: Iterable[IdRange]) -> list[IdRange]:
-        """The parts of the ranges that ``give_up`` takes: what a client has, or had and waits to be delivered again."""
+        """The parts of the ranges that ``give_up`` takes: leased messages, and delivered ones that wait for redelivery."""
         return self._spans(ranges, _is_rejectable)
 
     def _spans(self, ranges: Iterable[IdRange], takes: Callable[[LeaseRun], bool]) -> list[IdRange]:
-        """The parts of the ranges whose runs are taken, neighbours joined."""
+        """The parts of the ranges whose runs are selected; neighbours are joined."""
         spans: list[IdRange] = []
         for first, last in ranges:
             for run in self._within(first, last):
@@ -121,7 +122,7 @@ class RunList:
         return attempt, msg_id
 
     def retrying(self) -> int:
-        """How many ids have a delivery that failed, and are delivered again: now or later."""
+        """How many ids have a failed delivery and will be delivered again, now or later."""
         return sum(
             run.last + 1 - run.first for run in self._runs
             if run.state is not HELD and run.attempt > (run.state is INFLIGHT and run.deadline != inf)
@@ -151,19 +152,19 @@ class RunList:
         return i - 1 if i and self._runs[i - 1].last >= msg_id else i
 
     def _leases_of(self, i: int, j: int) -> list[LeaseRun]:
-        """Of runs i to j - 1 those that a client has: not those that are held without a deadline."""
+        """The leased runs among runs i to j - 1, without those that are held without a deadline."""
         return [run for run in self._runs[i:j] if run.state is INFLIGHT and run.deadline != inf]
 
     def _rejectable_of(self, i: int, j: int) -> list[LeaseRun]:
-        """Of runs i to j - 1 those of ``rejectable``."""
+        """The runs of ``rejectable`` among runs i to j - 1."""
         return list(filter(_is_rejectable, self._runs[i:j]))
 
     def _firsts_of(self, owners: Collection[Lessee | None]) -> dict[Lessee, LeaseRun]:
-        """Of each owner the run that it got before all that it holds. One pass, for as many as lose leases at once."""
+        """The run that each owner got first. One pass, for as many as lose leases at once."""
         return first_run_by_lessee(run for run in self._runs if run.owner in owners) if owners else {}
 
     def first_of(self, owner: Lessee) -> int:
-        """The id that an owner got before all that it holds. Assumes that it holds some here."""
+        """The id that an owner got first. Assumes that it holds some here."""
         return self._firsts_of((owner,))[owner].first
 
     def _within(self, first: int, last: int) -> list[LeaseRun]:
@@ -172,5 +173,5 @@ class RunList:
 
 
 def _is_rejectable(run: LeaseRun) -> bool:
-    """Whether a run was delivered and is leased to a client, or waits for its next delivery."""
+    """Whether a run was delivered and is leased, or waits for its redelivery."""
     return run.attempt > 0 and (run.state in (READY, DELAYED) or (run.state is INFLIGHT and run.deadline != inf))

@@ -81,14 +81,14 @@ class DeadLetters:
         mover.add(channel)
 
     def forget(self, topic: Topic) -> None:
-        """Forget a topic that was deleted, or closed."""
+        """Forget a topic that was deleted or closed."""
         self._movers.pop(topic, None)
         self._ledgers.pop(topic, None)
         self._suspended.pop(topic, None)
 
     def suspend(self, topics: Sequence[Topic], error: RequestError, done: Callable[[], None]) -> None:
-        """Move nothing more out of these topics, and call ``done`` when nothing is on its way: what is held stays held. A
-        REDRIVE ends with ``error`` after its batch, and new ones are refused with it."""
+        """Stop moves out of these topics, and call ``done`` when none is under way; held messages stay held. A REDRIVE ends
+        with ``error`` after its batch, and new ones are refused with it."""
         self._suspended.update(dict.fromkeys(topics, error))
         for topic in topics:
             if (mover := self._movers.get(topic)) is not None:
@@ -99,7 +99,7 @@ class DeadLetters:
         self._settle()
 
     def resume(self, topics: Sequence[Topic]) -> None:
-        """The end of ``suspend``, for topics that stay open."""
+        """End ``suspend``, for topics that stay open."""
         for topic in topics:
             self._suspended.pop(topic, None)
             if (mover := self._movers.get(topic)) is not None:

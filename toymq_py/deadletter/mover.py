@@ -76,7 +76,7 @@ class DeadLetterMover:
         """It begins no more batches."""
 
     def add(self, channel: Channel) -> None:
-        """Move what the consumer of this channel holds."""
+        """Move the held messages of this channel's consumer."""
         self._channels[channel] = None
         self._go_on()
 

@@ -150,7 +150,7 @@ class Redrive:
 
 
 def _free_keys(origin: Topic, returns: Sequence[Return]) -> None:
-    """Release keys of letters under which a client published another record: it must not keep the letter from coming back.
+    """Release keys of letters that a client has used for another record, so that they do not keep the letter from coming back.
     Raises: OSError."""
     publisher, first_id, reading = origin.publisher, origin.log.first_id, RecordReader(origin)
     taken = []

@@ -56,8 +56,8 @@ class TransferBatch:
         """Publish the batch into ``topic``.
 
         Args:
-            stored: called with the rows (first, after the last) that are on stable storage, and what became of them.
-            done: called once, when that is known of all of them, with what refused some.
+            stored: called with the rows (first, after the last) that are on stable storage, and their outcome.
+            done: called once, when the outcome of all rows is known, with the error that refused some.
 
         Raises: RequestError, OSError; then neither is called.
         """
@@ -105,11 +105,7 @@ class RecordReader:
 
 
 def is_redriven_letter(origin: Topic, reader: RecordReader, msg_id: int, back: Return) -> bool:
-    """Whether this record is the redriven letter: committed, with the same key, payload and headers, neither delayed nor
-    expiring (ADR 0041).
-
-    Raises: OSError.
-    """
+    """Evict keys of the largest tables until the limit holds."""
     if msg_id >= origin.log.committed_id or msg_id in origin.delays.schedule.ids:
         return False
     run, row = reader.find(msg_id)

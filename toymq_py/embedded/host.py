@@ -113,7 +113,7 @@ class EmbeddedHost:
         return f"{self._options.data_dir}/LOCK"
 
     def lost(self) -> DirectoryLost | None:
-        """Why this is not the directory that was opened; None while it is. Asked by the clients, too, in any thread."""
+        """Why this is not the directory that was opened; None while it is. Thread-safe: clients ask, too."""
         reasons = (not_there(RealFileSystem(), path, inode) for path, inode in self._inodes.items())
         reason = self._lost or next(filter(None, reasons), None)
         return None if reason is None else DirectoryLost(f"{reason}: open it again")
@@ -228,7 +228,8 @@ class EmbeddedHost:
         return True
 
     async def _serve(self) -> None:
-        """Serve until closed. Raises: DirectoryLocked, DataDirectoryError, OSError; DirectoryLost, which ``lost`` has then."""
+        """Serve until closed. Raises: DirectoryLocked, DataDirectoryError, OSError; DirectoryLost, whose reason ``lost``
+        returns then."""
         loop, clock = asyncio.get_running_loop(), SystemClock()
         data_dir = self._options.data_dir
         with opened_broker(self._options, clock, loop) as broker, self._listener() as listener:
@@ -244,7 +245,7 @@ class EmbeddedHost:
                 raise broker.lost
 
     def _lose(self, broker: Broker, server: Server) -> None:
-        """Before the connections end: whoever connects again is told."""
+        """Note the loss before connections end, so that clients that connect again get the reason."""
         self._lost = broker.directory.lost() or str(broker.lost)
         server.stop(at_once=True)
 
@@ -320,7 +321,7 @@ def _leave_to_parent() -> None:
 
 
 def _is_of_directory(number: int) -> bool:
-    """Whether a descriptor is a socket of a served directory, its listener or either end of a connection. Raises: OSError."""
+    """Whether a descriptor is a socket of a served directory: its listener, or either end of a connection. Raises: OSError."""
     connection = socket.socket(fileno=number)
     try:
         names = [connection.getsockname()]
