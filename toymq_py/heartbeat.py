@@ -14,7 +14,7 @@ machine paused, there was one look."""
 
 
 def keep_beating(beats: "MutableSequence[int] | memoryview[int]", worker: int) -> None:
-    """Count in the place of a worker, now and each second, as long as the running event loop runs."""
+    """Count up for a worker, now and each second, as long as the running event loop runs."""
     beats[worker] += 1
     asyncio.get_running_loop().call_later(BEAT_S, keep_beating, beats, worker)
 
@@ -28,8 +28,7 @@ class Beats:
         self._said = False
 
     def seen(self, count: int, pid: int) -> str:
-        """A look at the counter, 0: it does not serve yet, and the process that counts. Returns: what is to be said of it, or
-        ""."""
+        """Look at the counter (0: the worker does not serve yet) and at the process that counts. Returns: a warning, or ""."""
         if count != self._count or not count:
             was_silent = self._said and count > self._count  # else it is another process
             self._count, self._silent, self._said = count, 0, False

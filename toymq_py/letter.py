@@ -97,8 +97,8 @@ def failure_headers(held_reason: str, failed: tuple[Failure, int] | None) -> byt
 
 
 def failed_with(block: bytes) -> tuple[int | None, Failure, int | None]:
-    """What the headers of a letter say: how often its message was delivered, the failure, and when a NACK told it, in unix
-    milliseconds; None for what they do not."""
+    """The fields in the headers of a letter: how often its message was delivered, the failure, and when a NACK reported it, in
+    unix milliseconds; None for missing ones."""
     _, reserved = split_headers(block)
     found = (reserved.get(name) for name in (REASON, ERROR_TYPE, ERROR))
     texts = (None if text is None else text.decode(errors="replace") for text in found)
@@ -136,8 +136,8 @@ def return_of(letters_topic: str, run: Records, row: int) -> Return:
 
 
 def rows_for(topic: str, records: Records, start: int, stop: int, consumer: bytes) -> tuple[int, int]:
-    """Find the first rows that a consumer of the topic is to see: a record that came back for one consumer is for no other.
-    A copy of one that a worker forwarded to another topic, key and headers included, is for all of them.
+    """Find the first rows that are for a consumer of the topic: a redriven record is for one consumer alone. A copy that a
+    worker forwarded to another topic, with key and headers, is for all consumers there.
 
     Returns: (first row, row behind those that follow it without a gap); (stop, stop) where there is none.
     """
@@ -154,12 +154,12 @@ def rows_for(topic: str, records: Records, start: int, stop: int, consumer: byte
 
 
 def came_back(topic: str, key: bytes) -> bool:
-    """Whether a record has the key of one that came back to the topic from its own dead letters."""
+    """Whether a record has the key of one that was redriven from the topic's own dead letters."""
     return key.startswith(_redrive_key(topic))
 
 
 def _redrive_key(topic: str) -> bytes:
-    """Beginning of the keys of records that came back to the topic from its own dead letters."""
+    """The beginning of the keys of records that were redriven from the topic's own dead letters."""
     return b"%b%b%b:" % (REDRIVE_KEY, topic.encode(), DEAD_LETTERS.encode())
 
 

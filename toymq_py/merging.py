@@ -10,14 +10,13 @@ SMALLEST = frozenset(("disk_free_bytes",))
 
 
 def merged_topics(lists: Iterable[Iterable[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
-    """Topics of all workers, in the order of their names, which that of each list is. Lazy: a list that is described as it is
-    read stays so."""
+    """The topics of all workers, in the order of their names, which is also that of each list. Lazy, for lists that are
+    described as they are read."""
     return merge(*lists, key=itemgetter("topic"))
 
 
 def merged_stats(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Figures of all workers: counts are added up; of times the longest is shown, and what is no number of the first
-    that has it."""
+    """The figures of all workers: counts are added up; of times the longest is taken; of other values the first."""
     merged = dict(found[0])
     for name, value in merged.items():
         values = [one[name] for one in found if name in one]
@@ -31,8 +30,8 @@ def merged_stats(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def merged_columns(found: Sequence[Mapping[str, Sequence[float | None]]]) -> dict[str, list[float | None]]:
-    """The history of all workers, by column: rates and counts are added up, of ages the highest is shown; None where none is
-    known. Their steps differ by less than one."""
+    """The history of all workers, by column: rates and counts are added up, of ages the highest is taken; None where none is
+    known. The times of their steps differ by less than one step."""
     return {
         name: [_of_one_step(name, values) for values in zip(*(one[name] for one in found), strict=True)] for name in found[0]
     }

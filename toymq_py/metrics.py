@@ -254,7 +254,7 @@ class Metrics:
         """The rows of the metrics of a cluster; None for a broker that is in none."""
 
     def refused(self, code: str, count: int = 1) -> None:
-        """Count ``ERR`` replies by code; the codes of ``errors.py`` bound the label. A redirect is none."""
+        """Count ``ERR`` replies by code; the codes of ``errors.py`` bound the label. A redirect does not count."""
         if code == Moved.code:
             return
         self.errors[code] = self.errors.get(code, 0) + count
@@ -269,7 +269,7 @@ class Metrics:
         return sum(self.errors.values())
 
     def cluster_stats(self) -> dict[str, Any]:
-        """The field ``cluster`` of STATS; nothing for a broker that is in none."""
+        """The field ``cluster`` of STATS; empty for a broker that is in no cluster."""
         if self.cluster is None:
             return {}
         rows = self.cluster().numbers
@@ -294,7 +294,7 @@ class Metrics:
         return {"cluster": {**numbers, "followers": followers, **({"groups": groups} if groups else {})}}
 
     def tier_stats(self, behind: str | None) -> dict[str, Any]:
-        """The fields of STATS for a bucket; nothing without ``--tier``. ``behind``: why publishes are refused for it."""
+        """The fields of STATS for a bucket; none without ``--tier``. ``behind``: why publishes are refused for its sake."""
         if self.tier_url is None:
             return {}
         refused = None if behind is None else f"publishing is refused: {behind}"

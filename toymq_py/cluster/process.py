@@ -281,7 +281,7 @@ class _NodeProcess:
         return unmade(self._options.cluster, self._options.group, others, None if file is None else directory)
 
     def _made(self, agreement: Agreement, settings: ClusterSettings) -> Node:
-        """Enter the cluster's identity. Raises: DataDirectoryError when the directory belongs elsewhere, or lacks topics."""
+        """Make the node. Raises: DataDirectoryError when the directory belongs elsewhere, or its topics are missing."""
         options, loop = self._options, self._loop
         file = self._replica_file(settings)
         _, port = parse_address(daemon.shown_address(self._listeners["--replicate"][0]))

@@ -67,14 +67,14 @@ def check_site(connection: HTTPConnection, *, safe: bool) -> None:
 
 
 def _is_browser(headers: Headers) -> bool:
-    """Whether a page may have sent it. No page can make a browser leave all of these headers out, nor change ``User-Agent``
-    without a CORS preflight."""
+    """Whether a browser's page may have sent the request. No page can make a browser leave all of these headers out, nor change
+    ``User-Agent`` without a CORS preflight."""
     return headers.get("user-agent", "").startswith(BROWSERS) or not BROWSER_HEADERS.isdisjoint(headers.keys())
 
 
 def identify(gateway: Gateway, connection: HTTPConnection) -> bool:
-    """Count a new connection for the token of its first request, ahead of what the request costs: that is in the token's share
-    of the turns. ``check_rights`` says what is wrong with it. Returns: whether the token is known now."""
+    """Count a new connection for the token of its first request, before the request costs anything: its cost is in the token's
+    share of the turns. ``check_rights`` reports a bad token. Returns: whether the token is known now."""
     seat: Seat | None = connection.scope.get("state", {}).get(SEAT)
     if gateway.authority is None or seat is None or seat.token is not None or "authorization" not in connection.headers:
         return False
@@ -94,8 +94,8 @@ def check_rights(
     """Authenticate a request and check its rights. ``grant_of`` returns its grant from then on.
 
     Args:
-        topic: gives the topic that it needs rights for. It is called after the authentication: a client without a token learns
-            nothing of what is wrong with its parameters, and 401 comes before 400 and 409.
+        topic: returns the topic that the request needs rights for. It is called after the authentication, so that a client
+            without a token learns nothing about its parameters, and 401 comes before 400 and 409.
 
     Returns: the topic. Raises: AuthRequired, AuthFailed, Forbidden, TooManyConnections, and what ``topic`` raises.
     """
@@ -123,7 +123,7 @@ def check_grant(grant: Grant, needs: Need, name: str) -> None:
 
 
 def present_grant(gateway: Gateway, connection: HTTPConnection) -> Grant | None:
-    """The present rights of a request that streams or waits; None when its token or login is gone."""
+    """The current rights of a request that streams or waits; None when its token or login is gone."""
     login: Login | None = connection.scope.get(_LOGIN)
     if login is not None and gateway.logins is not None:
         return gateway.logins.use(login)
@@ -225,8 +225,8 @@ def refused(
 
 
 def may_go_on(gateway: Gateway, connection: HTTPConnection, action: str, needs: Need, name: str) -> bool:
-    """Whether a stream or WebSocket still has its right. Where it has not, because its token or login ended, too, that is
-    recorded as the end of ``action``."""
+    """Whether a stream or WebSocket still has its right. If not, for example because its token or login ended, that is recorded
+    as the end of ``action``."""
     try:
         check_again(gateway, connection, needs, name)
     except RequestError as error:
@@ -259,7 +259,7 @@ def is_internal(connection: HTTPConnection) -> bool:
 
 
 def login_of(gateway: Gateway, connection: HTTPConnection) -> Login | None:
-    """The login that a request is made with, if it has not ended: for a worker that does not know it."""
+    """The login of a request, unless it has ended; for a worker that does not know it."""
     if gateway.logins is None or "authorization" in connection.headers:
         return None
     login = find_login(gateway, connection)
@@ -267,7 +267,7 @@ def login_of(gateway: Gateway, connection: HTTPConnection) -> Login | None:
 
 
 def _cookie_of(connection: HTTPConnection) -> str | None:
-    """Parsed by hand: the standard library's parser takes seconds for hostile cookies."""
+    """The login cookie of a request. Parsed by hand: the standard library's parser takes seconds for hostile cookies."""
     wanted = cookie_name(connection)
     for field in connection.headers.getlist("cookie")[:1]:
         for pair in field.split(";", COOKIES_MAX)[:COOKIES_MAX]:

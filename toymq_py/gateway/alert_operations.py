@@ -47,7 +47,7 @@ async def put_alert(gateway: Gateway, request: Request) -> Response:
 
 
 def _known(gateway: Gateway, request: Request) -> str:
-    """The name of a rule that is there. Raises: BadName, NoSuchAlert, StorageFailed."""
+    """The name of an existing rule. Raises: BadName, NoSuchAlert, StorageFailed."""
     name = NAME.need(request)
     gateway.alerts.check()
     if name not in gateway.alerts.rules:

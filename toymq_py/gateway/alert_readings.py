@@ -31,7 +31,7 @@ class Subjects:
 
 
 def measure(when: Condition, topic: Topic) -> Reading:
-    """The worst of a topic's consumers; of ``letters`` the topic's own number, ``topic`` being the one of dead letters."""
+    """The worst value of a topic's consumers; for ``letters`` the topic's own number, as it is the dead-letter topic."""
     match when:
         case "letters":
             return Reading(topic.describe(consumers=False)["letters"])
@@ -42,8 +42,8 @@ def measure(when: Condition, topic: Topic) -> Reading:
 
 
 def _of_consumers(when: Condition, topic: Topic) -> Iterator[Reading]:
-    """What was due and was given back counts for a lag and an age, until it is acked: a consumer that fails at everything has
-    no other backlog most of the time (ADR 0243)."""
+    """The values of each consumer. Messages that were due and were given back count for lag and age until they are acked: a
+    consumer that fails at everything has no other backlog most of the time (ADR 0243)."""
     end = topic.next_id
     for name, channel in topic.channels.items():
         consumer = channel.consumer

@@ -43,13 +43,13 @@ class Notice:
     number: int
 
     def message_id(self, name: str) -> str:
-        """The same at each attempt."""
+        """The id of the notice, the same at each attempt."""
         if self.state == "test":
             return f"alert:{name}:test:{self.since_ms}"
         return f"alert:{name}:{self.subject or 'disk'}:{self.since_ms}:{self.state}:{self.number}"
 
     def to_json(self, name: str, alert: Alert) -> dict[str, Any]:
-        """The body. ``text`` says it all in a line: chats show a member of that name."""
+        """The body of the notice. ``text`` sums it up in a line, since chats show a member of that name."""
         reading = self.reading
         return {
             "alert": name,
@@ -123,7 +123,7 @@ class AlertStates:
 
     @property
     def firing(self) -> int:
-        """How many fire."""
+        """The number of topics for which the rule fires."""
         return sum(trouble.firing for trouble in self.troubles.values())
 
     def look(self, subject: str, reading: Reading, now: float, now_ms: int) -> Notice | None:
@@ -153,7 +153,7 @@ class AlertStates:
         return self._notify(subject, trouble, now, now_ms)
 
     def keep(self, subject: str) -> None:
-        """It cannot be measured now: a trouble stays as it is."""
+        """Keep the state of a topic that cannot be measured now."""
         if (trouble := self.troubles.get(subject)) is not None:
             trouble.seen = self._pass
 
@@ -189,7 +189,7 @@ class AlertStates:
 
     @property
     def due(self) -> int:
-        """How many notices wait."""
+        """The number of waiting notices."""
         return len(self._due)
 
     def next_due(self) -> Notice | None:
@@ -201,10 +201,10 @@ class AlertStates:
         return None
 
     def is_due(self, notice: Notice) -> bool:
-        """Whether no newer notice took its place."""
+        """Whether a notice is still the newest of its topic."""
         return self._due.get(notice.subject) is notice
 
     def settle(self, notice: Notice) -> None:
-        """It was sent, or given up. Nothing if a newer one took its place."""
+        """Note that a notice was sent or given up; does nothing if a newer one has taken its place."""
         if self.is_due(notice):
             del self._due[notice.subject]

@@ -179,7 +179,7 @@ class AlertWatch:
                         rule.sending.cancel()
 
     async def evaluate(self) -> float:
-        """One pass over disk and topics; then send what is due. Returns: how long it held the loop, in seconds."""
+        """Evaluate the rules once; then send due notices. Returns: how long it held the loop, in seconds."""
         began = self._clock.monotonic()
         rules = dict(self.rules)
         written = {rule.alert.to for rule in rules.values()}
@@ -236,7 +236,7 @@ class AlertWatch:
             rule.sending = self._tasks.create_task(self._send_all(name, rule))
 
     async def _send_all(self, name: str, rule: Rule) -> None:
-        """Send what is due, one after the other."""
+        """Send the due notices, one after the other."""
         try:
             while not self._waiting.stopped and rule.states.due:
                 await self._waiting.rest(rule.allowance.wait_s())
@@ -249,7 +249,7 @@ class AlertWatch:
             rule.sending = None
 
     async def _send_with_retries(self, name: str, rule: Rule, notice: Notice) -> None:
-        """Try until it is taken, a newer notice takes its place, or ``ATTEMPTS_MAX``."""
+        """Try to send a notice until it is taken, a newer one takes its place, or ``ATTEMPTS_MAX``."""
         for attempt in range(1, ATTEMPTS_MAX + 1):
             failure = await self.attempt(name, rule.alert, notice)
             if failure is not None and rule.failure is None:  # once, until one is taken

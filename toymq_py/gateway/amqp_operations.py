@@ -85,7 +85,7 @@ async def _list(kind: str, rows: Rows, gateway: Gateway, request: Request) -> Re
 
 
 def _text_of(row: dict[str, Any]) -> str:
-    """What a search looks at, in small letters."""
+    """The text that a search looks at, in lower case."""
     return "\n".join(str(row[name]) for name in _SEARCHED if row.get(name) is not None).lower()
 
 

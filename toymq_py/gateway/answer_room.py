@@ -24,8 +24,8 @@ def bytes_to_take(connection: HTTPConnection, wanted_bytes: int) -> int:
 def hold(connection: HTTPConnection, size: int) -> None:
     """Count bytes of an answer before they are written; the protocol counts them afterwards.
 
-    Raises: QueueFull; ClientDisconnect, since the bytes of a client that is gone would count for no limit, and one that may be
-        gone would be counted for long.
+    Raises: QueueFull; ClientDisconnect, since the bytes of a client that is gone would count for no limit, and those of one
+    that may be gone would count for long.
     """
     seat = seat_of(connection)
     if seat is not None:
@@ -35,7 +35,7 @@ def hold(connection: HTTPConnection, size: int) -> None:
 
 
 def grow(connection: HTTPConnection, size: int) -> None:
-    """Count a part of an answer that tells of the broker, and has no messages. Raises: QueueFull, ClientDisconnect."""
+    """Count a part of an answer that describes the broker, without messages. Raises: QueueFull, ClientDisconnect."""
     seat = seat_of(connection)
     if seat is not None:
         if seat.left:
@@ -51,7 +51,7 @@ def check(connection: HTTPConnection, response: Response) -> None:
 
 
 def charge(connection: HTTPConnection, size: int) -> QueueFull | None:
-    """As ``hold``, for what is held already. Returns: why it is too much."""
+    """As ``hold``, for bytes that are held already. Returns: why they are too much, or None."""
     try:
         hold(connection, size)
     except QueueFull as error:

@@ -10,7 +10,7 @@ COMMON = "".join(f"{name}: {value}\r\n" for name, value in HEADERS).encode()
 
 
 def encode_head(status: int, headers: Iterable[tuple[bytes, bytes]], common: bytes = COMMON) -> bytes:
-    """A head, with ``common``, which are encoded headers. Raises: ValueError for a header with a line break."""
+    """Encode the head of an answer with the encoded headers ``common``. Raises: ValueError for a header with a line break."""
     lines = [STATUS_LINES[status], common]
     lines += [b"%b: %b\r\n" % pair for pair in headers]
     lines.append(b"\r\n")
@@ -21,5 +21,5 @@ def encode_head(status: int, headers: Iterable[tuple[bytes, bytes]], common: byt
 
 
 def encode_last(status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
-    """An answer behind which the connection closes."""
+    """Encode an answer after which the connection closes."""
     return encode_head(status, [*headers, (b"connection", b"close")]) + body

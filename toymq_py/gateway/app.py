@@ -197,7 +197,7 @@ class Endpoint:
 
 
 def _owner_of(request: Request) -> object:
-    """Whose share of the turns the request is in."""
+    """The owner whose share of the turns the request counts for."""
     seat = seat_of(request)
     return None if seat is None else seat.holder
 
@@ -262,9 +262,8 @@ class Application:
         return identify(self._gateway, request)
 
     def answer_of(self, request: HttpRequest) -> Coroutine[Any, Any, Response | None] | None:
-        """The answer to a request of a brief operation, to be carried out without a task and without ASGI. None for all other
-        requests, and those that are refused before their path is looked at: call the application.
-        """
+        """The answer to a request of a brief operation, carried out without a task and without ASGI. None for other requests,
+        and for those that are refused before their path is looked at: call the application for these."""
         scope = request.scope
         path, method = scope["path"], scope["method"]
         if path.endswith("\n") or not self._is_allowed(scope["scheme"], request.headers):

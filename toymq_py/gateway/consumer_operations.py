@@ -90,8 +90,7 @@ async def ack(gateway: Gateway, request: Request) -> Response:
 
 
 def not_leased(topic: Topic, consumer: str, msg_id: int) -> NotLeased:
-    """The error for a message that is not leased to a consumer, or not under the number that was named: it says what the
-    message is instead."""
+    """The error for a message that is not leased to a consumer, or not under the given number: it names the message's state."""
     state, attempt = topic.channel(consumer).consumer.state_of(msg_id)
     if msg_id >= topic.next_id:
         instead = "there is no such message"

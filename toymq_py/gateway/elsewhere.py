@@ -50,7 +50,7 @@ class Elsewhere:
         self._silent: dict[Place, str] = {}  # why, of those that did not answer the last time
 
     async def look(self) -> None:
-        """Ask all of them."""
+        """Ask all other places for their figures."""
         if (ask := self.ask) is None:
             return
         placement = self._broker.placement
@@ -79,7 +79,7 @@ class Elsewhere:
         return place in self._silent and (heard is None or self._loop.time() - heard.at_s >= OLD_S)
 
     def away(self) -> list[dict[str, Any]]:
-        """The places whose figures are old, or missing: ``as_of_ms`` is None. Of a worker with its process, if it has one."""
+        """The places whose figures are old, or missing (``as_of_ms`` is None); a worker with its process, if it has one."""
         found: list[dict[str, Any]] = []
         for place, why in sorted(self._silent.items()):
             if self._is_away(place):
@@ -90,15 +90,15 @@ class Elsewhere:
         return found
 
     def stats(self) -> list[dict[str, Any]]:
-        """Figures of each place; of one that did not answer its counters alone."""
+        """The figures of each place; only the counters of one that did not answer."""
         return [
             {name: value for name, value in heard.stats.items() if place not in self._silent or name.endswith("_total")}
             for place, heard in self._heard.items()
         ]
 
     def topics(self) -> Iterator[dict[str, Any]]:
-        """All topics elsewhere, by name, each with ``heard_ms``: when it was so; with ``as_of_ms``, too, where that is long
-        ago. None there: nothing but its name is known. The caller may change them."""
+        """All topics elsewhere, by name, each with ``heard_ms``, the time of its figures; if that is long ago, also as
+        ``as_of_ms``, which is None for a topic of which only the name is known. The caller may change them."""
         return merged_topics([*(self._topics_of(place) for place in self._heard), self._unheard()])
 
     def _topics_of(self, place: Place) -> Iterator[dict[str, Any]]:
@@ -110,8 +110,8 @@ class Elsewhere:
                 yield {**topic, **old, "heard_ms": heard.at_ms, "consumers": [dict(each) for each in topic["consumers"]]}
 
     def _unheard(self) -> Iterator[dict[str, Any]]:
-        """Topics that are away, of which nothing was heard: those of groups, whose names etcd has, and the partitions of
-        workers, which all of them know."""
+        """Topics that are away and were never heard of: those of groups, whose names are in etcd, and the partitions of
+        workers, which all workers know."""
         away = {place for place in self._silent if self._is_away(place)}
         records = self._records() if away else {}
         known = {topic["topic"] for place in away if place in self._heard for topic in self._heard[place].topics}
@@ -121,7 +121,7 @@ class Elsewhere:
                 yield {"topic": name, "as_of_ms": None, "heard_ms": 0, "consumers": []}
 
     def _records(self) -> Mapping[str, Place]:
-        """Names of topics, in their order, and the place of each, as far as that is known without asking there."""
+        """The names of topics, in order, with the place of each, as far as that is known without asking the places."""
         placement = self._broker.placement
         if isinstance(placement.here, str):
             topics: Mapping[str, Place] = placement.described(lambda topic: True).get("topics", {})

@@ -25,7 +25,7 @@ class EventResponse(StreamingResponse):
         await super().__call__(scope, receive, send)
 
     async def stream_response(self, send: Send) -> None:
-        """In a task of its own, beside one that waits for the end of the connection."""
+        """Stream in a separate task, beside one that waits for the end of the connection."""
         stream = partial(self._stream, send)
         await (stream() if self._turns is None else in_turns(stream, self._turns))
 
@@ -47,7 +47,7 @@ async def events(gateway: Gateway, request: Request) -> Response:
 
 
 async def _watch(gateway: Gateway, request: Request) -> AsyncIterator[bytes]:
-    """Events until the token or login is gone; every event has what it may describe then."""
+    """Events until the token or login is gone; each shows what its rights at that time allow."""
     room = partial(answer_room.wait_for_room, gateway.waiting, request)
     async for event in gateway.snapshots.watch(lambda: present_grant(gateway, request), room):
         if not may_go_on(gateway, request, "events", "see", ""):

@@ -63,7 +63,7 @@ class Forwarding:
         self._turn = self._placement.worker - 1
 
     def place(self, scope: Scope) -> int | None:
-        """The worker that a request is to be passed on to; None: it is for this one."""
+        """The worker that a request has to be passed on to; None for this one."""
         path: str = scope["path"]
         if not path.startswith(PATH) or scope["state"].get(INTERNAL):
             return None
@@ -80,7 +80,8 @@ class Forwarding:
         return None if worker == self._placement.worker else worker
 
     def _in_turn(self, scope: Scope) -> int | None:
-        """Sessions that lease messages of a partitioned topic, of which each worker has a part: one after the other."""
+        """The worker for a request that leases messages of a partitioned topic, of which each worker has a part: one after the
+        other."""
         turn: int | None = scope["state"].get(TURN)
         if turn is None:
             self._turn = turn = (self._turn + 1) % len(self._placement.addresses)
@@ -92,14 +93,14 @@ class Forwarding:
         return login_of(self._gateway, HTTPConnection(scope))
 
     async def wait_end(self, login: Login) -> None:
-        """Wait until a login has ended; meanwhile it is in use. For ever, when the broker shuts down before."""
+        """Wait until a login has ended, and keep it in use meanwhile; for ever if the broker shuts down before."""
         gateway = self._gateway
         assert gateway.logins is not None
         while gateway.logins.use(login) is not None:
             await (gateway.loop.create_future() if gateway.waiting.stopped else gateway.waiting.sleep(LOOK_S))
 
     def ended(self, scope: Scope, login: Login) -> AuthFailed:
-        """The refusal for a request whose login has ended meanwhile."""
+        """The refusal for a request whose login has ended."""
         error = AuthFailed("this login has ended: log in again", token=login.grant.name)
         refused(self._gateway, HTTPConnection(scope), REQUEST, error, {"topic": topic_in(scope["path"])})
         return error
@@ -162,7 +163,7 @@ class Forwarding:
 
 
 async def _send_body(receive: Receive, writer: asyncio.StreamWriter, *, chunked: bool) -> None:
-    """Pass the body on, and then that the client may be gone."""
+    """Pass the body on, and then the news that the client may be gone."""
     more = True
     try:
         while True:
@@ -185,7 +186,7 @@ class _Answer:
     """The parser of a worker's answer, which makes ASGI messages of it."""
 
     def __init__(self, head_only: bool, lacks: tuple[int, ...]) -> None:
-        """``lacks``: statuses of a worker that does not know of a partitioned topic that others know."""
+        """``lacks``: the statuses of a worker that does not know a partitioned topic that others know."""
         self.started = self.whole = self.lacks_it = False
         self._head_only = head_only
         self._lacks = lacks
@@ -272,7 +273,7 @@ class _Half(BoundedProtocol):
         self.other.end()
 
     def end(self) -> None:
-        """Close it, behind what was written."""
+        """Close this side, behind the bytes already written."""
         if self.connected:
             self.transport.close()
 
@@ -294,7 +295,7 @@ class Pipe(_Half):
     read only to notice its end: data that it sends behind the handshake stops that."""
 
     def __init__(self, forwarding: Forwarding, worker: int, scope: Scope, room: "Room", seat: Seat | None) -> None:
-        """``room``: where it is kept while it is open; ``seat``: the connection's share of the limits."""
+        """``room`` keeps the pipe while it is open; ``seat`` is the connection's share of the limits."""
         super().__init__(room.quotas.read_buffer)
         self._far = _Half(self.buffer)
         self._far.other, self.other = self, self._far
@@ -314,7 +315,7 @@ class Pipe(_Half):
             self._begin(self._end_with(self._login))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do it while the client is there."""
+        """Reach the worker and pipe, as long as the client is there."""
         task = self._room.loop.create_task(work)
         self._tasks.append(task)
         self._room.own(task)
@@ -353,7 +354,7 @@ class Pipe(_Half):
         self._room.leave(self)
 
     def shutdown(self) -> None:
-        """See ``serving.Connection``. Its client connects again, to one that stays."""
+        """See ``serving.Connection``. The client connects again, to a worker that stays."""
         self._end(ShuttingDown("the broker is shutting down: try again later"))
 
     def cancel(self) -> None:
@@ -363,7 +364,7 @@ class Pipe(_Half):
         self._end(PlacementUnknown(f"worker {self._worker} ended before it answered: try again"))
 
     def _end(self, error: RequestError) -> None:
-        """Close both sides, behind ``error`` where the handshake has no answer."""
+        """Close both sides, and send ``error`` first if the handshake is unanswered."""
         if not (self._answered.is_set() or self.transport.is_closing()):
             refusal = problem(error)
             self.transport.write(encode_last(refusal.status_code, refusal.raw_headers, bytes(refusal.body)))

@@ -18,7 +18,7 @@ NAMED_MAX = 10
 
 
 async def healthz(gateway: Gateway, request: Request) -> Response:
-    """``GET /healthz``. Of a node that follows: ``cluster.standby``."""
+    """``GET /healthz``. ``cluster.standby`` answers for a node that follows."""
     stats = gateway.broker.stats()
     role = {"role": "leader", "epoch": stats["cluster"]["epoch"]} if "cluster" in stats else {}
     return json_response({"status": "ok", "version": __version__, "uptime_seconds": stats["uptime_s"], **role})
@@ -33,7 +33,7 @@ async def leader(gateway: Gateway, request: Request) -> Response:
 
 
 def may_be_followed(gateway: Gateway) -> bool:
-    """Whether the lease of this leader is over, by its own clock: it hears nothing of etcd, and another may lead already."""
+    """Whether this leader's lease is over by its own clock: it hears nothing from etcd, and another node may lead."""
     return gateway.clock.monotonic() >= gateway.broker.permit.until_s
 
 

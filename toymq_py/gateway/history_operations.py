@@ -59,7 +59,7 @@ async def history(gateway: Gateway, request: Request) -> Response:
 async def _with_topics(
     gateway: Gateway, request: Request, window: Window, whole: dict[str, Any], of_others: Sequence[Mapping[str, Any]]
 ) -> AsyncIterator[bytes]:
-    """The answer topic by topic, as the client takes it: an hour of a thousand topics would be 10 MB in memory."""
+    """The answer topic by topic, as fast as the client reads: an hour of a thousand topics would take 10 MB of memory."""
     yield json.dumps(whole)[:-1].encode() + b', "topics": {'
     grant, comma = grant_of(request), ""
     ours = ((name, gateway.history.topic(name, window)) for name in gateway.history.topics)

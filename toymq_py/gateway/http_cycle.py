@@ -43,11 +43,11 @@ class Link(Protocol):
 
     @property
     def eof(self) -> bool:
-        """The client sends no more, and may be gone."""
+        """Whether the client sends no more, and may be gone."""
 
     @property
     def is_crowded(self) -> bool:
-        """So much waits behind the request that no more is read, and it is not seen whether the client is gone."""
+        """Whether so much waits behind the request that no more is read, so that a lost client would not be noticed."""
 
     @property
     def common_headers(self) -> bytes:
@@ -57,10 +57,10 @@ class Link(Protocol):
         """Keep a task until it ends, and cancel it when a shutdown takes too long."""
 
     def take_more(self) -> None:
-        """The application asks for more of the body."""
+        """Called when the application asks for more of the body."""
 
     def answered(self, cycle: "Cycle") -> None:
-        """The answer is written."""
+        """Called when the answer is written."""
 
 
 class Cycle:
@@ -87,7 +87,7 @@ class Cycle:
         self._left_bytes = 0  # of the Content-Length
 
     def begin(self) -> None:
-        """Carry out the request, in turns. What it still lacks of its body is received meanwhile."""
+        """Carry out the request, in turns. The rest of its body is received meanwhile."""
         self._link.turns.take(self._begin)
 
     def _begin(self) -> None:
@@ -110,7 +110,7 @@ class Cycle:
             self._steps.start()
 
     def cancel(self) -> None:
-        """End what is carried out without a task, or did not begin."""
+        """Cancel a request that is carried out without a task, or has not begun."""
         self._cancelled = True
         if self._steps is not None:
             self._steps.cancel()
@@ -129,8 +129,8 @@ class Cycle:
         self._tell()
 
     def wake(self) -> None:
-        """The client sends no more, or too much ahead: a wait for messages ends, since a lease would go to one that may be
-        gone."""
+        """Note that the client sends no more, or too much ahead. A wait for messages ends: a lease would go to a client that
+        may be gone."""
         if not self.more_body:
             self._wake()
 
@@ -168,7 +168,7 @@ class Cycle:
 
     @property
     def _left(self) -> bool:
-        """Whether the client may be gone: it sends no more, and what it sent is whole."""
+        """Whether the client may be gone: it sends no more, and all that it sent is complete."""
         return self._link.eof and not self.more_body
 
     @property
@@ -178,7 +178,7 @@ class Cycle:
     # -- what is answered
 
     def _end(self, result: Response | BaseException | None) -> None:
-        """The operation has its result."""
+        """Called when the operation has its result."""
         if isinstance(result, BaseException):
             logger.error("bug in an HTTP request", exc_info=result)
             result = problem(InternalError())
@@ -214,12 +214,12 @@ class Cycle:
         return encode_head(status, headers, self._link.common_headers)
 
     def _rest_is_short(self) -> bool:
-        """Whether what comes of an answered body is read and dropped, so that a client may send its next request behind it."""
+        """Whether the rest of an answered body is read and dropped, so that a client may send its next request behind it."""
         length = next((value for name, value in self.scope["headers"] if name == b"content-length"), b"")
         return 0 < len(length) <= LENGTH_DIGITS_MAX and int(length) <= DISCARD_BYTES_MAX
 
     def _framing(self, *, says_close: bool, sized: bool) -> list[tuple[bytes, bytes]]:
-        """The headers that say where the answer ends, and whether the connection does."""
+        """The headers that frame the answer and say whether the connection closes."""
         extra = []
         if not sized:
             self._chunked = self.scope["http_version"] == "1.1"
@@ -231,7 +231,7 @@ class Cycle:
         return extra
 
     async def send(self, message: Message) -> None:
-        """Write a part of the answer, when the client reads (ASGI)."""
+        """Write a part of the answer as soon as the client reads (ASGI)."""
         link = self._link
         if not link.writable.is_set() and not self.gone:
             await link.writable.wait()
@@ -265,7 +265,7 @@ class Cycle:
         self._link.answered(self)
 
     async def _call(self) -> None:
-        """Call the application; a bug closes the connection, behind an answer where there is none yet."""
+        """Call the application. A bug closes the connection, after an error answer if none has begun."""
         try:
             await self._link.application(self.scope, self.receive, self.send)
         except asyncio.CancelledError:

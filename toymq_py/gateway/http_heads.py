@@ -181,7 +181,7 @@ def request_scope(
 def _as_sent(
     scheme: str, client: object, headers: RawHeaders, state: dict[str, object]
 ) -> tuple[str, object, RawHeaders, dict[str, object]]:
-    """What the client sent to the worker that passed its request on."""
+    """The values that the client sent, from the worker that passed its request on."""
     said = next((value for name, value in headers if name == FORWARDED), b"").decode("latin-1").split(" ")
     if len(said) == 4:
         scheme, host, port, login = said
@@ -200,7 +200,7 @@ def websocket_scope(scope: Scope) -> Scope:
 
 
 def head_bytes(method: bytes, version: str, url: bytes, headers: RawHeaders, *, upgrade: bool) -> bytes:
-    """The head again, as bytes; without ``Upgrade`` unless ``upgrade``."""
+    """The head of a request, encoded again; without ``Upgrade`` unless ``upgrade``."""
     lines = [b"%b: %b\r\n" % pair for pair in headers if upgrade or pair[0] != b"upgrade"]
     return b"%b %b HTTP/%b\r\n%b\r\n" % (method, url, version.encode(), b"".join(lines))
 

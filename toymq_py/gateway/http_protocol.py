@@ -173,7 +173,7 @@ class GatewayProtocol(BoundedProtocol):
         return bool(self._ahead.data) or self._end_input()
 
     def _end_input(self) -> bool:
-        """Nothing is left to parse: drop what is not whole. Returns: whether something is still to be answered."""
+        """End the parsing: drop what is incomplete. Returns: whether something is still to be answered."""
         self._set_timer(None)
         cut = self.cycle
         if cut is not None and cut.more_body and cut in self.pipeline:
@@ -219,7 +219,7 @@ class GatewayProtocol(BoundedProtocol):
         return more
 
     def _end_wait_ahead(self) -> None:
-        """Behind a request that waits, no more is read: it is not seen whether the client is gone."""
+        """End the wait of a request behind which no more is read: the loss of the client would not be noticed."""
         if self.is_crowded and self._current is not None:
             self._current.wake()
 
@@ -258,8 +258,8 @@ class GatewayProtocol(BoundedProtocol):
             self._await_more()
 
     def _feed(self, data: bytes) -> None:
-        """Parse. An upgrade to anything but a WebSocket is ignored (RFC 9110, 7.8). The parser cannot be told so and would stop
-        at the head: a new parser gets the head without ``Upgrade``, and the rest."""
+        """Feed the parser. An upgrade to anything but a WebSocket is ignored (RFC 9110, 7.8). The parser would stop at such a
+        head, so a new parser gets the head without ``Upgrade``, and the rest."""
         while True:
             try:
                 self._parser.feed_data(data)
@@ -284,7 +284,7 @@ class GatewayProtocol(BoundedProtocol):
         return head_bytes(parser.get_method(), parser.get_http_version(), self._url, self._headers, upgrade=upgrade)
 
     def _upgrade(self) -> None:
-        """Go on as a WebSocket."""
+        """Let the connection go on as a WebSocket."""
         self._serving.leave(self)
         self.turns.close()
         scope = self._scope(b"GET", "1.1")
@@ -294,7 +294,7 @@ class GatewayProtocol(BoundedProtocol):
         self.transport.set_protocol(socket)
 
     def _pass_on(self, frames: bytes) -> None:
-        """Give the WebSocket what was read behind its handshake."""
+        """Pass bytes that were read behind the handshake to the WebSocket."""
         self._ahead.keep(b"", stays=False)
         self._ahead.head(0)
         if frames:
@@ -380,7 +380,7 @@ class GatewayProtocol(BoundedProtocol):
         return self._serving.common_headers
 
     def _begin_next(self) -> None:
-        """Carry out the next request, unless one is; not within a callback of the parser, since it may be answered at once."""
+        """Begin the next request unless one runs. Not within a callback of the parser, since it may be answered at once."""
         while self._current is None and self.pipeline and not self.transport.is_closing():
             self._current = self.pipeline.popleft()
             self._current.begin()
@@ -397,7 +397,7 @@ class GatewayProtocol(BoundedProtocol):
         self._ahead.wait_for_body(False)
 
     def _go_on(self) -> None:
-        """Carry out the next request, whose body may not be parsed to its end yet: the rest waits in what was read."""
+        """Carry out the next request. Its body may be incomplete: the rest waits among the bytes that were read."""
         self._begin_next()
         if self._ahead.data and not self.pipeline and not self.transport.is_closing():
             self._turn.wake()
@@ -429,7 +429,7 @@ class GatewayProtocol(BoundedProtocol):
             self._turn.wake()
 
     def _discard(self, before: int = -1) -> None:
-        """Read and drop the rest of an answered body as long as it comes, then close. ``before``: dropped a moment ago."""
+        """Read and drop the rest of an answered body while it comes, then close. ``before``: bytes dropped a moment ago."""
         if self._discarded == before and not self._ahead.data:
             self.transport.close()
             return
@@ -478,8 +478,9 @@ class GatewayProtocol(BoundedProtocol):
             self._refuse(error)
 
     def _refuse(self, error: RequestError) -> None:
-        """Answer without the application, behind the answers to the whole requests that came before, and close. Nothing more is
-        read: a client would take what overtakes them for the answer to the first of them, and that may be stored."""
+        """Answer without the application, behind the answers to the complete requests before it, and close. Nothing more is
+        read. The order matters: a client would take an earlier refusal for the answer to its first request, which may be
+        stored."""
         broken = self.cycle
         if broken is not None and broken.more_body and broken in self.pipeline:
             self.pipeline.remove(broken)

@@ -70,8 +70,8 @@ class HttpRequest(Request):
 
 
 def query_of(scope: Scope) -> QueryParams:
-    """The parameters behind the ``?`` of a request, parsed once, when they are first asked for: after the check of access, but
-    for those that name what access is checked for. Raises: BadArgument."""
+    """The query parameters of a request, parsed once, at first use. That is after the check of access, unless a parameter names
+    the topic to check. Raises: BadArgument."""
     found: QueryParams | None = scope.get(_QUERY)
     if found is None:
         raw: bytes = scope["query_string"]

@@ -81,13 +81,13 @@ class HttpServer:
         self._leaving = asyncio.Event()
 
     def asks(self, errands: GroupErrands | None) -> None:
-        """The broker is of a group: show the topics of all of them. None: there are no others."""
+        """Set the errands with which topics of all groups are shown. None: there are no groups."""
         self._gateway.errands = errands
         if errands is not None:
             self._gateway.snapshots.elsewhere.ask = errands.stats_of
 
     def shows(self, amqp: Amqp) -> None:
-        """AMQP is served: list what its clients declared."""
+        """Set the AMQP server whose declarations are listed."""
         self._gateway.amqp = amqp
 
     @property
@@ -125,7 +125,7 @@ class HttpServer:
                 task.cancel()
 
     def _tls_listener(self, listener: socket.socket, tasks: asyncio.TaskGroup) -> TlsListener:
-        """It hands its connections over after the handshake."""
+        """Make a TLS listener, which hands its connections over after the handshake."""
         assert self._certificates is not None
 
         def connected(shaken: Callable[[], None]) -> BoundedProtocol:

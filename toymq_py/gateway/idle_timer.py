@@ -23,18 +23,18 @@ class IdleTimer:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, *, anonymous: bool) -> None:
-        """The connection is idle from now on. ``anonymous``: it lacks a token where tokens are required."""
+        """Begin to wait: the connection is idle from now on. ``anonymous``: it lacks a token where tokens are required."""
         limit_s = self._limit_s = ANONYMOUS_KEEP_ALIVE_S if anonymous else KEEP_ALIVE_S
         self.since = self._loop.time()
         if self._timer is None:
             self._timer = self._loop.call_later(limit_s, self._look)
 
     def end(self) -> None:
-        """A request begins."""
+        """Stop waiting: a request begins."""
         self.since = None
 
     def cancel(self) -> None:
-        """The connection is lost."""
+        """Stop waiting: the connection is lost."""
         if self._timer is not None:
             self._timer.cancel()
 

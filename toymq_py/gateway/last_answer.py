@@ -32,7 +32,7 @@ class LastAnswer:
         self._dropped_bytes = 0
 
     def say(self, error: RequestError, *, lingers: bool) -> None:
-        """Write it and send no more. ``lingers``: what still comes is read for a moment."""
+        """Write the answer and send no more. ``lingers``: arriving bytes are read for a moment."""
         refusal = problem(error)
         self._transport.write(encode_last(refusal.status_code, refusal.raw_headers, bytes(refusal.body)))
         if self._over_tls or not lingers:
@@ -44,14 +44,14 @@ class LastAnswer:
         self._loop.call_later(LINGER_S, self._transport.close)
 
     def drop(self, size: int) -> None:
-        """So much came behind it."""
+        """Count bytes that arrived behind the answer and were dropped."""
         self._dropped_bytes += size
         if self._lingers and self._dropped_bytes > LINGER_BYTES:
             self._transport.close()
 
     def cut(self) -> None:
-        """Close; a client of TLS that goes on sending has a moment to take what was written. The event loop would wait longer
-        for the answer to its own close, and decrypt what comes."""
+        """Close. A TLS client that goes on sending has a moment to read what was written; the event loop itself would wait
+        longer for the client's close, and decrypt all that arrives."""
         self._transport.close()
         if self._over_tls:
             self._loop.call_later(LINGER_S, self._transport.abort)

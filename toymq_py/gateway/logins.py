@@ -65,7 +65,7 @@ class Logins:
         return self._logins.get(_digest(login_id))
 
     def use(self, login: Login) -> Grant | None:
-        """The present rights of a login; None when it has ended. Restarts its idle time."""
+        """The current rights of a login; None when it has ended. Restarts its idle time."""
         now = self._clock.monotonic()
         if login.digest not in self._logins:
             return None

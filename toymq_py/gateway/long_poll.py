@@ -41,12 +41,12 @@ class LongPoll:
         self._ended = self._wait_over = False
 
     def end_wait(self) -> None:
-        """Lease what there is, without a wait for more."""
+        """End the wait: lease the messages that are there."""
         self._wait_over = True
         self._wake()
 
     def end(self) -> None:
-        """The client is gone."""
+        """End the poll: the client is gone."""
         self._ended = True
         self._wake()
 
@@ -61,8 +61,8 @@ class LongPoll:
         return True
 
     async def _registered(self, poll: AnyPoll, wait_s: float) -> None:
-        """Wait until the poll is registered; with ``wait_s`` no longer: a new consumer begins at the first id, also when the
-        disk has not said so yet. Raises: RequestError."""
+        """Wait until the poll is registered, but with ``wait_s`` no longer than that: a new consumer begins at the first id,
+        even if the disk has not confirmed it yet. Raises: RequestError."""
         if not wait_s:
             await stored(poll.when_registered)
             return

@@ -151,7 +151,7 @@ async def stream(gateway: Gateway, request: Request) -> Response:
 
 
 async def follow(gateway: Gateway, request: Request, topic: Topic, at: int) -> AsyncIterator[bytes]:
-    """Messages from ``at`` on as events, as fast as the reader takes them and as long as its token may.
+    """Messages from ``at`` on as events, as fast as the reader takes them and as long as its token allows.
 
     An event ``gap`` names messages that are no longer retained; ``deleted`` ends the stream of a deleted topic.
     """

@@ -74,7 +74,8 @@ MESSAGE_ID = Parameter("id", "path", "`X-Message-Id` of the message.", {"type": 
 
 
 def refuse(error: RequestError) -> Response:
-    """The response to an error with the original's statuses: 400 for an invalid request, 503 when it could not be stored."""
+    """The response to an error, with the statuses of the original: 400 for an invalid request, 503 when a message could not be
+    stored."""
     if isinstance(error, BadFraming | BadName):
         return problem(error, status=400)
     if isinstance(error, DiskFull | DiskLow | StorageFailed | TierAway | TierBehind | QueueFull | ShuttingDown):

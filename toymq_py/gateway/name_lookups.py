@@ -41,8 +41,8 @@ class NameLookups:
         self._waiters: dict[asyncio.Future[None], None] = {}
 
     async def begin(self, host: str) -> "asyncio.Future[list[str]]":
-        """Begin a lookup; wait until there is a thread for it, and as long as the machine has none. Returns: the addresses,
-        or OSError or UnicodeError. Shield it from a cancellation: others may share it."""
+        """Begin a lookup, after waiting for a free thread. Returns: the addresses, or OSError or UnicodeError. Shield it from a
+        cancellation: others may share it."""
         with suppress(OSError, UnicodeError):
             found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)  # asks no server
             literal: asyncio.Future[list[str]] = self._loop.create_future()
@@ -67,7 +67,7 @@ class NameLookups:
         return host not in self._slow or sum(name in self._slow for name in self._running) < SLOW_THREADS_MAX
 
     def _start(self, host: str) -> "asyncio.Future[list[str]]":
-        """Raises: OSError when the machine has no thread."""
+        """Start a lookup on a new thread. Raises: OSError when the machine has no thread left."""
         future: asyncio.Future[list[str]] = self._loop.create_future()
         future.add_done_callback(lambda done: done.exception())  # none may be left that waits for it
 

@@ -38,14 +38,14 @@ class Neighbours:
         self._answered: dict[int, float] = {}  # when, by worker
 
     async def ask(self, path: str) -> list[bytes]:
-        """The answers of all others to ``GET path``, in their order. Raises: PlacementUnknown: one does not answer."""
+        """The answers of all other workers to ``GET path``, in order. Raises: PlacementUnknown when one does not answer."""
         return await asyncio.gather(*(self._ask(worker, path) for worker in self._placement.others()))
 
     async def change(self, method: str, path: str, body: bytes = b"", at: Sequence[int] | None = None) -> None:
-        """Make the same change at all others, or some; what one does not have counts as deleted there.
+        """Make the same change at all other workers, or at some; a worker without the object counts as having deleted it.
 
-        Raises: PlacementUnknown: one is not reached, and none has made it; or one ends meanwhile, or refuses, and others may
-        have made it.
+        Raises: PlacementUnknown when one cannot be reached, and none has made the change; or when one ends meanwhile or
+        refuses, and others may have made it.
         """
         await self.reach_all()
         expected = (200, 201, 204, 404) if method == "DELETE" else (200, 201)
@@ -53,8 +53,8 @@ class Neighbours:
         await asyncio.gather(*(self._ask(worker, path, method, body, expected) for worker in others))
 
     async def delete_where(self, path: str, is_wanted: Callable[[dict[str, Any]], bool]) -> bool:
-        """Delete what is at ``path`` at others, where its JSON is wanted. Returns: whether any had it. Raises: as ``change``.
-        """
+        """Delete the object at ``path`` at other workers whose JSON passes ``wanted``. Returns: whether any had it. Raises: as
+        ``change``."""
         await self.reach_all()
         found = zip(self._placement.others(), await self.ask_each("GET", path), strict=True)
         there = [worker for worker, (status, answer) in found if status == 200 and is_wanted(json.loads(answer))]
@@ -62,8 +62,8 @@ class Neighbours:
         return bool(there)
 
     async def ask_each(self, method: str, path: str, body: bytes = b"") -> list[tuple[int, bytes]]:
-        """Status and answer of each other; 404 where one has nothing of that, also if it names where a plain topic would be.
-        Raises: PlacementUnknown, as ``change``."""
+        """Status and answer of each other worker; 404 where one has nothing of that, even if it names the worker that would
+        have a plain topic. Raises: PlacementUnknown, as ``change``."""
         if method != "GET":
             await self.reach_all()
         expected = (200, 201, 204, 404)
@@ -75,10 +75,10 @@ class Neighbours:
         return found
 
     async def post(self, worker: int, path: str, lines: bytes) -> Response:
-        """The answer of one to a batch of JSON lines.
+        """The answer of one worker to a batch of JSON lines.
 
-        Raises: PlacementUnknown: it is not reached, and has done nothing; ShuttingDown: it has ended since, and may have stored
-        them.
+        Raises: PlacementUnknown when it cannot be reached and has done nothing; ShuttingDown when it has ended since, and may
+        have stored the messages.
         """
         connection = await self.connect(worker)
         work = _exchange(connection, "POST", path, lines, "application/x-ndjson")
@@ -89,16 +89,16 @@ class Neighbours:
         return Response(answer, status)
 
     async def topics(self, query: str = "") -> list[dict[str, Any]]:
-        """Topics of all others, in the order of their names. Raises: PlacementUnknown."""
+        """The topics of all other workers, in the order of their names. Raises: PlacementUnknown."""
         answers = await self.ask(f"/v1/topics{query}")
         return list(merged_topics(json.loads(answer)["topics"] for answer in answers))
 
     async def stats(self) -> list[dict[str, Any]]:
-        """Figures of each other. Raises: PlacementUnknown."""
+        """The figures of each other worker. Raises: PlacementUnknown."""
         return [json.loads(answer) for answer in await self.ask("/v1/stats")]
 
     async def stats_of(self, worker: Place) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Figures and topics of another. Raises: PlacementUnknown."""
+        """The figures and topics of another worker. Raises: PlacementUnknown."""
         assert isinstance(worker, int)
         stats, topics = await asyncio.gather(self._ask(worker, "/v1/stats"), self._ask(worker, "/v1/topics"))
         return json.loads(stats), json.loads(topics)["topics"]
@@ -112,19 +112,19 @@ class Neighbours:
         return answer
 
     async def reach(self, worker: int, fresh_s: float = FRESH_S) -> None:
-        """Wait until one answers at all, unless it has a moment ago. The system takes the connection of one that is not up, and
-        keeps what is sent for the next. Raises: PlacementUnknown."""
+        """Wait until a worker answers at all, unless it did a moment ago: the operating system accepts connections for a worker
+        that is not up, and keeps sent bytes for its successor. Raises: PlacementUnknown."""
         now = asyncio.get_running_loop().time
         if now() - self._answered.get(worker, -fresh_s) >= fresh_s:
             await self._exchange(worker, "/healthz", within_s=REACH_S)
             self._answered[worker] = now()
 
     async def reach_all(self, fresh_s: float = FRESH_S) -> None:
-        """Wait until all others answer. Raises: PlacementUnknown."""
+        """Wait until all other workers answer. Raises: PlacementUnknown."""
         await asyncio.gather(*(self.reach(worker, fresh_s) for worker in self._placement.others()))
 
     async def connect(self, worker: int) -> socket.socket:
-        """A connection to one that answers. Raises: PlacementUnknown."""
+        """Connect to a worker that answers. Raises: PlacementUnknown."""
         await self.reach(worker)
         try:
             return self._connected(worker)
@@ -132,7 +132,7 @@ class Neighbours:
             raise _failed(worker, "GET", f"cannot be reached ({error.strerror or error})") from error
 
     async def answer(self, worker: int, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for an answer of one, which may take as long as it is alive. Raises: PlacementUnknown, and as ``work``."""
+        """Wait for an answer of a worker, for as long as it is alive. Raises: PlacementUnknown, and as ``work``."""
         waits = asyncio.ensure_future(work)
         try:
             while not (await asyncio.wait({waits}, timeout=REACH_S))[0]:
@@ -146,7 +146,8 @@ class Neighbours:
     async def _exchange(
         self, worker: int, path: str, method: str = "GET", body: bytes = b"", within_s: float = WITHIN_S
     ) -> tuple[int, bytes]:
-        """A change may take as long as its worker is alive. Raises: PlacementUnknown."""
+        """Exchange a request and its answer with a worker. A change may take as long as the worker is alive. Raises:
+        PlacementUnknown."""
         try:
             work = _exchange(self._connected(worker), method, path, body, "application/json")
             if method != "GET":
@@ -171,12 +172,12 @@ class Neighbours:
 
 
 def _failed(worker: int, method: str, why: str) -> PlacementUnknown:
-    """The error for a question or a change that one has not answered as it should: all of them can be repeated."""
+    """The error when a worker did not answer a request properly; the request can be repeated."""
     return PlacementUnknown(f"worker {worker} {why}{AGAIN if method == 'GET' else IN_PART}")
 
 
 def ended_within(worker: int) -> ShuttingDown:
-    """The error for what one was sent that cannot be repeated without harm."""
+    """The error when a worker ended during a request that cannot be repeated without harm."""
     return ShuttingDown(f"worker {worker} ended before it answered: the outcome is unknown")
 
 

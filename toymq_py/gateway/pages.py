@@ -90,7 +90,7 @@ def routes(operations: Iterable[Operation]) -> list[Page]:
 
 @cache
 def _static() -> dict[str, bytes]:
-    """Read once in a process, also by tests that begin a gateway each."""
+    """The static files, read once in a process, also by tests that begin a gateway each."""
     return {name: file.read_bytes() for name, file in _files(resources.files("toymq_py.gateway") / "static")}
 
 

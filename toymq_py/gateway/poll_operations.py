@@ -64,7 +64,7 @@ class LeasedResponse(Response):
         self._deliveries = deliveries
 
     def give_back(self) -> None:
-        """The client is gone."""
+        """Give the messages back: the client is gone."""
         give_back(self._deliveries)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,13 +75,14 @@ class LeasedResponse(Response):
 
 
 def give_back(deliveries: Iterable[Delivery]) -> None:
-    """Give messages back that were not sent; the attempt does not count."""
+    """Give back messages that were not sent; no attempt is counted."""
     for delivery in deliveries:
         delivery.unsend()
 
 
 async def lease_for(gateway: Gateway, request: Request, polling: LongPoll, max_count: int, wait_s: float) -> list[Delivery]:
-    """``LongPoll.poll``, until the client disconnects or its token may not. Raises: RequestError, OSError."""
+    """The result of ``LongPoll.poll``, which ends early when the client disconnects or its token loses the right. Raises:
+    RequestError, OSError."""
     max_bytes = answer_room.bytes_to_take(request, LEASE_BYTES_MAX)
     if not wait_s:
         return await polling.poll(max_count, max_bytes, 0)
@@ -92,8 +93,8 @@ async def lease_for(gateway: Gateway, request: Request, polling: LongPoll, max_c
 async def watched(
     request: Request, wait: Callable[[], Awaitable[list[T]]], gone: Callable[[], None], unseen: Callable[[], None]
 ) -> list[T]:
-    """What a wait finds. ``gone`` is called when the client is gone, or may be; ``unseen`` when that will not be seen. Raises:
-    RequestError, OSError."""
+    """The result of a wait. ``gone`` is called when the client is gone, or may be; ``unseen`` when its loss could not be
+    noticed. Raises: RequestError, OSError."""
     found: list[T] = []
     refusal: RequestError | OSError | None = None
     await asyncio.sleep(0)  # from here on in a task (``steps.py``)
@@ -120,9 +121,8 @@ async def _watch(request: Request, gone: Callable[[], None], unseen: Callable[[]
 async def encode_leased(
     gateway: Gateway, request: Request, deliveries: Sequence[Delivery], describe: Callable[[Delivery, int], dict[str, Any]]
 ) -> list[str]:
-    """Leased messages as JSON texts, counted for the connection, and made in slices. When it may not hold them they are given
-    back. Raises: QueueFull.
-    """
+    """Leased messages as JSON texts, counted for the connection, and made in slices. They are given back when the connection
+    may not hold them. Raises: QueueFull."""
     texts: list[str] = []
     unpaused = 0
     try:

@@ -40,23 +40,24 @@ class ReadAhead:
 
     @property
     def reads(self) -> bool:
-        """Whether more is read."""
+        """Whether the connection is being read."""
         return not (self.held or self.body_waits or self.stopped)
 
     @property
     def bytes_max(self) -> int:
-        """Beyond, no more is read: ``AHEAD_BYTES``, less where there are so many connections that all would hold too much."""
+        """The limit beyond which no more is read: ``AHEAD_BYTES``, or less where there are so many connections that all
+        together would hold too much."""
         return AHEAD_BYTES if self.seat is None else min(AHEAD_BYTES, self.seat.floor_bytes)
 
     def add(self, data: bytes, *, stays: bool) -> None:
-        """Keep what came behind the rest. The first piece has its turn before reading is held."""
+        """Add bytes behind the others. The first piece is parsed before reading is held."""
         waits = bool(self.data)
         self._keep(self.data + data, stays=stays)
         if waits or stays:
             self._hold()
 
     def keep(self, data: bytes, *, stays: bool) -> None:
-        """Set what is left to parse. ``stays``: not before the request ahead is answered; then it counts for the connection."""
+        """Set the rest to parse. ``stays``: it waits until the request ahead is answered, and counts for the connection."""
         self._keep(data, stays=stays)
         self._hold()
 
@@ -66,7 +67,7 @@ class ReadAhead:
         self._count()
 
     def head(self, size: int) -> bool:
-        """Count what a head takes, in part or whole, until its request is answered. Returns: whether there is room for it."""
+        """Count the memory of a head, complete or not, until its request is answered. Returns: whether there is room for it."""
         self._head_bytes = size * HEAD_COST
         return self._count()
 
@@ -80,7 +81,7 @@ class ReadAhead:
             self.read_or_not()
 
     def wait_for_body(self, waits: bool) -> None:
-        """The application has more of a body than it took, or takes it."""
+        """Note whether the application has more of a body than it takes."""
         if waits != self.body_waits:
             self.body_waits = waits
             self.read_or_not()
@@ -92,7 +93,7 @@ class ReadAhead:
         self.read_or_not()
 
     def drop(self) -> None:
-        """Drop what was read; what comes is read, for its protocol to drop it."""
+        """Drop the bytes that were read; later ones are read for the protocol to drop them."""
         self.stopped = self.body_waits = False
         self._head_bytes = 0
         self.keep(b"", stays=False)

@@ -139,12 +139,12 @@ class _Search:
 
     @property
     def is_over(self) -> bool:
-        """Everything was looked at."""
+        """Whether everything was looked at."""
         return self.at <= self._low
 
     @property
     def is_full(self) -> bool:
-        """This request looks no further."""
+        """Whether this request looks no further."""
         return (
             self.is_over or self.looked >= LOOKED_MAX or self._chunks >= CHUNKS_MAX
             or (self.looked > 0 and self._read_bytes >= LOOKED_BYTES_MAX)
@@ -152,7 +152,7 @@ class _Search:
         )  # fmt: skip
 
     async def look(self, gateway: Gateway, request: Request) -> None:
-        """Look at the chunk below. Raises: OSError; QueueFull when there is no room for what it found."""
+        """Look at the next lower chunk. Raises: OSError; QueueFull when there is no room for its results."""
         self._chunks += 1
         first = max(self.at - self._chunk, self._low)
         room = self._most - len(self.found)
@@ -264,8 +264,8 @@ async def inspect(gateway: Gateway, request: Request) -> Response:
 
 
 def _letter(broker: Broker, topic: Topic, channel: Channel, msg_id: int, ts_ns: int | None) -> dict[str, Any]:
-    """What an acked message is if it may be a dead letter, which counts as acked (ADR 0258): the letter is found by its key, of
-    which the dead-letter topic remembers the newest. ``ts_ns``: None where its record cannot be read."""
+    """The dead letter of an acked message, if it is one, since dead letters count as acked (ADR 0258): the letter is found by
+    its key, of which the dead-letter topic remembers the newest. ``ts_ns``: None where its record cannot be read."""
     name = topic.name + DEAD_LETTERS
     letters = broker.topics.get(name)
     if letters is None:
@@ -279,7 +279,7 @@ def _letter(broker: Broker, topic: Topic, channel: Channel, msg_id: int, ts_ns: 
 
 
 def _of_letter(letters: Topic, letter_id: int) -> dict[str, Any]:
-    """What a letter says of its failed deliveries; nothing where its record cannot be read any more."""
+    """The fields that a letter has about its failed deliveries; none when its record cannot be read any more."""
     try:
         run, row, _ = letters.read(letter_id, 1, 1)
     except RequestError:

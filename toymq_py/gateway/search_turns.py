@@ -33,7 +33,7 @@ class _Ticket:
         self.call: Callable[[], None] | None = None
 
     def begin(self, call: Callable[[], None]) -> Callable[[], None]:
-        """For ``Waiting.wait_for``."""
+        """Set the call for the turn, which the function returned withdraws; for ``Waiting.wait_for``."""
         self.call = call
         return partial(setattr, self, "call", None)
 
@@ -87,7 +87,7 @@ class SearchTurns:
             raise TooManySearches(f"{WAITING_MAX} searches wait, the most there may be: try again later")
 
     def _start_next(self) -> None:
-        """Start the first one that may run; one that ends makes room for one at most."""
+        """Start the first search that may run; a search that ends makes room for one at most."""
         if len(self._running) >= RUNNING_MAX:
             return
         for ticket in self._line:

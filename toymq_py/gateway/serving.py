@@ -23,10 +23,10 @@ class Connection(Protocol):
     seat: Seat | None
 
     def shutdown(self) -> None:
-        """Close it, behind the answer that it is at."""
+        """Close the connection, behind the answer in progress."""
 
     def cancel(self) -> None:
-        """End what it carries out without a task."""
+        """Cancel what the connection carries out without a task."""
 
 
 class _Opened(NamedTuple):
@@ -58,7 +58,7 @@ class Serving:
         self.tick()
 
     def tick(self) -> None:
-        """Once a second: the ``Date`` of the answers."""
+        """Set the ``Date`` of the answers, once a second."""
         self.date = formatdate(self.clock.wall_ns() / 1e9, usegmt=True)
         self.common_headers = b"date: %b\r\n%b" % (self.date.encode(), COMMON)
 
@@ -86,7 +86,7 @@ class Serving:
         return None if forwarding is None or worker is None else Pipe(forwarding, worker, scope, self, seat)
 
     def leave(self, connection: Connection) -> None:
-        """Forget a connection that is lost. Idempotent."""
+        """Forget a lost connection. Idempotent."""
         self._connections.pop(connection, None)
         self._look()
 
@@ -104,7 +104,7 @@ class Serving:
             self._ended()
 
     def cut(self) -> None:
-        """Close all connections now, and cancel what they are at."""
+        """Close all connections now, and cancel their requests."""
         for connection in list(self._connections):
             connection.cancel()
             connection.transport.abort()
@@ -112,7 +112,7 @@ class Serving:
             task.cancel()
 
     async def shut_down(self, timeout_s: float) -> int:
-        """Close all connections behind what they are at. Returns: how many requests were cancelled after ``timeout_s``."""
+        """Close all connections behind their present answers. Returns: how many requests were cancelled after ``timeout_s``."""
         for connection in list(self._connections):
             connection.shutdown()
         ended = asyncio.Event()

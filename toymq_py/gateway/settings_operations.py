@@ -34,8 +34,8 @@ IN_FORCE = {"type": "object", "required": ["topic", "settings"], "properties": {
 
 
 def in_force(name: str, own: Sequence[Mapping[str, Any]], options: BrokerOptions) -> list[dict[str, Any]]:
-    """Each setting: the ``value`` that holds, where it is ``from``, the ``default`` that holds without one of the topic's own,
-    and the broker's ``option`` for that. Of a setting in which partitions differ the value is None, from ``partitions``.
+    """Each setting with its ``value`` in force, where that comes ``from``, the ``default`` without a setting of the topic, and
+    the broker's ``option`` for that. Where partitions differ, the value is None and comes from ``partitions``.
 
     Args:
         own: the settings of the topic, or of each of its partitions.

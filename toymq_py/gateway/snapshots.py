@@ -28,7 +28,7 @@ SAME_MOMENT_MS = 50
 
 
 async def _at_once() -> None:
-    """There is always room."""
+    """Return at once: there is always room."""
 
 
 class Snapshots:
@@ -130,7 +130,7 @@ class Snapshots:
             self._made_at = self._loop.time()
 
     def _enter_place(self, item: dict[str, Any], before: dict[str, Any] | None) -> None:
-        """Enter which group or worker has a topic, where there are several. A topic stays with its worker."""
+        """Enter the group or worker of a topic, where there are several. A topic stays with its worker."""
         placement = self._broker.placement
         if placement.is_divided and isinstance(placement.here, str):
             item["group"] = placement.place_of(item["topic"])
@@ -155,8 +155,8 @@ class Snapshots:
 
 
 def judge_slow(item: dict[str, Any], before: dict[str, Any] | None, now_ms: int) -> None:
-    """Enter since when consumers of another worker's or group's topic are slow: ``History`` knows this process's alone.
-    ``before``: see ``timeless``, which comes first."""
+    """Enter since when consumers of another worker's or group's topic are slow, since ``History`` knows only those of this
+    process. ``before``: see ``timeless``, which comes first."""
     known = {} if before is None else {each["consumer"]: each["slow_since_ms"] for each in before["consumers"]}
     for consumer in item["consumers"]:
         before_ms = known.get(consumer["consumer"])

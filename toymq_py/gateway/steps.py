@@ -24,7 +24,7 @@ class Steps(Generic[T]):
         coroutine: Coroutine[Any, Any, T],
         done: Callable[[T | BaseException], None],
     ) -> None:
-        """``done`` gets what the coroutine returns or raises, unless it is cancelled."""
+        """``done`` gets the coroutine's result or exception, unless it is cancelled."""
         self._turns = turns
         self._coroutine: Coroutine[Any, Any, T] | None = coroutine
         self._done = done
@@ -36,7 +36,7 @@ class Steps(Generic[T]):
         self._context.run(self._step)
 
     def cancel(self) -> None:
-        """End it where it waits. ``done`` is not called."""
+        """Cancel the coroutine where it waits. ``done`` is not called."""
         coroutine, self._coroutine = self._coroutine, None
         if self._task is not None:
             self._task.cancel()

@@ -69,7 +69,7 @@ class TlsListener:
             self._end(connection)
 
     def _end(self, connection: socket.socket) -> None:
-        """Close a connection whose handshake is not done."""
+        """Close a connection whose handshake is not finished."""
         if connection in self._silent:
             self._forget(connection)
             self._close(connection)
@@ -87,7 +87,7 @@ class TlsListener:
             seat.leave()
 
     def _knocked(self, connection: socket.socket) -> None:
-        """A new connection: TLS state is made only after its first byte."""
+        """Begin TLS for a new connection, after its first byte: before that it costs no TLS state."""
         seat = None
         try:
             seat = self._quotas.enter(peer_address(connection), partial(self._end, connection))
@@ -131,7 +131,7 @@ class TlsListener:
         self._leave(connection)
 
     def _connect(self, connection: socket.socket) -> BoundedProtocol:
-        """The protocol, which takes a seat of its own after the handshake."""
+        """Make the protocol, which takes a seat of its own after the handshake."""
         return self._connected(partial(self._leave, connection))
 
     async def _shake_hands(self, connection: socket.socket) -> None:

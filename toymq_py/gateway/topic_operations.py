@@ -113,7 +113,8 @@ async def patch_topic(gateway: Gateway, request: Request) -> Response:
 
 
 async def _described(gateway: Gateway, request: Request, name: str, changes: Mapping[str, str]) -> dict[str, Any]:
-    """A topic after a change, with ``warnings`` where seconds were most likely meant: ``{"visibility": 30}`` are 30 ms."""
+    """The description of a topic after a change, with ``warnings`` where seconds were most likely meant: ``{"visibility": 30}``
+    means 30 ms."""
     described = await _describe(gateway, request, name)
     warnings = [
         f"{setting} is {value} milliseconds; {value} seconds are {value}000"

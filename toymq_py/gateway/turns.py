@@ -37,18 +37,18 @@ class Turns:
         self._closed = False
 
     def sit(self, seat: Seated) -> None:
-        """Whose turns they are."""
+        """Set the owner whose share the turns count for."""
         self._runnable.seat = seat
 
     def take(self, step: Step) -> None:
-        """Have a step done in the next turn, also when the connection is lost: what began ends."""
+        """Run a step in the next turn, even when the connection is lost: begun work is finished."""
         self._steps.append(step)
         if self._closed:
             self._runnable.work = self._work
         self._runnable.wake()
 
     def close(self) -> None:
-        """The connection is lost: hold nothing in a circle when no step is left."""
+        """Note that the connection is lost: keep no reference cycle when no step is left."""
         self._closed = True
         if not self._steps:
             self._runnable.close()
@@ -81,7 +81,7 @@ class Turn:
         self._turns.take(partial(context.run, call, self))
 
     def cancel(self, msg: object = None) -> bool:
-        """The turn comes, and raises."""
+        """Let the turn come and raise the cancellation."""
         self._cancelled = asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg)
         return True
 
@@ -92,7 +92,7 @@ class Turn:
 
 @coroutine
 def in_turns(begin: Callable[[], Coroutine[Any, Any, T]], turns: Turns) -> Generator[Any, None, T]:
-    """Do a coroutine's work in a task, each step in a turn."""
+    """Run a coroutine's work in a task, each step in a turn."""
     yield Turn(turns)
     work = begin()
     error: BaseException | None = None

@@ -62,7 +62,7 @@ class Waiting:
         await self.wait_for(lambda call: lambda: None, seconds)
 
     async def rest(self, seconds: float) -> None:
-        """As ``sleep``, and ``wake`` does not end it: for work that no request waits for, and no right."""
+        """As ``sleep``, but ``wake`` does not end it: for work that no request waits for and that depends on no right."""
         until = self._loop.time() + seconds
         while not self.stopped and (left_s := until - self._loop.time()) > 0:
             await self.sleep(left_s)
@@ -78,7 +78,7 @@ class Waiting:
         await turn
 
     async def turn(self) -> None:
-        """Let a request go on in its next turn: its connection has another owner now."""
+        """Let a request go on in its next turn, since its connection has another owner now."""
         turn: asyncio.Future[None] = self._loop.create_future()
         self._loop.call_soon(fulfil, turn)
         await turn

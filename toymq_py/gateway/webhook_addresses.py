@@ -45,7 +45,7 @@ def _inner(address: IPv6Address) -> IPv4Address | None:
 
 
 def is_own(address: str) -> bool:
-    """Whether an address is of this machine: a socket connected to an own address has it as its source. Sends nothing."""
+    """Whether an address is this machine's: a socket connected to an own address has it as its source. Sends nothing."""
     found = ip_address(address)
     if isinstance(found, IPv6Address) and (inner := _inner(found)) is not None:
         found = inner

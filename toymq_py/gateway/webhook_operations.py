@@ -50,7 +50,7 @@ async def put_webhook(gateway: Gateway, request: Request) -> Response:
 
 
 def _known(gateway: Gateway, request: Request) -> str:
-    """The name of a webhook that is there. Raises: BadName, NoSuchWebhook, StorageFailed."""
+    """The name of an existing webhook. Raises: BadName, NoSuchWebhook, StorageFailed."""
     name = NAME.need(request)
     gateway.webhooks.check()
     if name not in gateway.webhooks.defined:
@@ -96,7 +96,8 @@ async def _put_elsewhere(gateway: Gateway, request: Request, webhook: Webhook) -
 
 
 async def _delete_elsewhere(gateway: Gateway, request: Request) -> bool:
-    """Returns: whether it was there. One on a topic of that worker is another webhook."""
+    """Delete the webhook at other workers, except one on a topic of theirs, which is another webhook. Returns: whether it
+    existed."""
     others = _others(gateway, request)
     return others is not None and await others.delete_where(_path(request), lambda webhook: is_pattern(webhook["topic"]))
 

@@ -138,8 +138,7 @@ class WebhookPusher:
             return True
 
     async def test(self, name: str) -> str | None:
-        """Push a text that says that it is a test, once, signed as all pushes. Returns: why it was not taken, None when it
-        was."""
+        """Push a text that says that it is a test, once, signed like all pushes. Returns: why it was not taken, or None."""
         webhook = self.defined[name]
         headers = {"content-type": "text/plain", "x-topic": webhook.topic, "x-test": "true"}
         return await self._sender.send(
@@ -147,7 +146,7 @@ class WebhookPusher:
         )  # fmt: skip
 
     async def _forget(self, name: str, spared: TopicPattern | None = None) -> None:
-        """Delete its consumers, except on topics that ``spared`` matches. Raises: StorageFailed, DiskFull."""
+        """Delete a webhook's consumers, except on topics that ``spared`` matches. Raises: StorageFailed, DiskFull."""
         for topic in list(self._broker.topics.values()):
             if spared is not None and spared.matches(topic.name):
                 continue
@@ -227,7 +226,7 @@ class WebhookPusher:
 
 
 def _headers(delivery: Delivery, row: int) -> dict[str, str]:
-    """Headers of a push that say what is pushed."""
+    """The headers of a push that describe the message."""
     records = delivery.records
     headers = {
         "content-type": "application/octet-stream",

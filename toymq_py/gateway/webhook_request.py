@@ -49,7 +49,7 @@ async def post(target: Target, address: str, headers: Mapping[str, str], body: b
 
 
 def _head(target: Target, headers: Mapping[str, str], size: int) -> bytes:
-    """Assumes values without line breaks."""
+    """The head of the request. Assumes values without line breaks."""
     parts = urlsplit(target.url)
     path = quote(parts.path or "/", UNQUOTED) + (f"?{quote(parts.query, UNQUOTED)}" if parts.query else "")
     host = f"[{target.host}]" if ":" in target.host else target.host

@@ -74,7 +74,7 @@ class WebhookSender:
         self, url: str, secret: str | None, timeout_ms: int, message_id: str, headers: Mapping[str, str], payload: bytes,
         lookup: Lookup | None = None,
     ) -> str | None:  # fmt: skip
-        """One attempt, which ends within ``timeout_ms``.
+        """Send once, within ``timeout_ms``.
 
         Args:
             secret: key of the signature, None for none.

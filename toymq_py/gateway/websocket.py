@@ -86,18 +86,18 @@ class Outlet(Protocol):
 
     @property
     def stalled(self) -> bool:
-        """The socket's buffer is full."""
+        """Whether the socket's buffer is full."""
 
     async def wait_taken(self) -> bool:
-        """Wait until the socket took all that was written. Returns: False when the connection ended before."""
+        """Wait until the socket has taken everything written. Returns: False when the connection ended before."""
 
     def write_texts(self, texts: Sequence[bytes]) -> bool:
-        """Write text frames. Returns: False when the connection is ending, and none was written."""
+        """Write text frames. Returns: False when the connection is ending and nothing was written."""
 
     @property
     def left_bytes(self) -> int:
-        """Bytes of the last write that the socket did not take, about; also after the connection is lost. Bytes in the buffer
-        of TLS count as taken (ADR 0035)."""
+        """About how many bytes of the last write the socket did not take; also known after the connection is lost. Bytes in the
+        buffer of TLS count as taken (ADR 0035)."""
 
 
 class Frame:
@@ -150,7 +150,7 @@ class Conversation:
         """The delivery whose bytes the socket may not have taken, and the sizes of its messages."""
 
     async def run(self) -> None:
-        """Until either side closes."""
+        """Serve until either side closes."""
         try:
             while True:
                 await self._room.acquire()
@@ -176,7 +176,7 @@ class Conversation:
         return self._chars > (self._gateway.broker.options.max_inflight_bytes if room else FLOOR_BYTES)
 
     def _arrived(self, frame: Frame) -> None:
-        """Have a frame carried out while the next ones are read: with those before it where it is like them."""
+        """Schedule a frame to be carried out while the next ones are read; together with those before it if it is like them."""
         self._chars += frame.chars
         latest = self._latest
         if latest is not None and frame.alike is not None and frame.alike == latest[0].alike:
@@ -188,7 +188,7 @@ class Conversation:
             answering.add_done_callback(self._answering.discard)
 
     async def _answer(self, frames: list[Frame]) -> None:
-        """Carry out a frame, or some that are alike, and answer each."""
+        """Carry out a frame, or several similar ones, and answer each."""
         if self._latest is frames:
             self._latest = None
         with topics_made_by(self._socket):
@@ -247,7 +247,7 @@ class Conversation:
         return {"op": "unsubscribed"}
 
     async def _settle(self, frames: list[Frame]) -> list[int]:
-        """Ack, nack or extend, as one frame after the other does. Returns: how many messages each was for."""
+        """Ack, nack or extend, with the effect of one frame after the other. Returns: the number of messages of each frame."""
         self._may("subscribe")
         held, op, members = self._held(), frames[0].op, frames[0].members
         channel = held.channel
@@ -272,12 +272,12 @@ class Conversation:
         return channel.settle_each(ids, held.number, settle)
 
     def _may(self, needs: Need) -> None:
-        """Check rights and that the broker does not shut down. Raises: ShuttingDown, AuthFailed, Forbidden."""
+        """Check rights, and that the broker is not shutting down. Raises: ShuttingDown, AuthFailed, Forbidden."""
         self._gateway.refuse_late()
         self._check(needs)
 
     def _check(self, needs: Need) -> None:
-        """Check the token's present rights. Raises: AuthFailed, Forbidden."""
+        """Check the token's current rights. Raises: AuthFailed, Forbidden."""
         check_again(self._gateway, self._socket, needs, self._name)
 
     def _held(self) -> Subscription:
@@ -348,12 +348,12 @@ class Conversation:
         self._unsubscribe()
 
     async def wait_answered(self) -> None:
-        """Wait until the frames that are begun now are answered."""
+        """Wait until the frames that have begun are answered."""
         if self._answering:
             await asyncio.wait(self._answering)
 
     def _give_back(self) -> None:
-        """Give back messages that the socket did not take whole, uncounted, as a session does."""
+        """Give back messages that the socket did not take completely, uncounted, as a session does."""
         if self._last_write is None:
             return
         delivered, sizes = self._last_write

@@ -124,7 +124,7 @@ class GatewayWebSocket(BoundedProtocol):
         self._serving.leave(self)
 
     def eof_received(self) -> bool:
-        """The client has shut down its writing side: what was begun is answered, then the connection closes. Over TLS the event
+        """The client has shut down its writing side: begun frames are answered, then the connection closes. Over TLS the event
         loop closes at once."""
         self._eof = True
         if self._request is None or self._ending or self.transport.is_closing() or self._scope["scheme"] == "wss":
@@ -166,7 +166,7 @@ class GatewayWebSocket(BoundedProtocol):
     # -- the handshake
 
     def _shake_hands(self, head: bytes) -> None:
-        """Parse the head, which is complete, and begin the application. An invalid handshake gets a problem, as others do."""
+        """Parse a complete head, and begin the application. An invalid handshake gets a problem, like other requests."""
         self.conn.receive_data(head)
         request = next(iter(self.conn.events_received()), None)
         if not isinstance(request, Request):  # the library reports it nowhere
@@ -212,7 +212,7 @@ class GatewayWebSocket(BoundedProtocol):
     # -- frames that arrive
 
     def _take(self) -> None:
-        """Parse one piece a pass of the loop."""
+        """Parse one piece in each pass of the loop."""
         if self.transport.is_closing():
             self._unread = b""
             return
@@ -229,7 +229,7 @@ class GatewayWebSocket(BoundedProtocol):
         self._read_or_not()
 
     def _count_arriving(self) -> None:
-        """Account for the message that arrives; close when there is no room for it."""
+        """Account for the bytes of an incomplete message; close when there is no room for it."""
         seat, size = self.seat, len(self._unread) + len(self._frames) + len(self.conn.reader.buffer)
         if seat is None or (size <= seat.floor_bytes and not seat.arriving_bytes):
             return
@@ -287,7 +287,7 @@ class GatewayWebSocket(BoundedProtocol):
         self._read_or_not()
 
     def _fail(self, code: int = CloseCode.PROTOCOL_ERROR) -> None:
-        """The client broke the protocol, or a limit: the close frame that says so is to be sent."""
+        """Fail the connection: the client broke the protocol, or a limit. The close frame says which."""
         self._disconnect(code)
         self._ending = True
         self._send_data()
@@ -302,11 +302,11 @@ class GatewayWebSocket(BoundedProtocol):
             self._leave(CloseCode.NO_STATUS_RCVD)
 
     def _disconnect(self, code: int) -> None:
-        """Tell the application that no more comes."""
+        """Tell the application that no more frames come."""
         self._events.put_nowait({"type": "websocket.disconnect", "code": code})
 
     def _read_or_not(self) -> None:
-        """The transport's calls are idempotent."""
+        """Pause or resume reading. The transport's calls are idempotent."""
         if self.transport.is_closing():
             return
         if self._full or self._unread or self._unanswered >= UNANSWERED_MAX:
@@ -317,7 +317,7 @@ class GatewayWebSocket(BoundedProtocol):
     # -- what is written
 
     def _write(self, data: bytes) -> None:
-        """Write at the end of this pass of the loop, with what else is written in it."""
+        """Write at the end of this pass of the loop, together with other writes of the pass."""
         if not self._written:
             self.loop.call_soon(self.flush)
         self._written.append(data)
@@ -334,11 +334,11 @@ class GatewayWebSocket(BoundedProtocol):
 
     @property
     def is_parting(self) -> bool:
-        """The client has sent its close, and what it had begun is not all answered."""
+        """Whether the client has sent its close frame while some of its frames are unanswered."""
         return self.conn.close_rcvd is not None and not self._ending
 
     def flush(self) -> None:
-        """Write now: only then the transport reports a full buffer, or its loss."""
+        """Write now: only then does the transport report a full buffer, or its loss."""
         if self._written:
             data = b"".join(self._written)
             self._written.clear()
@@ -347,7 +347,7 @@ class GatewayWebSocket(BoundedProtocol):
                 self.transport.write(data)
 
     def close(self) -> None:
-        """Close the connection behind what is written."""
+        """Close the connection behind the bytes already written."""
         self.flush()
         self.transport.close()
 
@@ -372,7 +372,7 @@ class GatewayWebSocket(BoundedProtocol):
         self._set_ping_timer(PING_S, self.keepalive_timeout)
 
     def keepalive_timeout(self) -> None:
-        """No pong came in time."""
+        """End the connection: no pong came in time."""
         if not (self._ending or self.transport.is_closing()):
             self.conn.fail(CloseCode.INTERNAL_ERROR, "keepalive ping timeout")
             self._ending = True
@@ -381,7 +381,7 @@ class GatewayWebSocket(BoundedProtocol):
         self._leave()
 
     def _leave(self, code: int = CloseCode.ABNORMAL_CLOSURE) -> None:
-        """End the subscription now; the connection closes behind the answers to what was begun, or after a timeout."""
+        """End the subscription now. The connection closes after the answers to begun frames, or after a timeout."""
         self._disconnect(code)
         self._set_ping_timer()
         self._set_timer(FAREWELL_S if self._leaving else self.close_timeout, self.transport.abort)
@@ -389,7 +389,7 @@ class GatewayWebSocket(BoundedProtocol):
     # -- a Connection of its server
 
     def shutdown(self) -> None:
-        """The application closes it, behind the answers to what was begun (``websocket_end.py``)."""
+        """Let the application close the connection, after the answers to begun frames (``websocket_end.py``)."""
         self._leaving = True
         self._set_ping_timer()
         self._set_timer()
@@ -401,7 +401,7 @@ class GatewayWebSocket(BoundedProtocol):
             self._set_timer(FAREWELL_S, self.transport.abort)
 
     def cancel(self) -> None:
-        """Its task is the server's."""
+        """Do nothing: the task belongs to the server."""
 
     # -- ASGI
 

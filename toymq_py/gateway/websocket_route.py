@@ -20,13 +20,13 @@ class Dialogue(Protocol):
     """The application's side of one WebSocket."""
 
     async def run(self) -> None:
-        """Until either side closes."""
+        """Serve until either side closes."""
 
     def end(self) -> None:
-        """End its subscriptions. Idempotent."""
+        """End the dialogue's subscriptions. Idempotent."""
 
     async def wait_answered(self) -> None:
-        """Wait until the frames that are begun now are answered."""
+        """Wait until the frames that have begun are answered."""
 
 
 def websocket_route(

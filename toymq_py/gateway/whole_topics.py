@@ -37,13 +37,13 @@ ALL_PARTITIONS = count(
 
 
 def is_whole(gateway: Gateway, name: str) -> bool:
-    """Whether it is a partitioned topic, or all its dead letters."""
+    """Whether a name is a partitioned topic, or all its dead letters."""
     return gateway.broker.partitioned.find(name) is not None
 
 
 def check_meant(gateway: Gateway, request: Request, name: str) -> None:
-    """Refuse a change of all partitions that does not say how many there are. The path may be that of one, cut off at its ``#``
-    by the client: ``orders#3/messages/17``. ADR 0266. Raises: IsPartitioned, BadArgument."""
+    """Refuse a change of all partitions that does not say how many there are: a client may have cut the path of one partition
+    off at its ``#``, as in ``orders#3/messages/17``. ADR 0266. Raises: IsPartitioned, BadArgument."""
     said = ALL_PARTITIONS.of(request)
     topics = gateway.broker.partitioned.by_name
     whole = topics.get(name) or topics.get(name.removesuffix(DEAD_LETTERS))
@@ -54,7 +54,7 @@ def check_meant(gateway: Gateway, request: Request, name: str) -> None:
 
 
 async def check_meant_elsewhere(gateway: Gateway, request: Request, name: str) -> None:
-    """The same of a topic that only other workers know. Raises: IsPartitioned, PlacementUnknown."""
+    """As ``check_meant``, for a topic that only other workers know. Raises: IsPartitioned, PlacementUnknown."""
     if ALL_PARTITIONS.of(request) is None and gateway.neighbours is not None and _asks_others(gateway, request):
         for status, answer in await gateway.neighbours.ask_each("GET", f"/v1/topics/{quote(name)}"):
             if status == 200:
@@ -66,7 +66,7 @@ def _not_meant(name: str, whole: str, number: int) -> IsPartitioned:
 
 
 def errands_for(gateway: Gateway, name: str) -> GroupErrands | None:
-    """What asks all groups of a cluster for a partitioned topic; None: the topic is not one, or there are no groups."""
+    """The errands for a partitioned topic in a cluster with groups; None if the topic is not one, or there are no groups."""
     return gateway.errands if gateway.errands is not None and is_whole(gateway, name) else None
 
 
@@ -78,12 +78,13 @@ def _asks_others(gateway: Gateway, request: Request) -> bool:
 async def ask_others(
     gateway: Gateway, request: Request, body: bytes = b"", *, whole: str | None = None
 ) -> list[dict[str, Any] | None]:
-    """The answers of the other workers to the same request; None of one that has nothing of it. None at all with one process.
+    """The answers of the other workers to the same request; None for a worker that has nothing of the topic. Empty with one
+    process.
 
     Args:
         whole: the partitioned topic that all should know.
 
-    Raises: PlacementUnknown: one does not answer, or does not know the topic: of a change a part may be done.
+    Raises: PlacementUnknown when one does not answer, or does not know the topic: a part of a change may be done then.
     """
     if gateway.neighbours is None or not _asks_others(gateway, request):
         return []
@@ -99,7 +100,7 @@ async def ask_others(
 
 
 def _told(error: PlacementUnknown, end: str) -> PlacementUnknown:
-    """The error for a change of all, with what is known of the others."""
+    """The error for a change of all partitions, with what is known of the others."""
     said = str(error).removesuffix(AGAIN)
     return PlacementUnknown(said if said.endswith(end) else said + end)
 
@@ -116,8 +117,8 @@ def _has_nothing(whole: str | None, status: int, answer: bytes) -> bool:
 
 
 async def reach_others(gateway: Gateway, request: Request) -> None:
-    """Wait until all answer that are asked for the same request, before anything is done, as ``session.all_there``. One may
-    have stood still since a moment ago, so all are asked. ADR 0270. Raises: PlacementUnknown."""
+    """Wait until all workers that will get the same request answer, before anything is done, as ``session.all_there``. All are
+    asked anew, since one may have stopped a moment ago. ADR 0270. Raises: PlacementUnknown."""
     if gateway.neighbours is not None and _asks_others(gateway, request):
         try:
             await gateway.neighbours.reach_all(0.0)
@@ -128,7 +129,7 @@ async def reach_others(gateway: Gateway, request: Request) -> None:
 async def here_and_there(
     gateway: Gateway, request: Request, whole: str, here: Callable[[], Awaitable[dict[str, Any]]], body: bytes = b""
 ) -> list[dict[str, Any]]:
-    """What this worker and the others answer of a topic; those are left out that have nothing of it. Raises: as ``here``, where
+    """The answers of this worker and the others about a topic, without those that have nothing of it. Raises: as ``here``, when
     none has; PlacementUnknown, as ``ask_others``."""
     await reach_others(gateway, request)
     missing: RequestError | None = None

@@ -41,5 +41,5 @@ class BoundedProtocol(asyncio.BufferedProtocol):
 
     @abstractmethod
     def data_received(self, data: bytes) -> None:
-        """Take what came."""
+        """Handle received bytes."""
 

@@ -56,7 +56,7 @@ class PeerCertificates(Certificates):
 
 
 def _context(protocol: int, cert: str, key: str, ca: str | None) -> ssl.SSLContext:
-    """``ca``: signs the other end's certificate, which must be shown; None: none is asked for."""
+    """``ca`` must have signed the other end's certificate; None asks for no certificate."""
     _check(cert, "the certificate", "CERTIFICATE-----")
     _check(key, "the key", "PRIVATE KEY-----")
     context = ssl.SSLContext(protocol)
@@ -104,7 +104,7 @@ def _no_password() -> str:
 
 
 def _why(error: ssl.SSLError) -> str:
-    """The reason, if OpenSSL gives one; for a truncated PEM file it does not."""
+    """OpenSSL's reason, if it gives one; for a truncated PEM file it does not."""
     return f": {error.reason.replace('_', ' ').lower()}" if error.reason else ""
 
 

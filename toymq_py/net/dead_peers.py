@@ -57,7 +57,7 @@ class TcpState(NamedTuple):
 
 
 def tcp_state(transport: asyncio.BaseTransport) -> TcpState | None:
-    """None where the kernel does not say (``tcp_info``)."""
+    """The kernel's state of a connection; None where the kernel does not tell (``tcp_info``)."""
     info = tcp_info(transport, _STATE.size)
     if info is None:
         return None
@@ -102,9 +102,9 @@ class DeadPeers:
             self.start()
 
     def look(self, connection: OpenConnection, waiting: dict[asyncio.Transport, _Waiting]) -> None:
-        """End it if its client is gone; else keep in ``waiting`` since when it is waited for, if it is.
+        """Close a connection if its client is gone; otherwise note in ``waiting`` since when an answer is missing, if one is.
 
-        One that the broker has closed has to take what is left for it: it would hold its place for ever.
+        A connection that the broker has closed must still take its last bytes: otherwise it would hold its place for ever.
         """
         transport, now = connection.transport, self._clock.monotonic()
         unsent_bytes = transport.get_write_buffer_size() if transport.is_closing() else None

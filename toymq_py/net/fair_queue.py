@@ -51,18 +51,18 @@ class Runnable:
         self.heavy = False
 
     def wake(self) -> None:
-        """Give it a turn: it may have work."""
+        """Give the session a turn: it may have work."""
         if not self.queued and self.work is not None:
             self.queued = True
             self.queue.add(self)
 
     def wake_last(self) -> None:
-        """Like ``wake``, but behind the light ones: ten thousand connections may end at once."""
+        """As ``wake``, but behind the light sessions: ten thousand connections may end at once."""
         self.heavy = True
         self.wake()
 
     def close(self) -> None:
-        """End its turns, and drop ``work``, which holds the session."""
+        """End the session's turns, and drop ``work``, which holds the session."""
         self.work = None
 
 
@@ -102,11 +102,11 @@ class FairQueue:
 
     @property
     def waits(self) -> bool:
-        """Whether any has a turn to come."""
+        """Whether any session has a turn to come."""
         return bool(self._light or self._cut or self._heavy)
 
     def add(self, runnable: Runnable) -> None:
-        """Enqueue, for the next pass."""
+        """Enqueue a session for the next pass."""
         seat = runnable.seat
         owner = None if seat is None else seat.holder
         lines = self._owners.get(owner) or self._new_owner(owner)

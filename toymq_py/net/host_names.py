@@ -52,8 +52,8 @@ def _is_host(text: str) -> bool:
 
 
 def is_host(text: str) -> bool:
-    """Whether it is a name, an IPv4 address or an IPv6 address in brackets, with a port or none. An address with a zone
-    is refused: a zone may be any text, and belongs in no URL (RFC 6874)."""
+    """Whether a text is a host name, an IPv4 address, or an IPv6 address in brackets, with or without a port. An address with a
+    zone is refused: a zone may be any text, and belongs in no URL (RFC 6874)."""
     return len(text) <= HOST_CHARS_MAX and _is_host(text)
 
 

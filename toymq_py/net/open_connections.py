@@ -111,7 +111,7 @@ class OpenConnections:
         return (each for each in self.with_closing() if not each.transport.is_closing())
 
     def with_closing(self) -> Iterator[OpenConnection]:
-        """Also those that the broker has closed, and that have not taken yet what is left for them."""
+        """The connections, including those that the broker has closed and that have not taken their last bytes yet."""
         return chain.from_iterable(source() for source in self.sources)
 
     def find(self, connection_id: str) -> OpenConnection | None:

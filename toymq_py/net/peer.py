@@ -31,7 +31,7 @@ def socket_address(transport: asyncio.BaseTransport) -> tuple[str, int] | None:
 
 
 def is_unix(transport: asyncio.BaseTransport) -> bool:
-    """Whether it is a connection of a Unix socket, also when it is gone."""
+    """Whether a transport is a connection of a Unix socket; also known when the connection is gone."""
     found = transport.get_extra_info("socket")
     return found is not None and found.family == socket.AF_UNIX
 

@@ -123,7 +123,7 @@ class History:
         """Topics without a ring at the last sample."""
 
     async def run(self) -> None:
-        """Sample until it is cancelled. A bug ends the history, and not the gateway."""
+        """Sample until cancelled. A bug ends the history, and not the gateway."""
         try:
             while True:
                 await self.sample()
@@ -132,7 +132,7 @@ class History:
             logger.exception("bug in the history: it has no more samples until a restart")
 
     async def sample(self) -> None:
-        """Take the sample of the present step, unless it is there. A step that was missed stays unknown."""
+        """Take the sample of the present step, unless it was taken. A step that was missed stays unknown."""
         now = self._clock.monotonic()
         step = int((now - self._started) // STEP_S)
         if step <= self._last_step:
@@ -149,7 +149,7 @@ class History:
         self._last_step = step
 
     async def _sample_topics(self, step: int, seconds: float) -> list[float]:
-        """Returns: the last columns of the broker's row."""
+        """Sample the topics. Returns: the last columns of the broker's row."""
         slices, topics = Slices(self._clock), self._broker.topics
         lagging: dict[tuple[str, str], _Lag] = {}
         backlog, oldest_s, letters, left_out = 0, 0.0, 0, 0
@@ -189,7 +189,8 @@ class History:
         return _Progress(log.committed_id, acked, backlog, oldest_s, in_letters, has_takers)
 
     def _lag(self, topic: Topic, name: str, channel: Channel) -> tuple[_Lag, float]:
-        """Returns: what to keep of a consumer with a backlog, and how long its oldest message has been due, in seconds."""
+        """Measure a consumer with a backlog. Returns: what to keep of it, and how long its oldest message has been due, in
+        seconds."""
         known, now_ns = self._lagging.get((topic.name, name)), self._clock.wall_ns()
         due = tuple(channel.consumer.first_due(topic.log.committed_id))
         if known is not None and known.channel is not channel:
@@ -202,7 +203,7 @@ class History:
         return _Lag(channel, due, oldest_ns, slow_ms), age_s
 
     def _put(self, name: str, step: int, seconds: float, found: _Progress) -> bool:
-        """Returns: whether the topic has a ring."""
+        """Put a sample into a topic's ring. Returns: whether the topic has one."""
         kept, published, acked = self._kept.get(name), nan, nan
         if kept is not None:
             published = max(found.published - kept.published, 0) / seconds  # a topic of this name may be another one

@@ -116,7 +116,7 @@ class MetricsServer:
         client.connection.close()
 
     def _forget(self, client: _Client) -> None:
-        """It no longer waits for its head."""
+        """Remove a connection from those that wait for a head."""
         self._waiting.pop(client).cancel()
         self._loop.remove_reader(client.connection)
 
@@ -151,7 +151,7 @@ class MetricsServer:
         request.add_done_callback(partial(self._ended, client))
 
     def _ended(self, client: _Client, request: asyncio.Task[None]) -> None:
-        """Also of a request that was cancelled before it began."""
+        """Called when a request ends, also one that was cancelled before it began."""
         self._requests.discard(request)
         client.connection.close()
 
@@ -228,6 +228,6 @@ def _encode(status: str, content_type: str, body: bytes, *, head_only: bool = Fa
 
 
 def _slowest(clients: Iterable[_Client]) -> _Client:
-    """The one that waits longest, of those from the network with the most: a flood from elsewhere ends none of a scraper's."""
+    """The connection that waited longest, among those of the network with the most: a flood ends no other scrape."""
     of_network = Counter(client.network for client in clients)
     return max(clients, key=lambda client: of_network[client.network])  # the first of several

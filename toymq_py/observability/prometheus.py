@@ -137,7 +137,7 @@ async def _collect(
 
 
 def _of_broker(broker: Broker) -> Iterator[tuple[str, float]]:
-    """Numbers without labels."""
+    """Samples of metrics without labels."""
     metrics, stats = broker.metrics, broker.stats()
     for metric in TABLE:
         if not metric.labels and hasattr(metrics, metric.name) and metric.kind is not Kind.HISTOGRAM:

@@ -193,7 +193,7 @@ class OpenTelemetryTracer(Tracer):
     def _span(
         self, what: str, topic: str, parent: Context, began_ns: int, ended_ns: int, attributes: Attributes = None
     ) -> Context:
-        """Record a span that has ended. Returns: it, as a parent."""
+        """Record a span that has ended. Returns: the span, for use as a parent."""
         began_ns = min(began_ns, ended_ns)  # the wall clock may have been set back
         attributes = _attributes(what, topic) | dict(attributes or {})
         span = self._tracer.start_span(f"{what} {topic}", parent, SpanKind.INTERNAL, attributes, start_time=began_ns)
@@ -232,7 +232,7 @@ class BoundedExporter(SpanExporter):
         self._ends_at = inf
 
     def closing(self) -> None:
-        """The broker ends: the last spans follow."""
+        """Prepare for the broker's end: the last spans follow."""
         self._ends_at = self._clock.monotonic() + EXPORT_TIMEOUT_S
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:

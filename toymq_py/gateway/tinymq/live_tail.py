@@ -67,14 +67,14 @@ class LiveTail:
         self._at.clear()
 
     def end(self) -> None:
-        """The client is gone, or may be: a wait ends."""
+        """End a wait: the client is gone, or may be."""
         self.ended = True
         if self._wake is not None:
             self._wake()
 
     @property
     def living(self) -> bool:
-        """Whether more may come: False when the topic was deleted."""
+        """Whether more messages may come; False once the topic was deleted."""
         return self._pattern is not None or self._awaited or bool(self._at)
 
     async def grown(self, seconds: float) -> bool:
@@ -115,7 +115,7 @@ class LiveTail:
             self._withdraw[topic] = topic.when_committed(partial(self._grew, topic))
 
     def _grew(self, topic: Topic) -> None:
-        """Messages came, or the topic was deleted."""
+        """Called when messages came, or the topic was deleted."""
         self._hungry[topic] = None
         if self._wake is not None:
             self._wake()

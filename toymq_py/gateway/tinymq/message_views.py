@@ -103,7 +103,7 @@ async def look(
 
     Args:
         limit: messages at most; fewer when they are large, as with consume.
-        wanted: only messages that it selects, and none that is leased or delayed.
+        wanted: selects messages; leased or delayed ones are then left out.
     """
     topics, name = gateway.broker.topics, place.name
     matches = TopicPattern(name).matches if is_pattern(name) else name.__eq__

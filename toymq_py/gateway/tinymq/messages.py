@@ -72,7 +72,7 @@ BURIAL_S = 10.0
 
 
 async def put(gateway: Gateway, name: str, message: Message) -> Published:
-    """Append a message, or find its duplicate; it is on stable storage then. Raises: RequestError."""
+    """Append a message, or find its duplicate, and wait until it is on stable storage. Raises: RequestError."""
     if not message.payload:
         raise BadArgument("the payload is empty")
     check_size(message.payload, b"", BODY_BYTES_MAX)
@@ -204,7 +204,7 @@ async def _peek(gateway: Gateway, request: Request, place: Place, limit: int) ->
 async def _select(
     gateway: Gateway, request: Request, place: Place, limit: int, wait_s: float, wanted: Filter
 ) -> Response:
-    """Messages that a filter selects, not leased. Others stay in the queue, where the original drops them."""
+    """The messages that a filter selects, not leased. The others stay in the queue, whereas the original drops them."""
     acked = AUTO_ACK.of(request) or False
     with LiveTail(gateway, place, wanted) as tail:
         found = await look(gateway, request, place, limit, wanted)
@@ -224,7 +224,7 @@ async def _select(
 async def _await_selected(
     gateway: Gateway, request: Request, tail: LiveTail, limit: int, wait_s: float, wanted: Filter
 ) -> list[Seen]:
-    """Look whenever a message is published that the filter selects, until one is found. Raises: RequestError, OSError."""
+    """Wait for a message that the filter selects, looking at each publish. Raises: RequestError, OSError."""
     until = gateway.loop.time() + wait_s
     found: list[Seen] = []
     while not (found or tail.ended or gateway.waiting.stopped) and (left_s := until - gateway.loop.time()) > 0:
@@ -269,7 +269,7 @@ def _whose(
     topic: Topic, text: str, group: str | None, has: Callable[[str, int], bool],
     maybe: Callable[[str, int], bool] = lambda name, msg_id: False,
 ) -> tuple[int, str]:  # fmt: skip
-    """The message id and the consumer that a request means: the named group, or the group of the id's mark. A plain number
+    """The message id and the consumer that a request refers to: the named group, or the group of the id's mark. A plain number
     without a group means the consumer ``tinymq`` if that ``has`` the message, else the only group that has it, else the only
     group that ``maybe`` had it before a restart.
 

@@ -38,17 +38,17 @@ _ID = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-8([0-9a-f]{3})-800([0-9a-f])-([0-
 
 
 def settings_of(name: str) -> dict[str, str]:
-    """Settings of a topic that this dialect creates; none for dead letters, which must not have dead letters."""
+    """Settings of a topic that this dialect creates; none for a dead-letter topic, which must not have dead letters itself."""
     return {} if name.endswith(DEAD_LETTERS) else dict(SETTINGS)
 
 
 def topic_name(text: str) -> str:
-    """Our name of the original's topic. Raises: BadName."""
+    """The toymq name of an original's topic. Raises: BadName."""
     return check_name("topic", text.strip("/").replace("/", "."))
 
 
 def topic_or_glob(text: str) -> str:
-    """Our name of a topic, or the pattern of a glob, whose final ``*`` matches several words. Raises: BadName."""
+    """The toymq name of a topic, or the pattern of a glob, whose final ``*`` matches several words. Raises: BadName."""
     name = text.strip("/").replace("/", ".")
     if not is_pattern(name):
         return check_name("topic", name)
@@ -88,7 +88,7 @@ alone. The last ``UNMADE_MAX``, of this process; the one that was shown last is 
 
 
 def remember_unmade(topic: str, group: str) -> None:
-    """A peek or filter shows messages of a group that is not made."""
+    """Remember a group that was only peeked or filtered, which does not make it: its messages are shown."""
     at = topic, _mark(with_group(topic, group))
     _unmade.pop(at, None)
     _unmade[at] = group

@@ -65,7 +65,8 @@ class Session:
         self._pumps: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Until either side closes, or a binary frame comes: the original passes over it, and its client waits for ever."""
+        """Serve until either side closes, or a binary frame comes; the original ignores such a frame, and its client waits for
+        ever."""
         try:
             while (text := (message := await self._socket.receive()).get("text")) is not None:
                 self._answered.clear()
