@@ -37,7 +37,8 @@ def _is_topic(broker: Broker, name: str) -> bool:
 
 
 def _whole(broker: Broker, name: str) -> Partitioned | None:
-    """A topic to be created or deleted. What the groups agree on is asked of etcd then, whatever is known of it here.
+    """The partitioned topic to create or delete. What the groups have agreed on is then asked of etcd, whatever is known of it
+    here.
 
     Raises: BeingDeleted, StorageFailed.
     """
@@ -112,7 +113,7 @@ def purge(broker: Broker, name: str, done: Counted) -> None:
 
 
 def redrive(broker: Broker, name: str, ids: Sequence[IdRange] | None, max_count: int | None, done: Counted) -> None:
-    """See ``Broker.redrive``; with ``max_count`` of all partitions together. Raises: also BadArgument."""
+    """Redrive dead letters as ``Broker.redrive``; ``max_count`` is for all partitions together. Raises: also BadArgument."""
     members = broker.partitioned.members(name)
     if members is None:
         broker.redrive(name, ids, max_count, done)

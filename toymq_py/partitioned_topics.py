@@ -62,9 +62,8 @@ class PartitionedTopics:
         self, fs: FileSystem, directory: DataDirectory, placement: Callable[[], Placement], topics: Container[str],
         unopened: dict[str, StorageFailed],
     ) -> None:  # fmt: skip
-        """
-        Args:
-            topics, unopened: the broker's own. Those that are lost are among ``unopened``.
+        """Args:
+            topics, unopened: the broker's own. Lost topics are among ``unopened``.
         """
         self.by_name: dict[str, Partitioned] = {}
         """Those that are served, and those that are being made or deleted."""
@@ -83,7 +82,7 @@ class PartitionedTopics:
     # -- opening
 
     def open(self) -> None:
-        """Read what there is, and complete what a kill has interrupted. Blocks. Assumes that no topic is open yet.
+        """Read the file, and complete changes that a kill has interrupted. Blocks. Assumes that no topic is open yet.
 
         Raises: DamagedData, OSError.
         """
@@ -115,7 +114,7 @@ class PartitionedTopics:
         self._placement().changing(True)
 
     def note_lost(self, names: Sequence[str]) -> None:
-        """Refuse the topics that are lost, given the names of all topics here. Blocks. Assumes ``open``."""
+        """Refuse lost topics, given the names of all topics here. Blocks. Assumes ``open``."""
         placement, found = self._placement(), wholes_of(names)
         if placement.table is None and placement.is_divided and not self._directory.has_partitions():
             # here would be a plain topic of the name, which must not be
@@ -131,12 +130,12 @@ class PartitionedTopics:
                 self._unopened[name] = StorageFailed(text)
 
     def _is_back(self, name: str) -> None:
-        """A topic that was lost is known again."""
+        """Note that a lost topic is known again."""
         if self.lost.pop(name, None) is not None:
             self._unopened.pop(name, None)
 
     def _agreed(self, name: str, topic: Partitioned | None, deleting: bool) -> None:
-        """What the leaders of the groups have agreed on has changed."""
+        """Apply a change of what the leaders of the groups have agreed on."""
         before = self._content().get(name)
         self._stuck.pop(name, None)
         if topic is None:
@@ -155,15 +154,14 @@ class PartitionedTopics:
         }
 
     def here(self, names: tuple[str, ...]) -> Iterator[str]:
-        """Those of the partitions that are placed with this process."""
+        """The partitions of a topic that are placed with this process."""
         placement = self._placement()
         return filter(placement.has, names)
 
     # -- looking
 
     def find(self, name: str) -> Partitioned | None:
-        """The partitioned topic of this name, or whose dead letters the name means. Raises: BeingDeleted,
-        StorageFailed."""
+        """The partitioned topic of this name, or the one whose dead letters have it. Raises: BeingDeleted, StorageFailed."""
         topic = self.by_name.get(name) or self.by_name.get(name.removesuffix(DEAD_LETTERS))
         if topic is not None and (topic.name in self._busy or topic.name in self._stuck):
             raise self._stuck.get(topic.name) or self._not_now(topic.name)
@@ -172,7 +170,7 @@ class PartitionedTopics:
         return topic
 
     def refuse_lost(self, name: str) -> None:
-        """Refuse a topic that is lost, and its dead letters, but for a topic of that name. Raises: StorageFailed."""
+        """Refuse a lost topic and its dead letters, except a plain topic of that name. Raises: StorageFailed."""
         origin = name.removesuffix(DEAD_LETTERS)
         if origin in self.lost and origin not in self.by_name and name not in self._topics:
             raise StorageFailed(without_number(origin, self.lost[origin]))
@@ -182,13 +180,13 @@ class PartitionedTopics:
         return self._directory.partitions_of_worker(worker, self._placement().change_of(worker))
 
     def read_of_worker(self, worker: int, done: Callable[[Container[str]], None]) -> None:
-        """Read them from its disk: this process does not wait for that."""
+        """Read the partitioned topics of a worker from its disk, on a thread."""
         self._directory.read_partitions_of_worker(worker, self._placement().change_of(worker), done)
 
     @staticmethod
     def refuse_half_made(name: str, known: Container[str]) -> None:
-        """Refuse a topic that is not partitioned here, and is ``known`` as such to the worker that would have a plain one: it
-        would answer for its own partitions, as if they were all. Raises: PlacementUnknown."""
+        """Refuse a topic that is not partitioned here but is ``known`` as partitioned to the worker that would have a plain
+        one: that worker would answer for its own partitions as if they were all. Raises: PlacementUnknown."""
         if name.removesuffix(DEAD_LETTERS) in known:
             raise half_made(name)
 
@@ -197,13 +195,13 @@ class PartitionedTopics:
         return BeingDeleted(name, self._busy[name].append, what)
 
     def members(self, name: str) -> list[str] | None:
-        """The partitions with this process, or their dead-letter topics, of a partitioned topic; None for another. Raises:
-        BeingDeleted."""
+        """The partitions of a partitioned topic that are with this process, or their dead-letter topics; None for another
+        topic. Raises: BeingDeleted."""
         topic = self.find(name)
         return None if topic is None else list(self.here(topic.members(name)))
 
     def pattern_of(self, name: str) -> TopicPattern | None:
-        """The pattern that a name is, or that matches the partitions of a partitioned topic; None for another topic.
+        """The name itself if it is a pattern, or the pattern of a partitioned topic's partitions; None for another topic.
 
         Raises: BadName, BeingDeleted.
         """
@@ -213,7 +211,7 @@ class PartitionedTopics:
 
     def other_name(self, name: str) -> str:
         """The other name that a subscription to all partitions may have: ``orders#*`` of ``orders``, and the reverse. The name
-        itself, where it has no other: ``orders`` of a plain topic."""
+        itself, if it has no other: ``orders`` of a plain topic."""
         is_whole = is_pattern(name) or name in self.by_name or name.removesuffix(DEAD_LETTERS) in self.by_name
         return (other_name(name) or name) if is_whole else name
 
@@ -222,7 +220,7 @@ class PartitionedTopics:
         return bool(self.by_name or self.lost)
 
     def is_whole(self, name: str) -> IsPartitioned | None:
-        """The error for a partitioned topic, or the name of all its dead letters, in place of a partition.
+        """The error for the name of a partitioned topic, or of all its dead letters, where a partition is required.
 
         Raises: BeingDeleted, StorageFailed.
         """
@@ -230,7 +228,7 @@ class PartitionedTopics:
         return None if whole is None else IsPartitioned.of(whole.name, whole.count, name.removeprefix(whole.name))
 
     def has_none(self, pattern: str) -> bool:
-        """Whether a pattern is that of all partitions of one topic, or their dead letters, which is not partitioned."""
+        """Whether a pattern matches the partitions, or their dead letters, of one topic that is not partitioned."""
         origin = whole_name(pattern).removesuffix(DEAD_LETTERS)
         return PARTITION_MARK in pattern and not (is_pattern(origin) or origin in self.by_name or origin in self.lost)
 
@@ -240,7 +238,7 @@ class PartitionedTopics:
             raise BadArgument(f"{name} is partitioned: write {name}{PARTITION_MARK}*, or one of its partitions")
 
     def is_none(self, name: str) -> NoSuchTopic | None:
-        """The error for a name that is of a partition, and no partitioned topic has such a one, or it goes.
+        """The error for the name of a partition that no partitioned topic has, or that is being deleted.
 
         Raises: StorageFailed.
         """
@@ -273,13 +271,13 @@ class PartitionedTopics:
         make: Callable[[str, Mapping[str, str], Done], None], remove: Callable[[str, Done], None], done: Done,
         group: str | None = None,
     ) -> None:  # fmt: skip
-        """Make a topic with its partitions, or confirm the one that is there. One that is lost comes back.
+        """Make a topic with its partitions, or confirm an existing one. A lost topic comes back.
 
         Args:
             has: whether there is a topic here.
             make: makes or confirms one partition, which is placed here.
             remove: removes one.
-            group: of the cluster, which is to have all partitions.
+            group: the group of the cluster that shall have all partitions.
 
         Raises: BadName, BadArgument, TopicExists, BeingDeleted; then ``done`` is not called.
         """
@@ -329,7 +327,7 @@ class PartitionedTopics:
         self, table: PartitionTable, wanted: Partitioned, group: str | None, has: Callable[[str], bool],
         make: Callable[[str, Mapping[str, str], Done], None], done: Done,
     ) -> None:  # fmt: skip
-        """Make the partitions that are this group's. What fails, a repeat completes. Raises: BeingDeleted."""
+        """Make the partitions of this group. After a failure, a repeat of the command completes them. Raises: BeingDeleted."""
         end = self._begin_alone(wanted.name, done)
 
         def made(outcome: Partitioned | RequestError) -> None:
@@ -345,7 +343,8 @@ class PartitionedTopics:
         table.make(wanted, group, made)
 
     def _begin_alone(self, name: str, done: Done) -> Done:
-        """Nothing else is about this topic until the end, which the result tells. Raises: BeingDeleted."""
+        """Begin a change of a topic alone: no other one runs until the end, which the returned function reports. Raises:
+        BeingDeleted."""
         if name in self._busy:
             raise self._not_now(name)
         self._busy[name] = []
@@ -358,7 +357,7 @@ class PartitionedTopics:
         return end
 
     def _delete_agreed(self, table: PartitionTable, name: str, remove: Callable[[str, Done], None], done: Done) -> None:
-        """Remove the partitions that are this group's. Raises: BeingDeleted."""
+        """Remove the partitions of this group. Raises: BeingDeleted."""
         end = self._begin_alone(name, done)
         self._deleting.add(name)
 
@@ -383,7 +382,7 @@ class PartitionedTopics:
         table.begin_delete(name, begun)
 
     def delete(self, name: str, remove: Callable[[str, Done], None], done: Done) -> None:
-        """Remove the topic; ``remove`` removes one partition or dead-letter topic, which may not be there.
+        """Remove the topic; ``remove`` removes one partition or dead-letter topic, which need not exist.
 
         Raises: BeingDeleted; then ``done`` is not called.
         """
@@ -455,8 +454,8 @@ def _undeleted(name: str, error: OSError | RequestError) -> RequestError:
 def for_each(
     names: Sequence[str], begin: Callable[[str, Done], None], done: Done, *, lacking: type[RequestError] | None = None
 ) -> None:
-    """Begin something for each name; ``done`` gets the first error when all have ended. An error ``lacking`` counts only where
-    all have it."""
+    """Begin something for each name; ``done`` gets the first error when all have ended. An error ``lacking`` counts only if all
+    have it."""
     left, succeeded = len(names), 0
     errors: list[OSError | RequestError] = []
 

@@ -37,7 +37,8 @@ def number_of(name: str) -> int | None:
 
 
 def wholes_of(names: Iterable[str]) -> dict[str, int]:
-    """Of which topics there are partitions, or their dead letters, among these names, and how many each has at least."""
+    """The topics that have partitions, or dead letters of partitions, among these names, with the least number of partitions of
+    each."""
     found: dict[str, int] = {}
     for name in names:
         if (number := number_of(name)) is not None:
@@ -47,7 +48,7 @@ def wholes_of(names: Iterable[str]) -> dict[str, int]:
 
 
 def without_number(name: str, least: int) -> str:
-    """What is to be said of a topic of which there are partitions, and of which no file tells the number."""
+    """The text for a topic that has partitions although no file tells their number."""
     return (
         f"partitions of {name} are here, up to {name}{PARTITION_MARK}{least - 1}, and partitions.json does not know the topic: "
         f"CREATE {name} {PARTITIONS}=N brings it back with what is in them; N is the number that it had, at least {least}"
@@ -93,9 +94,9 @@ class Partitioned:
 
 
 def described_whole(name: str, count: int, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The JSON object of a partitioned topic, made of those of its partitions: numbers are sums, of ages and attempts the
-    largest is shown; ``settings`` are those that all have, ``settings_differ`` the names of others;
-    ``parts`` are the partitions themselves."""
+    """The JSON object of a partitioned topic, made of those of its partitions: numbers are sums, ages and attempts are the
+    largest; ``settings`` are those that all have, ``settings_differ`` the names of others; ``parts`` are the partitions
+    themselves."""
     parts = sorted(parts, key=lambda part: number_of(str(part["topic"])) or 0)
     summed = ("messages", "bytes", "segments", "expired_total", "dead_lettered_total", "dropped_total", "lost")
     states = [str(part["state"]) for part in parts]
@@ -123,13 +124,13 @@ def described_whole(name: str, count: int, parts: Sequence[Mapping[str, Any]]) -
 
 
 def common_settings(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The settings that have the same value in all."""
+    """The settings that have the same value in all partitions."""
     first, *others = found or [{}]
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
 
 
 def differing_settings(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names of the settings that not all have, or not with the same value: such as one that was changed in part."""
+    """The names of settings that not all partitions have with the same value, such as one whose change was interrupted."""
     common = common_settings(found)
     return sorted({name for one in found for name in one if name not in common})
 

@@ -26,12 +26,12 @@ BOUND = 1.25
 
 
 def named(place: Place) -> str:
-    """A place in words."""
+    """The name of a place in words."""
     return f"worker {place}" if isinstance(place, int) else f"group {place}"
 
 
 def score(place: Place, topic: str) -> bytes:
-    """The place with the highest one has the topic. A dead-letter topic is with its origin."""
+    """A place's score for a topic: the place with the highest one has the topic. A dead-letter topic is with its origin."""
     return blake2b(f"{place}/{topic.removesuffix(DEAD_LETTERS)}".encode(), digest_size=8).digest()
 
 
@@ -41,7 +41,7 @@ def worker_of(topic: str, workers: int) -> int:
 
 
 def choose_group(topic: str, loads: Mapping[P, float], load: float = 0.0) -> P:
-    """The group of a new topic: of those with room the one that the hash names, and without any the least loaded.
+    """The group of a new topic: the one that the hash chooses of those with room; without any, the least loaded.
 
     Args:
         loads: of each group, at least one.
@@ -55,10 +55,10 @@ def choose_group(topic: str, loads: Mapping[P, float], load: float = 0.0) -> P:
 
 
 def spread(partitions: Sequence[str], counts: Mapping[P, int]) -> dict[str, P]:
-    """The group of each new partition: of those that have the fewest, the one that the hash names.
+    """The group of each new partition: the one that the hash chooses of those that have the fewest.
 
     Args:
-        counts: what each group has of the topic already; at least one group.
+        counts: how many partitions of the topic each group has already; at least one group.
     """
     has = dict(counts)
     places = {}
@@ -81,13 +81,13 @@ class PlaceLink(Protocol):
     """Why the other end does not take it; "" while it has not said so."""
 
     def send(self, pieces: Sequence[bytes]) -> None:
-        """Send all of it, now or as soon as the other end reads."""
+        """Send some bytes, now or as soon as the other end reads."""
 
     def finish(self) -> None:
-        """No more commands: the other end ends what waits, answers, and closes."""
+        """Send no more commands: the other end ends its waits, answers, and closes."""
 
     def pause(self) -> None:
-        """Read no more until ``resume``: the client does not."""
+        """Stop reading until ``resume``, since the client does not read."""
 
     def resume(self) -> None: ...
 
@@ -104,19 +104,19 @@ class PartitionTable(Protocol):
     """False: what the directory has beside it counts, too."""
 
     def known(self) -> Mapping[str, tuple[Partitioned, bool]]:
-        """What is known now, as in ``on_change``."""
+        """The partitioned topics known now, as in ``on_change``."""
 
     def make(
         self, wanted: Partitioned, group: str | None, done: Callable[[Partitioned | RequestError], None]
     ) -> None:
-        """Agree on a new topic and where its partitions are, all in ``group`` if that is named, or learn of one that is there;
-        ``done`` gets it as it is."""
+        """Agree on a new topic and the groups of its partitions, all in ``group`` if that is named, or learn of an existing
+        topic; ``done`` gets the topic as it is."""
 
     def begin_delete(self, name: str, done: Callable[[Partitioned | RequestError], None]) -> None:
-        """Say that a topic goes. ``done`` gets it: its partitions here are to be removed."""
+        """Record that a topic is being deleted. ``done`` gets the topic, whose partitions here have to be removed."""
 
     def end_delete(self, topic: Partitioned, done: Callable[[RequestError | None], None]) -> None:
-        """Say that its partitions here are removed. Where no other group has one, there is no such topic any more."""
+        """Record that the topic's partitions here are removed. If no other group has one, the topic does not exist any more."""
 
 
 class Placement:
@@ -153,7 +153,7 @@ class Placement:
 
     @property
     def table(self) -> PartitionTable | None:
-        """Of the partitioned topics; None: each process keeps its own."""
+        """The table of partitioned topics; None: each process keeps its own."""
         return None
 
     @property
@@ -163,15 +163,15 @@ class Placement:
 
     @property
     def part(self) -> str | None:
-        """Which part of the whole this process is, for what is told of it alone; None: it is the whole."""
+        """The part of the whole that this process is, for reports about it alone; None if it is the whole."""
         return f"worker {self.worker} of {len(self.addresses)}" if self.addresses else None
 
     def places(self) -> Sequence[Place]:
-        """All of them, in order."""
+        """All places, in order."""
         return range(len(self.addresses))
 
     def place_of(self, topic: str) -> Place:
-        """Where a topic is, as far as it is known; else this place."""
+        """The place of a topic, as far as it is known; otherwise this place."""
         return self.worker_of(topic)
 
     def has(self, partition: str) -> bool:
@@ -181,14 +181,15 @@ class Placement:
     def connected(
         self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None], *, trusted: bool = False
     ) -> PlaceLink | None:
-        """A session's connection to another place, see ``session.upstream``; None: it is at the path of ``sockets``.
+        """A session's connection to another place; None: the caller makes one to the path in ``sockets``
+        (``session.upstream``).
 
         ``trusted``: with all rights, to another group.
         """
         return None
 
     def worker_of(self, topic: str) -> int:
-        """Of a broker's workers."""
+        """The number of the broker's worker that has a topic."""
         return worker_of(topic, len(self.addresses)) if self.addresses else self.worker
 
     def moved(self, topic: str) -> RequestError | None:
@@ -199,13 +200,13 @@ class Placement:
         return None if worker == self.worker else Moved(f"{self.addresses[worker]} (worker {worker}) has the topic {topic}")
 
     def again(self, topic: str) -> RequestError:
-        """The error for what must come again behind what was sent elsewhere: MOVED to this place."""
+        """The error for a publish that must be repeated behind others that went elsewhere: MOVED to this place."""
         return Moved(f"{self.addresses[self.worker] if self.addresses else '-'} (worker {self.worker}) has the topic {topic}")
 
     def admit(self, topic: str, group: str | None = None) -> None:
-        """Allow a topic that is not here to be made here. ``group``: that is asked for.
+        """Allow making a topic here that does not exist here. ``group``: the requested one.
 
-        Raises: Moved, BeingPlaced, PlacementUnknown, TopicExists; BadArgument on a group that there is not.
+        Raises: Moved, BeingPlaced, PlacementUnknown, TopicExists; BadArgument for an unknown group.
         """
         if group is not None:
             raise BadArgument(f"group={group}: this broker is of no group; groups are those of a cluster (docs/clusters.md)")
@@ -213,15 +214,16 @@ class Placement:
             raise error
 
     def is_here_by_record(self, topic: str, cluster: str) -> bool | None:
-        """Whether a topic that was being moved is here, given the cluster's UUID of its mark; None: etcd does not say."""
+        """Whether a topic whose move was interrupted is here, given the cluster's UUID in its mark; None when etcd does not
+        answer."""
         return None
 
     def problem_of(self, place: Place) -> str:
-        """What is known to be wrong with a place that does not answer; "" without."""
+        """The known problem of a place that does not answer; "" for none."""
         return ""
 
     def check_led(self, why: str, words: str) -> None:
-        """Refuse a change of all groups that would be done in part. ADR 0270.
+        """Refuse a change of all groups that would be made only in part. ADR 0270.
 
         Args:
             why: what a group that is away would miss of it.
@@ -231,26 +233,26 @@ class Placement:
         """
 
     def pid_of(self, place: Place) -> int | None:
-        """The process of a worker; None where there is none now, or it is not known."""
+        """The process id of a worker; None when it has no process now, or it is not known."""
         return None if self._pids is None or not isinstance(place, int) else self._pids[place] or None
 
     def gone(self, topic: str) -> None:
-        """A topic is no more, or was not made."""
+        """Note that a topic does not exist any more, or was not made."""
 
     def check(self, topic: str) -> None:
-        """Raises: Moved: another worker has the topic. A pattern may have topics of each."""
+        """Check that a topic is here. Raises: Moved when another worker has it. A pattern may have topics at each worker."""
         if not is_pattern(topic) and (error := self.moved(topic)) is not None:
             raise error
 
     def change_of(self, worker: int) -> int | None:
-        """A number that is another one each time the partitioned topics of a worker have changed on its disk; None while they
-        change, and where nothing tells."""
+        """A number that changes whenever a worker has changed its partitioned topics on the disk; None during a change, and
+        where changes are not reported."""
         change = None if self._changes is None else self._changes[worker]
         return None if change is None or change % 2 else change
 
     def changing(self, over: bool) -> None:
-        """The partitioned topics of this worker change on its disk, or that is over. A worker that was killed meanwhile leaves
-        that to the next one."""
+        """Note that this worker begins, or has ended, a change of its partitioned topics on the disk. If the worker is killed
+        meanwhile, its successor ends the change."""
         if self._changes is not None and self._changes[self.worker] % 2 == over:
             self._changes[self.worker] += 1
 
@@ -259,7 +261,7 @@ class Placement:
         return [worker for worker in range(len(self.addresses)) if worker != self.worker]
 
     def in_order(self, ours: T, of_others: Sequence[T]) -> list[T]:
-        """This worker's in its place among those of the others."""
+        """Values of the other workers and this worker's own, in the order of the workers."""
         return [*of_others[: self.worker], ours, *of_others[self.worker :]]
 
     def described(self, sees: Callable[[str], bool] | None) -> dict[str, Any]:

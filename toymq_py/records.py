@@ -22,7 +22,7 @@ PAYLOAD_BYTES_LIMIT = 64 * 1024 * 1024
 
 
 def shape_of(keys: Sequence[bytes], payloads: Sequence[bytes]) -> Shape | None:
-    """Of a run; None when they differ, or there are none."""
+    """The common shape of a run's records; None when they differ, or there are none."""
     if not keys:
         return None
     key_lens, payload_lens = list(map(len, keys)), list(map(len, payloads))

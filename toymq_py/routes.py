@@ -15,8 +15,8 @@ class Router:
     __slots__ = ("_first", "_turns")
 
     def __init__(self, first: int = 0) -> None:
-        """``first``: where the turns begin, another number for each connection: those that publish one message each would all
-        choose partition 0."""
+        """``first``: where the turns begin, different for each connection: connections that publish one message each would
+        otherwise all choose partition 0."""
         self._first = first
         self._turns: dict[str, int] = {}
 

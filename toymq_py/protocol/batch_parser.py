@@ -117,7 +117,7 @@ class BatchParser:
     def _parse_alike(
         self, commands: list[Command], pos: int, line_end: int, tokens: list[bytes], topic: str, left: int
     ) -> int:
-        """Parse PUBs of equal lengths, or the only one that has arrived: what nearly every client sends.
+        """Parse PUBs of equal lengths, or the only one that has arrived; nearly every client sends such ones.
 
         Returns: how many; with 0 the buffer's ``pos`` did not move.
         """

@@ -38,7 +38,7 @@ class Buffer:
         self.data, self.pos, self.wanted, self._more = b"", 0, 0, None
 
     def want(self, length: int) -> None:
-        """Wait for ``length`` bytes before ``data`` changes."""
+        """Announce that ``length`` bytes must arrive before ``data`` changes."""
         self.wanted = length
         if self._more is None and len(self.data) - self.pos < length:
             self._more = bytearray(self.data[self.pos :])

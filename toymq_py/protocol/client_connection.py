@@ -33,7 +33,7 @@ class ClientConnection:
 
     @property
     def idle(self) -> bool:
-        """No frame is incomplete."""
+        """Whether no frame is incomplete."""
         return self._body_len < 0 and not len(self._buffer)
 
     def receive_data(self, data: bytes) -> None:

@@ -33,7 +33,7 @@ def parse_ms(what: str, text: str, low: int = 0) -> int:
 
 
 def parse_ids(text: str) -> tuple[IdRange, ...]:
-    """``7``, ``3-9`` or ``3-9,12,20-31``: ascending, not overlapping.
+    """Parse ids and ranges: ``7``, ``3-9`` or ``3-9,12,20-31``, ascending and not overlapping.
 
     Raises: BadArgument.
     """
@@ -56,5 +56,5 @@ def format_ids(ranges: tuple[IdRange, ...]) -> str:
 
 
 def is_key(key: bytes) -> bool:
-    """1 to 512 bytes of printable ASCII without space; not the single character ``-``."""
+    """Whether a key is legal: 1 to 512 bytes of printable ASCII without space, and not the single character ``-``."""
     return 1 <= len(key) <= KEY_BYTES_MAX and key != NO_KEY and not key.translate(None, PRINTABLE)

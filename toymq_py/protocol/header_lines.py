@@ -41,7 +41,7 @@ def consumer_name(text: str) -> str:
 
 
 def split_options(tokens: list[str], known: frozenset[str] | None) -> Options:
-    """Options, ``name=value``, by name. ``known`` None takes the name of any topic setting.
+    """Split options, ``name=value``, by name. With ``known`` None every topic setting's name is accepted.
 
     Raises: BadArgument for an unknown option, one that is given twice, or another token.
     """

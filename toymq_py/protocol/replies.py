@@ -167,7 +167,7 @@ def encode_pong() -> bytes:
 
 
 def encode_hello(server: str, max_payload: int, *, has_workers: bool = False) -> bytes:
-    """``server`` is name/version, one token."""
+    """The reply to HELLO. ``server`` is one token, name/version."""
     workers = " workers=1" if has_workers else ""
     return f"HELLO 1 server={server} max_payload={max_payload} nack_error=1 uncounted=1 lease=1{workers}\n".encode()
 

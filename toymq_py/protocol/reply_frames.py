@@ -38,5 +38,5 @@ class ReplyFrames:
 
 
 def first_word(frame: bytes) -> bytes:
-    """What a frame is: ``OK``, ``ERR``, ``MSG``, …"""
+    """The first word of a frame, which tells what it is: ``OK``, ``ERR``, ``MSG``, …"""
     return frame[: frame.find(b" ")] if b" " in frame[:16] else frame.rstrip(b"\n")

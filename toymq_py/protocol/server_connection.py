@@ -63,7 +63,7 @@ class ServerConnection:
         """``next_commands`` returns nothing before more bytes are there."""
 
     def limit_payloads(self, max_payload: int) -> None:
-        """Bodies whose header comes from now on have at most so many bytes."""
+        """Limit bodies whose headers arrive from now on to so many bytes."""
         self._batches.max_payload = max_payload
 
     @property
@@ -72,7 +72,7 @@ class ServerConnection:
 
     @property
     def failed(self) -> bool:
-        """A fatal error was reported."""
+        """Whether a fatal error was reported."""
         return self._state is _FAILED
 
     @property
@@ -95,7 +95,7 @@ class ServerConnection:
             self.starved = False
 
     def receive_eof(self) -> None:
-        """The stream ended. An incomplete command is never executed."""
+        """Note that the stream has ended. An incomplete command is never executed."""
         self._ended = True
 
     @property
@@ -192,7 +192,7 @@ class ServerConnection:
         return True
 
     def _begin_publish(self, line: bytes, commands: list[Command]) -> bool:
-        """Parse a PUB's header. The length first: the body follows also when the rest is wrong."""
+        """Parse a PUB's header, the length first, since the body follows even if the rest is invalid."""
         tokens = line.split(b" ")
         length = tokens[3] if len(tokens) > 3 else b""
         if not length.isdigit():
@@ -269,7 +269,7 @@ class ServerConnection:
 
 
 def _other_protocol(first: int) -> BadFraming:
-    """What to tell a peer of ``OTHER_PROTOCOLS``, by its first byte."""
+    """The text for a peer that speaks one of ``OTHER_PROTOCOLS``, by its first byte."""
     if first == AMQP_HEADER[0]:
         return BadFraming("this port speaks the text protocol of toymq, not AMQP: use the port of --amqp or --amqps")
     return BadFraming("this port does not speak TLS: use toymq://, or the port of --tls-listen")

@@ -184,17 +184,17 @@ class Agreement(Protocol):
     """
 
     async def settings(self) -> ClusterSettings | None:
-        """What the cluster was made with. None: it was not."""
+        """The settings that the cluster was made with; None: it was not made."""
 
     async def create_settings(self, settings: ClusterSettings) -> Outcome:
-        """Make the cluster, unless it is there."""
+        """Write the settings of a new cluster, unless it exists."""
 
     async def adopt(self, settings: ClusterSettings) -> Outcome:
-        """Put other settings in the place of those that ``settings`` has returned last, and forget the in-sync set. Not done
-        when there is a leader, or when they were changed since."""
+        """Replace the settings that ``settings`` has returned last, and forget the in-sync set. Not done when there is a
+        leader, or when they were changed since."""
 
     async def read(self) -> GroupState:
-        """The group's state now: linearizable."""
+        """The group's present state, read linearizably."""
 
     async def grant(self, ttl_s: float) -> int:
         """A new lease. Returns: its id, above 0."""
@@ -203,7 +203,7 @@ class Agreement(Protocol):
         """Let the lease live its whole TTL from now. Raises: LeaseLost when it is gone."""
 
     async def revoke(self, lease: int) -> None:
-        """End a lease and what hangs on it. No error when it is gone."""
+        """End a lease, and its keys with it. No error when it is gone."""
 
     async def begin(self, me: Member, lease: int) -> Outcome:
         """T1: lead a group that has no in-sync set, as its only member. Not done where the cluster has no settings, or not
@@ -226,19 +226,19 @@ class Agreement(Protocol):
         """Send an operator's request, unless another waits. The outcome's revision is the request's."""
 
     async def answer(self, answer: Answer) -> Outcome:
-        """Take a request and say what becomes of it. Not done when it is gone, or another node was first."""
+        """Take a request, and write its answer. Not done when the request is gone, or another node was first."""
 
     async def put_seat(self, seat: Seat, lease: int) -> None:
-        """Say what this node does, for as long as the lease lives; the words stay, as the last that were heard of it."""
+        """Write this node's status, shown as present for as long as the lease lives; the text stays as its last one."""
 
     async def forget_seat(self, replica: ReplicaId) -> None:
         """Forget a node that does not come back. No error when it is not known."""
 
     async def seats(self) -> list[Seat]:
-        """Every node that was heard of, in the order of names."""
+        """Every known node, in the order of names."""
 
     async def changed(self, since: int) -> None:
-        """Return when something of what ``read`` returns changed after the revision ``since``. May return early, and does after
+        """Return when anything that ``read`` returns has changed after the revision ``since``. May return early, and does after
         one TTL: a watch can be silent because nothing happens or because its etcd member is cut off. The caller reads again."""
 
     async def close(self) -> None:

@@ -90,16 +90,16 @@ class Applier:
 
     @property
     def full(self) -> bool:
-        """Whether more waits than should: read on when ``on_room`` is called."""
+        """Whether the backlog is too long: read on when ``on_room`` is called."""
         return self._backlog_bytes > BACKLOG_BYTES_MAX
 
     @property
     def idle(self) -> bool:
-        """Whether all that came is done."""
+        """Whether all received operations are done."""
         return not self._lanes and not self._held
 
     def stop(self) -> None:
-        """Begin nothing any more. What runs on threads ends: ``running``, and ``on_room`` is called with each."""
+        """Begin nothing more. Jobs on threads finish: ``running`` counts them, and ``on_room`` is called at the end of each."""
         self._stopped = True
         self._held.clear()
         self._lanes.clear()
@@ -121,7 +121,7 @@ class Applier:
     # -- where an operation runs
 
     def _route(self, operation: Operation) -> None:
-        """Run an operation or let it wait in its lane. Assumes that nothing is held."""
+        """Run an operation, or let it wait in its lane. Assumes that no operation is held."""
         if isinstance(operation, Beat):
             self._mark(operation.seq)
             return
@@ -159,7 +159,7 @@ class Applier:
         self._offload(operation, lambda: self._advance(lane))
 
     def _advance(self, lane: str) -> None:
-        """Go on in a lane until an operation runs on a thread again, or nothing waits."""
+        """Run the operations of a lane until one runs on a thread, or none waits."""
         queue = self._lanes[lane]
         while queue:
             operation = queue.popleft()
@@ -183,7 +183,7 @@ class Applier:
             self._run_alone(operation)
 
     def _run_alone(self, operation: Operation) -> None:
-        """Run an operation that belongs to every lane, then what waits for it."""
+        """Run an operation that belongs to every lane, then those that wait for it."""
         self._held.appendleft(operation)
         self._offload(operation, self._release)
 

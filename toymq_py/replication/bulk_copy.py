@@ -44,7 +44,7 @@ class Pace:
 
 
 def take_batch(pieces: Iterator[Copy]) -> list[Copy]:
-    """The next pieces, about ``BATCH_BYTES``. Blocks. Empty at the end."""
+    """The next pieces, about ``BATCH_BYTES`` together; empty at the end. Blocks."""
     batch: list[Copy] = []
     size = 0
     for piece in pieces:
@@ -66,7 +66,7 @@ def pieces_of(
     """The pieces of the files of a plan. Blocks. A file that has vanished has none: the stream says so.
 
     Args:
-        whole: what the disk refuses to give is an error, and not zeros.
+        whole: unreadable pages are an error, and not zeros.
 
     Raises: OSError; Stopped.
     """
@@ -83,8 +83,8 @@ def pieces_of(
 
 
 def _pieces(file: File, plan: FilePlan, stop: StopFlag, whole: bool) -> Iterator[Copy]:
-    """The pieces of a file, as long as it is now: what comes later is in the stream. Of a segment, zeros at the end of a piece
-    are left out, and the last byte says how long the file is."""
+    """The pieces of a file up to its present length; later bytes are in the stream. Zeros at the end of a segment's piece are
+    left out, and the last byte tells the length of the file."""
     path, at, end = plan.path, plan.size, file.size()
     reserves = has_records(path)
     copied = at
@@ -106,7 +106,7 @@ def _pieces(file: File, plan: FilePlan, stop: StopFlag, whole: bool) -> Iterator
 
 
 def _read(file: File, length: int, at: int) -> bytes:
-    """Bytes of a file; zeros for pages that the disk refuses to give: the copy is as damaged as this one, and says so."""
+    """Read bytes of a file, with zeros for unreadable pages: the copy is then as damaged as this file; its checks show it."""
     try:
         return file.pread(length, at)
     except OSError as error:

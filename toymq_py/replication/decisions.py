@@ -87,7 +87,7 @@ Decision = Begin | Elect | Follow | Open | ComeBack | Wait | Refuse
 def decide(state: GroupState, standing: Standing) -> Decision:
     """The next step of a node that neither leads nor follows.
 
-    An epoch is a revision of etcd that has been: a copy that promised a later one than etcd has knows that etcd went back.
+    An epoch is a past revision of etcd: a copy that has promised a higher one than etcd has knows that etcd went back.
     """
     if state.revision < standing.promised:
         return Refuse(f"etcd is at revision {state.revision}, and this copy has promised epoch {standing.promised}: etcd was "

@@ -94,7 +94,7 @@ async def run_on_thread(offload: Offload, job: Callable[[], T], stop: StopFlag |
 
 
 def _retrieve(ended: "asyncio.Future[Any]") -> None:
-    """No one else asks for the outcome."""
+    """Retrieve the outcome of a job, so that asyncio does not report it: nothing else asks for it."""
     if not ended.cancelled():
         ended.exception()
 
@@ -105,7 +105,7 @@ def _set(over: "asyncio.Future[None]") -> None:
 
 
 async def _wait_for(*awaited: "asyncio.Future[Any]") -> None:
-    """Wait for one of them, whatever happens meanwhile. A second cancellation changes nothing."""
+    """Wait for a job, whatever happens meanwhile. A second cancellation changes nothing."""
     while not any(each.done() for each in awaited):
         with suppress(asyncio.CancelledError):
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)

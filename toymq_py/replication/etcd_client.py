@@ -140,7 +140,7 @@ class EtcdClient:
             return
 
     async def changed(self, keys: KeyRange, since: int) -> None:
-        """See ``KeyValues``. Its watch is kept for the next, and follows the member that answers calls."""
+        """See ``KeyValues``. The watch is kept for the next call, and moves to the member that answers calls."""
         limit = asyncio.timeout(self._ttl_s)
         try:
             async with limit:
@@ -159,7 +159,7 @@ class EtcdClient:
             raise
 
     async def news(self, keys: KeyRange, since: int) -> News:
-        """See ``KeyValues``. Its watch is kept for the next call."""
+        """See ``KeyValues``. The watch is kept for the next call."""
         watch = self._watch
         try:
             async with asyncio.timeout(self._ttl_s):
@@ -239,7 +239,7 @@ class _Watch:
         return self._keys == keys and self._since <= since and self.stream.endpoint == members.asked
 
     async def step(self) -> None:
-        """Wait for the next message. A call that is cancelled loses nothing. Raises: OSError when it has ended; EtcdError."""
+        """Wait for the next message; a cancelled call loses nothing. Raises: OSError when the watch has ended; EtcdError."""
         message = await self.stream.next()
         if message.get("canceled"):  # such as of a revision that etcd has compacted away
             raise ConnectionAbortedError("etcd ended the watch")
@@ -251,7 +251,7 @@ class _Watch:
         self.told += told
 
     def take(self) -> News:
-        """All that was told, and is not taken."""
+        """All reported changes that were not taken yet."""
         news, self.told, self.given = News(tuple(self.told), self.changed), [], self.changed
         return news
 

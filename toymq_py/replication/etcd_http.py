@@ -51,7 +51,7 @@ class HttpConnection:
 
     @property
     def usable(self) -> bool:
-        """Whether the other end has not closed it, as far as is known here."""
+        """Whether the other end has not closed the connection, as far as this end knows."""
         return not (self._reader.at_eof() or self._writer.is_closing())
 
     async def post(self, path: str, body: bytes) -> "Answer":
@@ -66,7 +66,7 @@ class HttpConnection:
         return await _answer(self._reader)
 
     def close(self) -> None:
-        """End it, whatever is under way: that raises an OSError."""
+        """Close the connection. A call under way raises an OSError."""
         self._writer.transport.abort()
 
 
@@ -95,7 +95,7 @@ class Answer:
         return bytes(content)
 
     async def line(self) -> bytes | None:
-        """The next line of the body that is not empty; None at its end. A call that is cancelled loses nothing.
+        """The next line of the body that is not empty; None at its end. A cancelled call loses nothing.
 
         Raises: OSError.
         """
@@ -115,7 +115,7 @@ class Answer:
                 self._lines += piece
 
     async def _piece(self) -> bytes:
-        """Some bytes of the body; b"" at its end. What was taken from the reader is accounted for before the next await."""
+        """Some bytes of the body; b"" at its end. Bytes taken from the reader are accounted for before the next await."""
         if self._behind_chunk:
             if await _line(self._reader):
                 raise HttpError("a chunk is longer than its length")
@@ -160,7 +160,7 @@ async def _answer(reader: asyncio.StreamReader) -> Answer:
 
 
 async def _headers(reader: asyncio.StreamReader) -> dict[bytes, bytes]:
-    """Headers or trailers, with the empty line behind them. Of two with one name the values differ, or it is an error."""
+    """Headers or trailers, up to the empty line behind them. Raises: HttpError, also for two lengths of one body."""
     headers: dict[bytes, bytes] = {}
     left = HEAD_BYTES_MAX
     while line := await _line(reader):

@@ -99,7 +99,7 @@ class EtcdMembers:
         raise failures.error()
 
     async def open_stream(self, path: str, body: object, limit_s: float) -> "EtcdStream":
-        """Send a request whose answer has no end. ``limit_s``: until it begins. Raises: EtcdError."""
+        """Send a request with an endless answer. ``limit_s``: until the answer begins. Raises: EtcdError."""
         failures = _Failures(path)
         data = json.dumps(body).encode()
         for _ in self._endpoints:
@@ -128,7 +128,7 @@ class EtcdMembers:
         return found
 
     def close(self) -> None:
-        """End the connections. What is under way raises EtcdError."""
+        """End the connections. Calls under way raise EtcdError."""
         self._closed = True
         for connection in [*self._idle, *self._busy]:
             connection.close()
@@ -184,7 +184,7 @@ class EtcdMembers:
         return EtcdStream(self, connection, answer)
 
     def drop(self, connection: HttpConnection) -> None:
-        """End a connection that is busy."""
+        """Close a busy connection."""
         self._busy.discard(connection)
         connection.close()
 
@@ -199,7 +199,7 @@ class EtcdStream:
         self.endpoint = connection.endpoint
 
     async def next(self) -> dict[str, Any]:
-        """The next JSON object. A call that is cancelled loses nothing. Raises: OSError at the end; EtcdError."""
+        """The next JSON object; a cancelled call loses nothing. Raises: OSError at the end; EtcdError."""
         line = await self._answer.line()
         if line is None:
             raise HttpError("etcd ended the answer")
@@ -210,7 +210,7 @@ class EtcdStream:
 
 
 def _refusal(status: int, content: bytes) -> EtcdError:
-    """What an answer with an error says."""
+    """The text of an error answer."""
     try:
         said = json.loads(content)["error"]
     except (ValueError, RecursionError, LookupError, TypeError):

@@ -133,7 +133,7 @@ class FollowerLink:
         """Join a leader and follow it until the link ends.
 
         ``epoch`` is the one that the node has read from etcd: no other is joined. When this returns, raises or was cancelled,
-        nothing of it touches the directory any more.
+        the link does not touch the directory any more.
 
         Raises: OSError of the own disk; it was reported to the leader. DataDirectoryError when the topics are not there, as
         where their file system is not mounted: a copy is not begun in its place.
@@ -179,7 +179,7 @@ class _Following:
         return "connecting" if self.stream is None else self.stream.phase.value
 
     async def run(self) -> FollowEnd:
-        """Raises: OSError of the own disk, DataDirectoryError."""
+        """Run the link. Raises: OSError of this node's disk, DataDirectoryError."""
         end: FollowEnd | None = None
         failure: OSError | DataDirectoryError | None = None
         try:
@@ -230,7 +230,7 @@ class _Following:
             raise cancelled
 
     async def _tell(self, failure: OSError) -> None:
-        """Report a failure of the disk, if the leader takes it."""
+        """Report a failure of the disk, if the leader still reads."""
         if self._sends_reports:
             self._send_now(Failed(0, failure.errno or 0))
             with suppress(OSError, TimeoutError):
@@ -242,7 +242,7 @@ class _Following:
     # -- the two tasks
 
     async def _show_life(self) -> None:
-        """Tell the leader that this end is alive, as long as its jobs go on; end the link when the leader is not."""
+        """Tell the leader that this end is alive, as long as its jobs make progress; end the link when the leader is silent."""
         link = self._link
         while True:
             slept_at = link._clock.monotonic()
@@ -307,7 +307,7 @@ class _Following:
     # -- bytes
 
     async def _next_message(self, kind: type[M]) -> M:
-        """The next message, which is to be of a kind. Raises: _Ended; BadOperation."""
+        """The next message, which must be of a given kind. Raises: _Ended; BadOperation."""
         while True:
             message = self._handshake.next_message()
             if message is None:
@@ -355,7 +355,7 @@ def _lost(detail: str) -> _Ended:
 
 
 def _first(group: BaseExceptionGroup[E], kind: type[E]) -> E:
-    """The first of a group, however deep."""
+    """The first exception of a group, however deep."""
     error = group.exceptions[0]
     if isinstance(error, BaseExceptionGroup):
         return _first(error, kind)

@@ -58,12 +58,11 @@ class FollowerStream:
         self, *, fs: FileSystem, root: str, file: ReplicaFile, offload: Offload, clock: Clock, manifest: Manifest, place: str,
         spool: Spool, after: int, send: Callable[[Report], None], stop: StopFlag, unsynced: set[str] | None,
     ) -> None:  # fmt: skip
-        """
-        Args:
+        """Args:
             manifest: what the directory has.
-            place: of what goes aside, ``<epoch>-<stream-id>``.
-            spool: begun.
-            after: the seq of the last operation that does not come.
+            place: the directory for files that are put aside, ``<epoch>-<stream-id>``.
+            spool: the spool, which was begun.
+            after: the seq of the last operation before the stream.
             send: sends a report.
             stop: set by ``end``; its steps show that a long job goes on.
             unsynced: what may not be on the disk yet, of the stream before: see ``ReplicaFiles.unsynced``. None: not known.
@@ -166,7 +165,7 @@ class FollowerStream:
         self._copied_came.set_result((operation.seq, self._spool.end))
 
     def _apply(self, applier: Applier, operation: Operation) -> None:
-        """Apply an operation of the stream. BYE is acknowledged to ourselves as a BEAT is: when all before it is applied."""
+        """Apply an operation of the stream. BYE is done, like a BEAT, when everything before it is applied."""
         if isinstance(operation, Bye):
             self._bye_seq = operation.seq
             operation = Beat(operation.seq, 0, 0)
@@ -217,7 +216,7 @@ class FollowerStream:
         await self._ended
 
     def _rest_of_spool(self) -> Iterator[Operation]:
-        """What was spooled since COPIED, and what comes while it is applied."""
+        """Apply the rest of the spool since COPIED, and what arrives meanwhile."""
         end = -1
         while end != self._spool.end:
             end = self._spool.end
@@ -232,7 +231,7 @@ class FollowerStream:
         return await run_on_thread(self._offload, job)
 
     def _begin_copy(self, plan: JoinPlan) -> Moved:
-        """On a thread."""
+        """Prepare the files for the copy, on a thread."""
         self._plan = plan
         self._may_be_cached = {} if self._knows_unsynced else may_be_cached_only(
             self._manifest, any_file=self._file.record.copying
@@ -244,7 +243,7 @@ class FollowerStream:
         return carry_out(self._fs, self._root, plan, self._manifest, self._place, self._clock.wall_ns(), self._stop)
 
     def _finish_copy(self, spool_end: int) -> list[Damaged]:
-        """On a thread: redo, sync, check."""
+        """Redo, sync and check the copy, on a thread."""
 
         def steps(operations: Iterable[Operation]) -> Iterator[Operation]:
             for operation in operations:
@@ -263,13 +262,14 @@ class FollowerStream:
 
     @property
     def unsynced(self) -> set[str] | None:
-        """What may not be on the disk yet. None: it is not known, as the copy was not synced as a whole, or a sync has failed
-        since, so that what is read from the files may never be on the disk."""
+        """The paths of files that may not be on the disk yet. None: not known, as the copy was not synced as a whole, or a
+        sync has failed since, so that the bytes read from the files may never be on the disk."""
         is_known = self._is_synced and (self._applier is None or self._applier.failed is None)
         return self._files.unsynced if is_known else None
 
     def _damages(self) -> list[Damaged]:
-        """Where segments that were copied fail their checks: so they do on the leader's disk, for what was sent is the same."""
+        """The positions where copied segments fail their checks. They do on the leader's disk, too, since the same bytes were
+        sent."""
         assert self._plan is not None
         found: list[Damaged] = []
         for each in self._plan.files:
@@ -298,7 +298,7 @@ class FollowerStream:
             self._ended.set_exception(error)
 
     async def end(self) -> None:
-        """Stop, and return when no thread touches the directory any more. Nothing else of this runs. Not to be cancelled."""
+        """Stop, and return when no thread touches the directory any more. Must not be cancelled."""
         self._stop.is_set = True
         if self._ended.done() and not self._ended.cancelled():
             self._ended.exception()  # retrieved

@@ -79,7 +79,7 @@ class GroupKeys:
         return f"{self.root}groups/{check_cluster_name(group)}/leader"
 
     def placed_of(self, group: str) -> str:
-        """Says that the topics of a group have records. Raises: ConfigError."""
+        """The key that marks a group whose topics have records. Raises: ConfigError."""
         return f"{self.root}groups/{check_cluster_name(group)}/placed"
 
     def seat(self, replica: ReplicaId) -> str:
@@ -116,7 +116,7 @@ class GroupKeys:
         )
 
     def decode_seats(self, found: Found) -> list[Seat]:
-        """The seats with a lease, and of the other nodes the last words. One that cannot be read is left out: people need the
+        """The seats with a lease, and the last status of other nodes. An unreadable one is left out, since people need the
         others then."""
         seats: dict[ReplicaId, Seat] = {}
         for each in sorted(found.keys, key=lambda each: not each.key.startswith(self.seats.start)):

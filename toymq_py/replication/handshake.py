@@ -94,7 +94,7 @@ _VALUES = {
 
 
 def encode(message: Message) -> bytes:
-    """The bytes of a message. Assumes that its values are within their limits."""
+    """Encode a message. Assumes that its values are within their limits."""
     line: str
     match message:
         case Follow(version, cluster, group, replica, name, promised, token):
@@ -136,7 +136,7 @@ class HandshakeReader:
         self._buffer += data
 
     def take_rest(self) -> bytes:
-        """What follows the last message: the binary part has begun."""
+        """The bytes behind the last message: the binary part has begun."""
         rest = bytes(self._buffer)
         self._buffer.clear()
         return rest

@@ -66,7 +66,7 @@ class KeptAgreement:
     # -- transactions
 
     async def begin(self, me: Member, lease: int) -> Outcome:
-        """T1. The epoch in the in-sync set is 0: that of the leader is not known before the transaction is done."""
+        """Try T1. The epoch in the in-sync set is 0, since the leader's is not known before the transaction is done."""
         keys = self._keys
         compares = [
             Compare(keys.in_sync, Check.ABSENT),
@@ -79,11 +79,11 @@ class KeptAgreement:
         return await self._commit(compares, self._alone(me), self._lead(me, lease))
 
     async def elect(self, me: Member, lease: int, in_sync_revision: int) -> Outcome:
-        """T2."""
+        """Try T2."""
         return await self._commit(self._no_leader_and(in_sync_revision), self._lead(me, lease))
 
     async def change_in_sync(self, epoch: int, in_sync_revision: int, members: Sequence[ReplicaId]) -> Outcome:
-        """T3."""
+        """Try T3."""
         keys = self._keys
         compares = [
             Compare(keys.leader, Check.CREATED_AT, epoch),
@@ -92,7 +92,7 @@ class KeptAgreement:
         return await self._commit(compares, Put(keys.in_sync, group_keys.encode_in_sync(members, epoch)))
 
     async def hand_over(self, epoch: int, to: ReplicaId, lease: int) -> Outcome:
-        """T4."""
+        """Try T4."""
         keys = self._keys
         value = group_keys.encode_hand_over(HandOver(to, epoch))
         return await self._commit(
@@ -100,7 +100,7 @@ class KeptAgreement:
         )
 
     async def force(self, me: Member, lease: int, in_sync_revision: int) -> Outcome:
-        """T6."""
+        """Try T6."""
         return await self._commit(self._no_leader_and(in_sync_revision), self._alone(me), self._lead(me, lease))
 
     # -- operators

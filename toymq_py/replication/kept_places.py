@@ -84,11 +84,12 @@ class Group:
     load: float = 0.0
 
     def addresses(self) -> list[str]:
-        """HOST:PORT of its nodes for clients, first of the leader that is, or was. While none runs, where its nodes were."""
+        """HOST:PORT of the group's nodes for clients, the present or last leader first; those of its last nodes while none
+        runs."""
         return list(dict.fromkeys(member.url for member in self._members()))
 
     def tls_addresses(self) -> list[str]:
-        """The same over TLS, of the nodes that speak it. An older node does not say so: then where it is without."""
+        """HOST:PORT for clients over TLS of the nodes that speak it; of an older node, which does not tell, the plain one."""
         found = (member.url if member.tls is None else member.tls for member in self._members())
         return [address for address in dict.fromkeys(found) if address]
 
@@ -110,8 +111,8 @@ class Picture:
             self._put(each)
 
     def unplaced(self) -> list[str]:
-        """The groups that may have topics without records. One that no node has led has none, unless its copies are from
-        before etcd was lost: then its settings were made before another group's copy was adopted, or its own. ADR 0246."""
+        """The groups that may have topics without records. A group that no node has led has none, unless its copies are older
+        than a loss of etcd; then its settings were made before a copy of it or of another group was adopted. ADR 0246."""
         lost_before = max((group.adopted_revision for group in self.groups.values()), default=0)
         return [
             name for name, group in self.groups.items()
@@ -119,8 +120,8 @@ class Picture:
         ]  # fmt: skip
 
     def counts(self) -> Counter[str]:
-        """How many topics each group has: each partition is one, and the whole none, as for ``--max-topics``. Dead letters
-        beside their topic have no record."""
+        """The number of topics of each group, as for ``--max-topics``: partitions count, a partitioned topic itself does not.
+        Dead letters have no record."""
         return Counter(record.group for record in self.records.values() if record.whole is None)
 
     def apply(self, news: News) -> list[str]:
@@ -139,7 +140,7 @@ class Picture:
         return topics
 
     def _put(self, found: KeyValue) -> None:
-        """A value that cannot be read, of a later toymq maybe, changes nothing."""
+        """Apply a changed value. One that cannot be read, perhaps of a later toymq, changes nothing."""
         kind, _, rest = found.key.removeprefix(self._root).partition("/")
         try:
             if kind == "topics":
@@ -252,8 +253,8 @@ def _object(found: KeyValue) -> dict[str, Any]:
 
 
 def why_it_stays(topic: str, record: Record | None) -> str | None:
-    """Why a topic is not moved to another group: a publish to the whole is passed on in parts, and none of them waits while one
-    partition is between two groups."""
+    """The reason why a topic cannot move to another group: publishes to a partitioned topic are passed on in parts, and none of
+    them waits while one partition is between two groups."""
     if PARTITION_MARK not in topic and (record is None or record.whole is None):
         return None
     whole = whole_name(topic).removesuffix(DEAD_LETTERS)
@@ -279,7 +280,7 @@ class KeptPlaces:
         self._store.bound(ttl_s)
 
     async def read(self) -> Picture:
-        """The whole, linearizable."""
+        """The whole picture, read linearizably."""
         return Picture(self._keys.root, await self._store.get(self._range))
 
     async def news(self, since: int) -> News:
@@ -287,59 +288,59 @@ class KeptPlaces:
         return await self._store.news(self._range, since)
 
     async def ping(self) -> None:
-        """Ask for something small: whether the member of etcd whose watch is silent still answers."""
+        """Ask etcd for something small, to see whether the member of a silent watch still answers."""
         await self._store.get(self._keys.settings)
 
     async def record(self, topic: str) -> Record | None:
-        """The record of a topic now: linearizable."""
+        """The present record of a topic, read linearizably."""
         key = self._topic(topic)
         found = await self._store.get(KeyRange(key, key + "\0"))
         return next((decode_record(topic, each) for each in found.keys), None)
 
     async def records_of(self, whole: str) -> dict[str, Record]:
-        """The records of a topic and of its partitions now, by name: linearizable."""
+        """The present records of a topic and its partitions, by name, read linearizably."""
         key = self._topic(whole)
         found = await self._store.get(KeyRange(key, key + chr(ord(PARTITION_MARK) + 1)))  # no name has what is before the mark
         names = [each.key.removeprefix(self._topic("")) for each in found.keys]
         return {name: decode_record(name, each) for name, each in zip(names, found.keys, strict=True)}
 
     async def claim(self, topics: Sequence[str], group: str, epoch: int | None) -> Outcome:
-        """Write the records of topics that have none, ``CLAIMED_TOGETHER`` at most; all of them, or none. ``epoch``: only
-        while this one leads the group; None for another's group, whose leader takes what it is given, if it is not removed."""
+        """Write the records of topics that have none, ``CLAIMED_TOGETHER`` at most; all of them, or none. ``epoch``: only while
+        it is the group's; None for another group, which must not be removed, and whose leader accepts them."""
         keys = [self._topic(topic) for topic in topics]
         is_there = [Compare(self._keys.placed_of(group), Check.PRESENT)] if epoch is None else self._under(epoch)
         compares = [*is_there, *(Compare(key, Check.ABSENT) for key in keys)]
         return await self._commit(compares, *(Put(key, encode_record(group)) for key in keys))
 
     async def divide(self, stored: StoredPartitions, revision: int | None, group: str, epoch: int) -> Outcome:
-        """Write the record of a partitioned topic, with its home: over that of ``revision``, or where there is none."""
+        """Write the record of a partitioned topic with its home, replacing that of ``revision``, or a new one."""
         key = self._topic(stored.topic.name)
         unchanged = Compare(key, Check.ABSENT) if revision is None else Compare(key, Check.CHANGED_AT, revision)
         return await self._commit([*self._under(epoch), unchanged], Put(key, encode_record(group, stored)))
 
     async def claim_parts(self, places: Mapping[str, str], whole: str, revision: int, epoch: int) -> Outcome:
-        """Write the records of partitions that have none, ``CLAIMED_TOGETHER`` at most, each with its group: all of them, or
-        none; only while the record of the topic is that of ``revision``."""
+        """Write the records of partitions that have none, ``CLAIMED_TOGETHER`` at most, each with its group; all of them, or
+        none, and only while the record of the topic has ``revision``."""
         compares = [*self._under(epoch), Compare(self._topic(whole), Check.CHANGED_AT, revision)]
         keys = {self._topic(name): group for name, group in places.items()}
         compares += (Compare(key, Check.ABSENT) for key in keys)
         return await self._commit(compares, *(Put(key, encode_record(group)) for key, group in keys.items()))
 
     async def release(self, topic: str, revision: int, epoch: int) -> Outcome:
-        """Remove the record of a topic, if it is that of ``revision``."""
+        """Remove the record of a topic, if it still has ``revision``."""
         key = self._topic(topic)
         return await self._commit([*self._under(epoch), Compare(key, Check.CHANGED_AT, revision)], Delete(key))
 
     # -- moves. ADR 0194
 
     async def move(self, topic: str) -> Move | None:
-        """What is asked for a topic now: linearizable."""
+        """The requested move of a topic, read linearizably."""
         key = self._move(topic)
         found = await self._store.get(KeyRange(key, key + "\0"))
         return next((decode_move(each) for each in found.keys), None)
 
     async def ask(self, topic: str, record: Record, to: str, before: Move | None) -> Outcome:
-        """Ask that a topic goes where ``record`` does not say it is. ``before``: what was asked, and is over with this."""
+        """Request a move of a topic away from the group in ``record``. ``before``: the earlier request, which this replaces."""
         asked = Compare(self._move(topic), Check.ABSENT)
         if before is not None:
             asked = Compare(self._move(topic), Check.CHANGED_AT, before.revision)
@@ -348,18 +349,18 @@ class KeptPlaces:
         )
 
     async def withdraw(self, topic: str, move: Move) -> Outcome:
-        """Ask for a move no more."""
+        """Withdraw the request for a move."""
         return await self._commit([Compare(self._move(topic), Check.CHANGED_AT, move.revision)], Delete(self._move(topic)))
 
     async def attempt(self, topic: str, move: Move, epoch: int, refused: str | None = None) -> Outcome:
-        """Begin an attempt of a move to this group: its number is the revision of the outcome, and no earlier one can end with
-        ``give`` from then on. ``refused``: there will be none, since this is why."""
+        """Begin an attempt of a move to this group: its number is the outcome's revision, and no earlier attempt can succeed
+        with ``give`` from then on. ``refused``: the reason why there will be no attempt."""
         compares = [*self._under(epoch), Compare(self._move(topic), Check.CHANGED_AT, move.revision)]
         return await self._commit(compares, Put(self._move(topic), encode_move(move.to, refused)))
 
     async def give(self, topic: str, revision: int, epoch: int, to: str, epoch_there: int, attempt: int) -> Outcome:
-        """Give a topic, whose record has a revision, from this group to another, if both have the same leaders still and the
-        attempt is the last one."""
+        """Give a topic, whose record has a revision, from this group to another, if both still have the same leaders and no
+        later attempt has begun."""
         compares = [
             *self._under(epoch),
             Compare(self._keys.leader_of(to), Check.CREATED_AT, epoch_there),
@@ -369,15 +370,15 @@ class KeptPlaces:
         return await self._commit(compares, Put(self._topic(topic), encode_record(to)), Delete(self._move(topic)))
 
     async def mark_placed(self, epoch: int) -> Outcome:
-        """Say that each topic of the group has a record."""
+        """Record that each topic of the group has a record."""
         return await self._commit(self._under(epoch), Put(self._keys.placed, b"{}"))
 
     async def close_group(self) -> Outcome:
-        """Let no topic be placed in this group, which has no leader, until one serves it again."""
+        """Close this group, which has no leader: no topic is placed in it until a leader serves it again."""
         return await self._commit([Compare(self._keys.leader, Check.ABSENT)], Delete(self._keys.placed))
 
     async def remove_group(self) -> Outcome:
-        """Forget this group, which was closed, and all of its nodes."""
+        """Forget this group, which was closed, and its nodes."""
         end = f"{self._keys.group[:-1]}0"  # "0" follows "/"
         found = await self._store.get(KeyRange(self._keys.group, end))
         compares = [Compare(self._keys.leader, Check.ABSENT), Compare(self._keys.placed, Check.ABSENT)]
@@ -386,7 +387,7 @@ class KeptPlaces:
         ))  # fmt: skip
 
     async def weigh(self, load: float, lease: int) -> None:
-        """Say how much the group has to do, for as long as the lease lives."""
+        """Write the load of the group, for as long as the lease lives."""
         await self._commit([], Put(self._keys.weight, json.dumps({"messages_s": load}).encode(), lease))
 
     async def close(self) -> None:

@@ -93,7 +93,7 @@ class KeyValues(Protocol):
     """etcd, as one client sees it. Errors and bounds are those of ``Agreement``."""
 
     def bound(self, ttl_s: float) -> None:
-        """From now on a call ends within a third of this, and a watch returns after all of it."""
+        """Set the time limits: calls end within a third of this time, and watches return after all of it."""
 
     async def get(self, keys: KeyRange) -> Found:
         """Read a range, linearizable."""
@@ -115,8 +115,8 @@ class KeyValues(Protocol):
 
     async def news(self, keys: KeyRange, since: int) -> News:
         """Wait for changes of the range after a revision, and return all of them; none after one TTL. One call at a time, and
-        never ``changed`` of the same client. Raises: EtcdError: they are not to be had any more, or etcd does not answer: read
-        again."""
+        never ``changed`` of the same client. Raises: EtcdError when the changes are not available any more, or etcd does not
+        answer: then read again."""
 
     async def close(self) -> None:
         """End the connections."""

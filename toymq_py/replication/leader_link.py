@@ -121,7 +121,7 @@ class LeaderLink:
         self._damages = 0
 
     async def run(self) -> str:
-        """Serve the link. Returns: why it has ended. The connection is open then, and no task of it runs any more."""
+        """Serve the link. Returns: why it has ended. The connection is still open then, but no task of the link runs."""
         reason = "it was ended"
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -150,7 +150,7 @@ class LeaderLink:
             self._failure.set_exception(LinkEnded(reason))
 
     def tick(self, now: float, *, judge: bool) -> None:
-        """Twice a second: show that this end is alive, and, to ``judge``, end the link when the other is not."""
+        """Show twice a second that this end is alive, and, if ``judge``, end the link when the other end is silent."""
         timeout_s = self._term.options.timeout_s
         if self.state is LinkState.WAITING:
             if self.writer.transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
@@ -165,7 +165,7 @@ class LeaderLink:
             self.fail(f"it has said nothing for {now - self._heard_at:.1f} s")
 
     def lag(self, now: float) -> tuple[int, float]:
-        """Bytes and seconds, see ``FollowerSink.lag``."""
+        """The lag in bytes and seconds, see ``FollowerSink.lag``."""
         return self._sink.lag(now)
 
     # -- tasks
@@ -240,7 +240,7 @@ class LeaderLink:
         self._progress.set()
 
     async def _write(self) -> None:
-        """Send what waits: the stream first, and the bulk copy when little of it does."""
+        """Send waiting bytes: the stream first, and the bulk copy when little of the stream waits."""
         outbox, writer = self._sink.outbox, self.writer
         try:
             while True:
@@ -262,7 +262,7 @@ class LeaderLink:
             raise LinkEnded(f"the connection failed: {error.strerror or error}") from None
 
     def _woken(self) -> None:
-        """On any thread."""
+        """Wake the writer; called on any thread."""
         self._term.loop.call_soon_threadsafe(self._wake_up)
 
     def _wake_up(self) -> None:
@@ -273,7 +273,7 @@ class LeaderLink:
     # -- joining
 
     async def _join(self) -> None:
-        """From outside of the in-sync set into it. Raises: LinkEnded; BadOperation; OSError; TermEnded."""
+        """Join a follower that is not in the in-sync set. Raises: LinkEnded; BadOperation; OSError; TermEnded."""
         term = self._term
         if self.replica in term.required.replicas:
             await term.required.drop(self.replica)
@@ -304,14 +304,14 @@ class LeaderLink:
         logger.info("follower %s (%s) is in sync", self.name, self.replica[:8])
 
     def _is_close(self) -> bool:
-        """Whether the follower acknowledges what was sent a moment ago; one with a slow disk, what was sent lately."""
+        """Whether the follower acknowledges what was sent a moment ago, or with a slow disk, what was sent lately."""
         if self._delay_s is None:
             return False
         has_tried = self._term.clock.monotonic() - self._copied_at > SLOW_AFTER_S
         return self._delay_s <= (self._term.options.timeout_s / 3 if has_tried else CLOSE_LAG_S)
 
     async def _copy(self, manifest: Manifest) -> None:
-        """Plan and bulk copy, with the stream beside it."""
+        """Send plan and bulk copy, with the stream beside them."""
         term = self._term
         before = term.stream.attach(self._sink)
         self.writer.write(encode_message(StreamFrom(before)))
@@ -345,7 +345,7 @@ class LeaderLink:
                     len(plan.copied()))  # fmt: skip
 
     async def _wait_until_done_here(self, seq: int) -> None:
-        """Wait until all that was numbered before is done on this disk: it is in no stream, so the copy must have it."""
+        """Wait until all operations numbered so far are done on this disk: the stream does not have them, so the copy must."""
         done = asyncio.Event()
         loop = self._term.loop
 

@@ -89,7 +89,7 @@ class LeaderLinks:
         self._plan_tick()
 
     def close(self) -> None:
-        """End all links. Drops none by T3. Idempotent."""
+        """End all links, without dropping followers by T3. Idempotent."""
         self._ending = self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -101,12 +101,12 @@ class LeaderLinks:
 
     @property
     def copied_bytes(self) -> int:
-        """Of all bulk copies."""
+        """The bytes of all bulk copies so far."""
         return self._term.copied_bytes
 
     @property
     def sync_s(self) -> Mapping[str, Histogram]:
-        """How long syncs took to be acknowledged, by follower's name."""
+        """The times that syncs took to be acknowledged, by the follower's name."""
         return self._term.sync_s
 
     def required(self) -> frozenset[str]:
@@ -114,13 +114,13 @@ class LeaderLinks:
         return self._required.replicas
 
     def lags(self) -> list[FollowerLag]:
-        """Of each follower that has a link."""
+        """The lag of each follower that has a link."""
         now = self._term.clock.monotonic()
         return [FollowerLag(link.replica, link.name, *link.lag(now), link.state.value) for link in self._links.values()]
 
     async def drop_members(self) -> None:
-        """Drop by T3 each required replica that has no link; return when those that have one were dropped, too, by their joins
-        (ADR 0097, 11). Until then a copy that may be elected need not have what recovery found here. Raises: TermEnded."""
+        """Drop each required replica without a link by T3; return when those with a link were dropped, too, by their joins (ADR
+        0097, 11). Until then a copy that may be elected can lack what recovery found here. Raises: TermEnded."""
         for replica in sorted(self._required.replicas - self._links.keys()):
             await self._required.drop(replica)
         await self._required.all_dropped()
@@ -133,8 +133,9 @@ class LeaderLinks:
     async def say_bye(self) -> bool:
         """End the term: say BYE when all that was shipped is settled; return when each follower in sync has closed its link.
 
-        Before, no more work for clients is begun. From BYE on no ticket is settled, and no follower joins or is dropped.
-        Takes at most three times ``timeout_s``. Returns: whether BYE was said; if not, a required follower owes a sync.
+        No more work for clients may be begun before the call. From BYE on no ticket is settled, and no follower joins or is
+        dropped. Takes at most three times ``timeout_s``. Returns: whether BYE was said; if not, a required follower owes a
+        sync.
         """
         timeout_s = self._term.options.timeout_s
         tickets = self._term.tickets
@@ -175,8 +176,8 @@ class LeaderLinks:
     # -- a connection
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, begun: bytes = b"") -> None:
-        """Serve one connection to the listener of replicas, from its first byte to its end; ``begun``: what was read of it.
-        Raises nothing that its peer causes."""
+        """Serve one connection to the replica listener, from its first byte to its end; ``begun``: the bytes read so far.
+        Raises nothing that the peer causes."""
         try:
             link = await self._greet(reader, writer, begun)
             if link is not None:
@@ -185,7 +186,7 @@ class LeaderLinks:
             writer.close()
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, begun: bytes) -> LeaderLink | None:
-        """Read FOLLOW and judge it. Returns: None when it was refused or did not come."""
+        """Read FOLLOW and judge it. Returns: None when it was refused or did not arrive."""
         if len(self._greeted) >= GREETINGS_MAX:
             logger.warning("a connection to the listener of replicas was closed: %d have not sent FOLLOW yet", GREETINGS_MAX)
             return None
@@ -233,7 +234,7 @@ class LeaderLinks:
         return None
 
     async def _refusal_of_replica(self, follow: Follow) -> Refused | None:
-        """Judge a follower that has a link already: its old end is dead, or there are two directories with one id."""
+        """Judge a follower that already has a link: its old link is dead, or two directories have one id."""
         old = self._links.get(follow.replica)
         if old is None:
             return None
@@ -251,7 +252,7 @@ class LeaderLinks:
         return None
 
     async def _keep(self, link: LeaderLink) -> None:
-        """Run a link, and do what its end means: T3 without the follower first."""
+        """Run a link, and at its end first drop the follower by T3."""
         try:
             reason = await link.run()
             if not self._ending:
@@ -281,7 +282,7 @@ async def _read_follow(reader: asyncio.StreamReader, handshake: HandshakeReader)
 
 
 async def _is_alive(link: LeaderLink) -> bool:
-    """Whether a follower says something within the time in which one that lives does."""
+    """Whether a follower sends something within the time in which a living one does."""
     if link.gone.is_set():
         return False
     link.heard.clear()

@@ -38,7 +38,7 @@ class LeaseKeeper:
 
     @property
     def remaining_s(self) -> float:
-        """How long the lease surely lives, if it is not revoked; negative when it may be over."""
+        """For how long the lease certainly lives, unless it is revoked; negative when it may be over."""
         return self.expires_at - self._now()
 
     async def grant(self) -> int:

@@ -46,7 +46,7 @@ class FollowerSink:
         self.outbox.put(operation, frame)
 
     def acknowledge(self, seq: int) -> float | None:
-        """The follower has done it. Returns: how many seconds it took; None when it is not due."""
+        """Note an acknowledgement. Returns: how many seconds the operation took; None when it was not due."""
         with self._lock:
             oldest = next(iter(self._due), None)
             due = self._due.pop(seq, None)
@@ -66,14 +66,14 @@ class FollowerSink:
         return oldest is not None and oldest <= seq
 
     def stuck_s(self, now: float) -> float:
-        """For how long the oldest that is due has been so, and nothing older before it; 0 when nothing is due."""
+        """For how long the oldest due operation has been the oldest; 0 when none is due."""
         with self._lock:
             oldest = next(iter(self._due.values()), None)
         return 0.0 if oldest is None else now - max(oldest[1], self._moved_at)
 
     def lag(self, now: float) -> tuple[int, float]:
-        """Bytes that were put since the oldest that is due, and seconds since then; while a bulk copy is under way, what waits
-        in the queue."""
+        """The bytes put since the oldest due operation, and the seconds since then; during a bulk copy, the bytes that wait in
+        the queue."""
         with self._lock:
             oldest = next(iter(self._due.values()), None)
         if oldest is None:

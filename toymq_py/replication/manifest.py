@@ -64,7 +64,7 @@ class JoinPlan:
     directories: tuple[str, ...]
 
     def copied(self) -> list[FilePlan]:
-        """The files of which something comes."""
+        """The files of which the copy sends something."""
         return [each for each in self.files if each.action in (Action.APPEND, Action.COPY)]
 
 
@@ -165,7 +165,7 @@ def _check_paths(what: str, files: list[str], directories: list[str]) -> None:
 def list_shared(
     fs: FileSystem, root: str, in_the_way: Callable[[str], None] = lambda path: None
 ) -> tuple[list[str], list[str]]:
-    """The files and the directories that replicas share, in order. What vanishes meanwhile may be among them.
+    """The files and the directories that replicas share, in order. Files that vanish meanwhile may be among them.
 
     ``in_the_way`` is told the path of each directory that is in the place of a file.
 

@@ -45,12 +45,12 @@ class InSyncSet:
 
     @property
     def members(self) -> tuple[ReplicaId, ...]:
-        """The last value that is known to hold, or to have held."""
+        """The last value that is known to be, or to have been, in etcd."""
         return self._members
 
     @property
     def may_hold(self) -> frozenset[ReplicaId]:
-        """Every replica that some value has which etcd may hold now."""
+        """Every replica of any value that etcd may hold now."""
         return frozenset(self._members).union(*self._sent)
 
     async def drop(self, replica: ReplicaId) -> None:
@@ -91,7 +91,7 @@ class InSyncSet:
             delay_s = min(delay_s * 2, RETRY_MAX_S)
 
     async def _read(self) -> bool:
-        """After a refusal: whose epoch is it, and which value holds? Returns: whether that is known now.
+        """Read, after a refusal, whose epoch it is and which value holds. Returns: whether that is known now.
 
         Raises: TermEnded, EtcdError.
         """

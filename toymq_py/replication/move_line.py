@@ -79,7 +79,7 @@ def decode(line: bytes) -> MoveRequest:
 
 
 def encode_sizes(sizes: Mapping[str, int]) -> bytes:
-    """The files of a topic, for PLAN."""
+    """Encode the sizes of a topic's files, for PLAN."""
     return json.dumps(dict(sorted(sizes.items())), separators=(",", ":")).encode()
 
 

@@ -105,7 +105,7 @@ class Node:
 
     @property
     def hears_leader(self) -> bool:
-        """Whether this node has a link on which a leader speaks."""
+        """Whether this node has a link over which a leader has spoken."""
         return self.state in ("JOINING", "FOLLOWING") and self._link.state not in ("", "connecting")
 
     @property
@@ -188,7 +188,7 @@ class Node:
         await self._new_lease()
 
     def _leads_elsewhere(self, state: GroupState) -> bool:
-        """Whether a leader has this replica id and is at another address, so that its life here need not be over. Says so."""
+        """Whether a leader with this replica id is at another address, so that it may still live. Logs it."""
         leader, me = state.leader, self._around.me
         if leader is None or leader.member.replica != me.replica or leader.member.repl == me.repl:
             return False
@@ -203,7 +203,7 @@ class Node:
         self._file.change(lease=self._keeper.lease)  # before any transaction names it
 
     async def _persist(self, call: Callable[[], Awaitable[object]]) -> None:
-        """Call until there is an answer."""
+        """Repeat a call until there is an answer."""
         while True:
             try:
                 await call()
@@ -232,7 +232,7 @@ class Node:
     # -- what goes on beside
 
     async def _keep_place(self) -> None:
-        """Renew the lease, and tell people where this node is. A lost lease costs a node that does not lead nothing."""
+        """Renew the lease, and publish where this node is. A node that does not lead loses nothing with a lost lease."""
         seats = self._around.loop.create_task(self._keep_seat())
         try:
             while True:
@@ -245,7 +245,7 @@ class Node:
             seats.cancel()
 
     async def _keep_seat(self) -> None:
-        """Put the seat when what it says has changed, now and then, and for each lease anew: it ends with its lease."""
+        """Put the seat when its content has changed, now and then, and for each new lease, since it ends with the lease."""
         said: tuple[object, ...] | None = None
         said_at = 0.0
         while True:
@@ -272,7 +272,7 @@ class Node:
             self._on_state()
 
     def _wait_for(self, reason: str) -> None:
-        """Say what is waited for, and again every few seconds."""
+        """Log what is waited for, and repeat it every few seconds."""
         self._set_state("LOOKING", reason)
         now = self._around.loop.time()
         if reason != self._said or now - self._said_at >= SAY_S:
@@ -288,7 +288,7 @@ class Node:
     # -- LOOKING
 
     async def _seek_office(self) -> Term:
-        """Look and follow until this node is elected."""
+        """Watch and follow until this node is elected."""
         while True:
             try:
                 state = await self._around.agreement.read()
@@ -337,7 +337,7 @@ class Node:
 
     async def _stand(self, transaction: Awaitable[Outcome]) -> bool:
         """Send T1, T2 or T6. Whatever the answer, or without one, the next read says which node leads (ADR 0097, item 3).
-        Returns: whether the answer is that it was done."""
+        Returns: whether the transaction is known to be done."""
         self._set_state("LOOKING")
         try:
             return (await transaction).done
@@ -346,7 +346,7 @@ class Node:
             return False
 
     async def _changes(self, state: GroupState, timeout_s: float) -> bool:
-        """Wait until the agreement has changed, at most so long. Returns: whether it may have. Raises: EtcdError."""
+        """Wait until the agreement has changed, at most for a time. Returns: whether it may have changed. Raises: EtcdError."""
         if timeout_s <= 0:
             return False
         try:
@@ -362,12 +362,12 @@ class Node:
         self._wait_for(reason)
 
     def _distrust(self) -> None:
-        """etcd went back: remember it, since its revisions grow again (ADR 0097, Consequences)."""
+        """Remember that etcd went back, since its revisions grow again (ADR 0097, Consequences)."""
         if self._file.record.promised:
             self._file.change(distrusted=True)
 
     def _reason(self, state: GroupState) -> str:
-        """Why there is an election."""
+        """The reason for an election."""
         if state.hand_over is not None and state.hand_over.to == self._around.me.replica:
             return "handed_over"
         return "leader_lost" if self._followed is not None else "restarted"
@@ -428,7 +428,7 @@ class Node:
                 self._retry_s = RETRY_MIN_S
 
     async def _until_another(self, leader: LeaderKey, revision: int) -> None:
-        """Return when etcd has another leader, or none, or asks something of this node."""
+        """Return when etcd has another leader or none, or has a request for this node."""
         while True:
             try:
                 await self._around.agreement.changed(revision)
@@ -445,7 +445,7 @@ class Node:
             revision = state.revision
 
     async def _show_link(self) -> None:
-        """Take over what the link says of itself."""
+        """Copy the state of the link into this node's."""
         while True:
             self._set_state("FOLLOWING" if self._link.state == "following" else "JOINING")
             if self.state == "FOLLOWING":
@@ -464,7 +464,7 @@ class Node:
     # -- an operator
 
     async def _take_request(self, state: GroupState) -> bool:
-        """FORCE of this replica (T6). Returns: whether there was one, and the agreement has to be read again.
+        """Carry out a FORCE of this replica (T6). Returns: whether there was one, and the agreement has to be read again.
 
         Raises: EtcdError.
         """
@@ -488,8 +488,8 @@ class Node:
         return taken.done
 
     async def _force(self, in_sync_revision: int) -> None:
-        """T6. Without an answer the lease is revoked before anything else: then it has happened and is over, or cannot happen
-        (ADR 0097, item 6)."""
+        """Try T6. Without an answer the lease is revoked before anything else: then T6 has happened and is over, or cannot
+        happen (ADR 0097, item 6)."""
         lease, self._stands_as = self._keeper.lease, "forced"
         try:
             await self._stand(self._around.agreement.force(self._around.me, lease, in_sync_revision))

@@ -309,7 +309,7 @@ _KINDS: dict[int, tuple[str, int, _Parse]] = {
 
 
 def _fields(operation: Operation) -> tuple[int, str, int, Data]:
-    """Code, path, offset and data."""
+    """The code, path, offset and data of an operation."""
     match operation:
         case Write(_, path, offset, data):
             return WRITE, path, offset, data

@@ -48,7 +48,7 @@ def is_deleted(path: str) -> bool:
 
 
 def is_rename(old: str, new: str) -> bool:
-    """Whether a change of a name is one that the layout has: of a file within its directory, of a topic's to a deleted one."""
+    """Whether the layout has such a rename: of a file within its directory, or of a topic's to that of a deleted one."""
     if is_file(old):
         return is_file(new) and old.rpartition("/")[0] == new.rpartition("/")[0]
     return is_topic_directory(old) and is_deleted(new)

@@ -50,9 +50,9 @@ def carry_out(
     """Bring a follower's files into the state that the bulk copy begins with.
 
     Args:
-        place: of what goes aside, ``<epoch>-<stream-id>``.
+        place: the directory for files that are put aside, ``<epoch>-<stream-id>``.
 
-    Raises: OSError; Stopped. ``replica.json`` says since before that a copy is under way.
+    Raises: OSError; Stopped. Assumes that ``replica.json`` says that a copy is under way.
     """
     moved = Moved(f"{DIRECTORY_NAME}/{place}")
     entries = {each.path: each for each in manifest.files}
@@ -92,7 +92,8 @@ def touched(plan: JoinPlan, manifest: Manifest) -> set[str]:
 
 
 def _put_aside(fs: FileSystem, root: str, files: list[FilePlan], moved: Moved, wall_ns: int, stop: StopFlag) -> None:
-    """Move files. Their new directories are on stable storage before: a power cut may keep a move and lose where it went."""
+    """Move files. Their new directories are put on stable storage before: a power cut might otherwise keep a move and lose its
+    target."""
     place = f"{root}/{moved.place}"
     sources = {each.path.rpartition("/")[0] for each in files}
     made = [f"{root}/{DIRECTORY_NAME}", place]
@@ -131,7 +132,7 @@ def _and_above(directory: str) -> list[str]:
 
 
 def remove_old(fs: FileSystem, root: str, wall_ns: int) -> int:
-    """Remove what went aside more than 7 days ago. Returns: how many joins' files. Raises: OSError."""
+    """Remove files that were put aside more than 7 days ago. Returns: of how many joins. Raises: OSError."""
     parent = f"{root}/{DIRECTORY_NAME}"
     if not fs.is_dir(parent):
         return 0

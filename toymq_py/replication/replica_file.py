@@ -53,7 +53,7 @@ class ReplicaRecord:
 
 
 def encode(record: ReplicaRecord) -> bytes:
-    """The content of the file. The lease is text: a JSON number of 64 bits is not exact everywhere."""
+    """Encode the file. The lease is text, since a JSON number of 64 bits is not exact everywhere."""
     fields = {"version": VERSION, **dataclasses.asdict(record)}
     fields["lease"] = None if record.lease is None else str(record.lease)
     if not record.name:
@@ -109,7 +109,7 @@ def _flag(fields: dict[str, Any], name: str) -> bool:
 
 
 def misplaced(found: ReplicaRecord, name: str, group: str) -> str | None:
-    """Why a directory is none of a group of the cluster of this name, by the names that it was used with; None: it may be."""
+    """Why a directory cannot be of the cluster of this name, by the names that it was used with; None: it may be."""
     if found.group == group and found.name in ("", name):
         return None
     of_cluster = f" of the cluster {found.name}" if found.name else ""
@@ -125,12 +125,12 @@ def misplaced(found: ReplicaRecord, name: str, group: str) -> str | None:
 def record_in(
     settings: ClusterSettings, name: str, group: str, found: ReplicaRecord | None, new_replica: str
 ) -> ReplicaRecord:
-    """What a directory is in a cluster: what it was, or, after ``toymqctl cluster adopt``, the copy that begins it or a
-    new replica, whose files are compared as any other's.
+    """The record of a directory in a cluster: the one it had; or after ``toymqctl cluster adopt``, that of the adopted copy, or
+    of a new replica whose files are compared like any other's.
 
     Args:
         name: of ``--cluster``.
-        found: what its file has; None without one.
+        found: the record in its file; None without a file.
         new_replica: the id of a new one.
 
     Raises: DataDirectoryError when the directory belongs elsewhere.
@@ -156,7 +156,7 @@ class ReplicaFile:
     """The file of one directory. Thread-safe: a change is written and synced under a lock."""
 
     def __init__(self, fs: FileSystem, root: str, record: ReplicaRecord) -> None:
-        """``record``: what the file has. Use ``load`` or ``create``."""
+        """``record``: the one in the file. Use ``load`` or ``create``."""
         self._fs = fs
         self._path = f"{root}/{FILE_NAME}"
         self._record = record
@@ -176,7 +176,7 @@ class ReplicaFile:
 
     @property
     def record(self) -> ReplicaRecord:
-        """What the file has, synced."""
+        """The record in the file, synced."""
         return self._record
 
     def change(self, **fields: object) -> ReplicaRecord:

@@ -85,8 +85,8 @@ class ReplicaFiles:
     def redo(self, operations: Iterable[Operation]) -> None:
         """Apply what was spooled during a bulk copy, in order, upon that copy.
 
-        What an operation needs and is missing was removed or renamed before the copy came to it, and the end of the spool does
-        not have it either: skipped. Nothing is synced; ``sync_all`` comes next.
+        An operation is skipped when its file is missing: the file was removed or renamed before the copy came to it, and is not
+        there at the end of the spool either. Nothing is synced; ``sync_all`` comes next.
         """
         for operation in operations:
             if isinstance(operation, Change):
@@ -95,7 +95,8 @@ class ReplicaFiles:
                 self.make_room()
 
     def sync_unsynced(self, step: Callable[[], None] = lambda: None) -> None:
-        """As ``sync_all``, where ``unsynced`` is known to be all there is: that takes no longer with many files."""
+        """Put the files and directories of ``unsynced`` on stable storage, and no other: a quicker ``sync_all``, for a copy whose
+        ``unsynced`` is known to be complete."""
         self.close()
         for path in sorted(self.unsynced, reverse=True):  # files before their directory
             step()
@@ -115,7 +116,8 @@ class ReplicaFiles:
 
         Args:
             step: called before each file.
-            again: bytes at the beginning of files that are in the cache, and perhaps not on the disk: written again.
+            again: how many bytes at the beginning of files are in the cache but perhaps not on the disk: these are written
+                again.
         """
         fs = self._fs
         self.close()

@@ -18,7 +18,7 @@ class InSyncChanges(Protocol):
         """Return when etcd's ``isr`` has the replica. Raises: TermEnded."""
 
     def fenced(self, epoch: int) -> None:
-        """A follower has promised this higher epoch: step down."""
+        """Step down: a follower has promised this higher epoch."""
 
 
 class RequiredFollowers:
@@ -36,11 +36,11 @@ class RequiredFollowers:
         tickets.require(self.replicas)
 
     def add(self, replica: str) -> None:
-        """Wait for a follower, too. T3 with it comes later."""
+        """Wait for another follower from now on; T3 with it comes later."""
         self._set(self.replicas | {replica})
 
     async def drop(self, replica: str) -> None:
-        """Drop a follower by T3, and wait for it no more. Raises: TermEnded; then it is still waited for."""
+        """Drop a follower by T3, and stop waiting for it. Raises: TermEnded; then it is still waited for."""
         await self._changes.drop(replica)
         self.undropped.discard(replica)
         self._look_whether_all()

@@ -36,7 +36,7 @@ class Scrub:
     """The scrub of one directory, whether its node leads or follows."""
 
     def __init__(self, fs: FileSystem, root: str, offload: Offload, file: ReplicaFile, interval_s: float) -> None:
-        """``interval_s``: between the ends of two rounds and the next; 0: there are none."""
+        """``interval_s``: from the end of a round to the next one; 0: there are no rounds."""
         self._fs = fs
         self._root = root
         self._offload = offload
@@ -70,7 +70,7 @@ class Scrub:
             await asyncio.sleep(self._interval_s)
 
     def note(self, path: str) -> None:
-        """Another copy is asked for a segment: once, since it may be damaged there, too."""
+        """Note that another copy is asked for a segment. It is asked once, since it may be damaged there, too."""
         self._file.change(damaged=(*self._file.record.damaged, path)[-DAMAGED_MAX:])
 
     def _damaged(self, path: str, position: int) -> None:
@@ -114,8 +114,8 @@ class Scrub:
         yield from islice(parts, max(len(files.bases) - 1, 0))  # the last one is written to: recovery judges it
 
     def _next(self, parts: Iterator[InventoryEntry], stop: StopFlag) -> InventoryEntry | None:
-        """On a thread. A topic or a segment that was removed meanwhile is no damage. What seems damaged is read once more: it
-        may have been the read."""
+        """Read the next part, on a thread. A topic or segment that was removed meanwhile is not damaged. Apparent damage is
+        read once more, since the read may have been at fault."""
         while True:
             stop.check()
             try:

@@ -122,7 +122,7 @@ class ShippingFileSystem:
     # -- which files are shared
 
     def _relative(self, path: str) -> str | None:
-        """The path below the data directory; None when it is not there."""
+        """The path below the data directory; None for one outside."""
         if path.startswith(self._prefix):
             return path[len(self._prefix) :]
         return "" if path == self._root else None
@@ -133,14 +133,15 @@ class ShippingFileSystem:
         return relative if relative is not None and is_file(relative) else None
 
     def draft(self, path: str, data: bytes, offset: int) -> None:
-        """Bytes were written into a file that is not shared. Those of a temporary file are kept: it may become shared."""
+        """Keep bytes written into a temporary file, which may become a shared one; drop those of other files that are not
+        shared."""
         draft = self._drafts.get(path)
         if draft is not None:
             draft.extend(bytes(max(0, offset - len(draft))))
             draft[offset : offset + len(data)] = data
 
     def cut_draft(self, path: str, length: int) -> None:
-        """A file that is not shared was cut or extended."""
+        """Note that a file that is not shared was cut or extended."""
         if length == 0 and path.endswith(".tmp"):
             self._drafts[path] = bytearray()
         elif path in self._drafts:
@@ -230,7 +231,7 @@ class ShippingFileSystem:
             self.stream.put(Unlink, source)
 
     def _replace(self, old: str, new: str, target: str) -> None:
-        """Give a file of this replica's own a name of the layout."""
+        """Ship that a file of this replica's own got a name of the layout."""
         draft = self._drafts.get(old)
         data = self._fs.read_file(old) if draft is None else bytes(draft)
         if len(data) > REPLACE_BYTES_MAX:

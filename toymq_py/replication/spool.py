@@ -28,18 +28,18 @@ class Spool:
         self._read_to = 0
 
     def begin(self) -> None:
-        """Empty it, of what an earlier join has left, too."""
+        """Begin empty; removes what an earlier join has left."""
         self.remove()
         self._fs.mkdir(self._directory)
         self._file = self._fs.open(f"{self._directory}/stream", create=True)
 
     def remove(self) -> None:
-        """Close and remove it. Idempotent."""
+        """Close and remove the spool. Idempotent."""
         self.close()
         remove_tree(self._fs, self._directory)
 
     def close(self) -> None:
-        """Close its file; what it has is left there until the next join."""
+        """Close the file; its content stays until the next join."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -52,7 +52,7 @@ class Spool:
         self.end += len(frames)
 
     def take(self, end: int) -> Iterator[Operation]:
-        """The next operations in order, of what was put up to ``end``, which is where a frame ends. Each is taken once."""
+        """The next operations in order, of those put up to ``end``, which is the end of a frame. Each is taken once."""
         while self._read_to < end:
             data = self._opened().pread(min(READ_BYTES, end - self._read_to), self._read_to)
             if not data:
@@ -63,7 +63,7 @@ class Spool:
                 yield operation
 
     def clear(self) -> None:
-        """Give its space back. All was taken."""
+        """Free the space of the spool, after all was taken."""
         with contextlib.suppress(OSError):
             self._opened().truncate(0)
         self.end = self._read_to = 0

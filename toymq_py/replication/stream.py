@@ -52,13 +52,13 @@ class Stream:
 
     @property
     def last(self) -> int:
-        """The highest number given."""
+        """The highest number given so far."""
         return self._last
 
     # -- followers, on the loop
 
     def attach(self, sink: Sink) -> int:
-        """Send everything from now on to a follower. Returns: the last seq before, s₀ of the join.
+        """Send all operations from now on to a follower. Returns: the last seq before them, s₀ of the join.
 
         A bulk copy may begin when ``is_done`` says so of that seq: a write that was numbered before and is not done yet is
         neither in the stream nor in the files.
@@ -68,7 +68,7 @@ class Stream:
             return self._last
 
     def detach(self, sink: Sink) -> None:
-        """Send nothing more to a follower. No error when it is not attached."""
+        """Stop sending to a follower. No error when it is not attached."""
         with self._lock:
             self._sinks = [each for each in self._sinks if each is not sink]
 
@@ -82,7 +82,7 @@ class Stream:
             return self._last
 
     def is_done(self, seq: int) -> bool:
-        """Whether all that was numbered up to ``seq`` is done on this disk."""
+        """Whether all operations numbered up to ``seq`` are done on this disk."""
         return all(number > seq for number in self._begun.copy())
 
     def when_done(self, seq: int, call: Callable[[], None]) -> None:
@@ -122,7 +122,7 @@ class Stream:
             return seq
 
     def begin_sync(self, kind: type[Sync] | type[SyncDir], path: str) -> int:
-        """As ``begin``, and have the job of this thread wait for it."""
+        """As ``begin``, and let the job of this thread wait for the operation."""
         with self._lock:
             self._tickets.expect(self._last + 1)
             seq = self._put(kind, path)
@@ -143,18 +143,18 @@ class Stream:
             return first
 
     def end(self, seq: int) -> None:
-        """What ``begin`` numbered is done on this disk, or failed."""
+        """Note that an operation numbered by ``begin`` is done on this disk, or has failed."""
         self._begun.discard(seq)
         if self._waiting:
             self._call_waiting()
 
     def put(self, kind: Callable[..., Operation], *fields: object) -> None:
-        """Number an operation that is done on this disk."""
+        """Number an operation that is already done on this disk."""
         with self._lock:
             self._put(kind, *fields)
 
     def put_rename(self, path: str, to: str) -> bool:
-        """Number the rename of a file, unless a follower copies. Returns: whether it did."""
+        """Number the rename of a file, unless a follower is copying. Returns: whether it did."""
         with self._lock:
             if any(sink.copying for sink in self._sinks):
                 return False

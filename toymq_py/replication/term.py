@@ -64,23 +64,23 @@ class Office(Protocol):
         lease meanwhile. Raises what recovery raises."""
 
     async def serve(self) -> None:
-        """Serve clients until ``retire`` or ``abandon``. Raises what a broker raises that cannot go on."""
+        """Serve clients until ``retire`` or ``abandon``. Raises: the errors after which a broker cannot go on."""
 
     def refuse_publishes(self, reason: str | None) -> None:
-        """Refuse publishes with NOT_ENOUGH_REPLICAS for this reason; None: take them."""
+        """Refuse publishes with NOT_ENOUGH_REPLICAS for this reason; None: accept them."""
 
     def deliver_until(self, at: float) -> None:
-        """Deliver nothing from this time of the loop on, until it is told a later one: the lease may have ended then, and
-        another machine may deliver."""
+        """Deliver nothing after this time of the loop, until a later one is given: the lease may have ended then, and another
+        machine may deliver."""
 
     def disk_trouble(self, stall_s: float) -> str | None:
-        """What is wrong with the disk: a sync that takes longer than ``stall_s``, or one that failed. None: nothing."""
+        """The trouble with the disk: a sync that takes longer than ``stall_s``, or one that failed; None for none."""
 
     async def retire(self, *, in_haste: bool) -> None:
         """End the service: answer what is due, store what is acked, close the broker. ``in_haste``: a successor waits."""
 
     def abandon(self) -> None:
-        """Say nothing any more, to any client: all connections are closed, whatever is under way."""
+        """Close all connections without an answer, whatever is under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class Term:
         await self._guarded(self.in_sync.add(replica))
 
     def fenced(self, epoch: int) -> None:
-        """A follower has promised a higher epoch."""
+        """End the term: a follower has promised a higher epoch."""
         self._end(f"a follower has promised epoch {epoch}")
 
     async def _guarded(self, change: Coroutine[Any, Any, None]) -> None:
@@ -228,7 +228,7 @@ class Term:
         await self._stop.wait()
 
     async def _first(self, *awaited: "asyncio.Future[Any] | Coroutine[Any, Any, Any]") -> None:
-        """Wait for the first of them. Those that are coroutines are cancelled then. Raises what a coroutine has raised."""
+        """Wait for the first of them; the coroutines among them are cancelled then. Raises: what a coroutine has raised."""
         tasks = [each if isinstance(each, asyncio.Future) else self._around.loop.create_task(each) for each in awaited]
         own = [task for task, each in zip(tasks, awaited, strict=True) if task is not each]
         try:
@@ -243,7 +243,8 @@ class Term:
                 raise result
 
     async def _gather_members(self) -> None:
-        """Wait for those that were in sync to be so again, then drop the others (ADR 0097, item 11). Raises: TermEnded."""
+        """Wait for the members of the in-sync set to be in sync again, then drop the others (ADR 0097, item 11). Raises:
+        TermEnded."""
         me, enough = self._around.me.replica, self._around.settings.min_in_sync
         expected = set(self.in_sync.members) - {me, self._predecessor}
         wanted = enough - 1 if len(self.in_sync.members) >= enough else 0
@@ -261,7 +262,7 @@ class Term:
         return {lag.replica for lag in self.links.lags() if lag.state == IN_SYNC}
 
     def _changed(self) -> None:
-        """The in-sync set is another one."""
+        """Note that the in-sync set has changed."""
         settings = self._around.settings
         have, want, all_of_them = len(self.in_sync.members), settings.min_in_sync, settings.replicas
         if self._opened:
@@ -303,7 +304,7 @@ class Term:
             await self._take_request(state)
 
     def _hindrance(self) -> str | None:
-        """Why this node should not lead any longer."""
+        """The reason why this node should not lead any longer, or None."""
         if not any(lag.state == IN_SYNC for lag in self.links.lags()):
             return None  # no other copy could do better
         if len(self._late_at) >= LATE_TIMES:
@@ -311,7 +312,7 @@ class Term:
         return self._around.office.disk_trouble(self._around.options.stall_s)
 
     async def _look(self) -> None:
-        """Leave office when something hinders. Raises: TermEnded."""
+        """Leave office if there is a reason to. Raises: TermEnded."""
         time = self._around.loop.time
         while True:
             due_at = time() + LOOK_S
@@ -326,7 +327,7 @@ class Term:
                 raise TermEnded(f"{hindrance}, and another copy is in sync")
 
     async def _scrub_copy(self) -> None:
-        """Leave office, and come back as a follower, when records rot here and another copy is in sync: it has them."""
+        """Leave office, and come back as a follower, when records are damaged here and another copy in sync has them."""
         while True:
             path = await self._scrub.until_new_damage()
             if not self._asked.done() and self._successor(None) is not None:
@@ -372,7 +373,7 @@ class Term:
         return min(able, key=lambda lag: lag.bytes, default=None)
 
     async def _hand_over(self) -> bool:
-        """Leave office with everything stored everywhere. Returns: as ``run``."""
+        """Leave office with everything stored on every replica. Returns: as ``run``."""
         asked = self._asked.result() if self._asked.done() and not self._stop.is_set() else None
         successor = self._successor(asked.replica if asked is not None else None)
         self._on_state("STEPPING DOWN")
@@ -398,7 +399,7 @@ class Term:
         return asked is not None
 
     async def _give_up(self, successor: FollowerLag | None, granting: "asyncio.Task[int] | None" = None) -> None:
-        """T4, or without a successor the end of the lease: either way there is no leader then. ``granting``: its lease."""
+        """Try T4, or end the lease without a successor; either way there is no leader then. ``granting``: the lease of T4."""
         agreement = self._around.agreement
         try:
             async with asyncio.timeout(T4_S):

@@ -57,7 +57,7 @@ class Tickets:
 
     @property
     def all_settled(self) -> bool:
-        """Whether all required followers have acknowledged each sync that was shipped, those of running jobs included."""
+        """Whether all required followers have acknowledged each shipped sync, including those of running jobs."""
         return not self._by_seq
 
     # -- on the thread of a job
@@ -84,12 +84,12 @@ class Tickets:
     # -- on the loop
 
     def wait_for(self, ticket: JobTicket) -> None:
-        """Call what follows the ticket's job when it is settled; at once when it is."""
+        """Call the function that follows the ticket's job when the ticket is settled; at once if it is."""
         self._waiting[ticket] = None
         self._settle_if_due(ticket)
 
     def acknowledge(self, follower: str, seq: int) -> None:
-        """A follower, required or not, has done the sync ``seq``."""
+        """Note that a follower, required or not, has done the sync ``seq``."""
         ticket = self._by_seq.get(seq)
         if ticket is not None:
             ticket.acked[seq].add(follower)
@@ -97,7 +97,7 @@ class Tickets:
                 self._settle_if_due(ticket)
 
     def acknowledge_through(self, follower: str, seq: int) -> None:
-        """A follower has synced everything up to ``seq``: the end of its bulk copy."""
+        """Note that a follower has synced everything up to ``seq``: the end of its bulk copy."""
         for each in [number for number in self._by_seq.copy() if number <= seq]:
             self.acknowledge(follower, each)
 
@@ -112,7 +112,7 @@ class Tickets:
             self._settle_if_due(ticket)
 
     def stop(self) -> None:
-        """Settle nothing any more: this node may no longer answer for its group."""
+        """Settle no more tickets: this node may no longer answer for its group."""
         self._stopped = True
 
     def _settle_if_due(self, ticket: JobTicket) -> None:

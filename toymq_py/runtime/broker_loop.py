@@ -76,8 +76,8 @@ class DirectoryWatch:
 
 
 def open_files_max(max_connections: int) -> int:
-    """How many segment files may be open: the descriptors that the connections leave, except for a reserve for accepting,
-    offsets and directories. At most a quarter of all, because an embedded broker shares the process."""
+    """How many segment files may be open: the descriptors that connections leave, minus a reserve for accepting, offsets and
+    directories. At most a quarter of all, because an embedded broker shares the process."""
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if allowed == resource.RLIM_INFINITY:
         return OPEN_FILES_LIMIT
@@ -87,8 +87,8 @@ def open_files_max(max_connections: int) -> int:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """What is recovered stays: collections would look at it again and again while it grows, a third of the time that 16,000
-    segments take."""
+    """Pause garbage collections during recovery: they would scan the growing set of recovered objects again and again, a third
+    of the time for 16,000 segments."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -69,12 +69,12 @@ async def apply_definitions(wanted: Definitions, broker: Broker) -> list[Change]
 
 
 def _names(row: Mapping[str, Any]) -> set[str]:
-    """A topic, and the whole that it is a partition of."""
+    """The name of a topic, and that of the partitioned topic it is a partition of."""
     return {row["topic"], whole_name(row["topic"])}
 
 
 def partition_counts(broker: Broker) -> dict[str, int]:
-    """Of each partitioned topic the number of its partitions."""
+    """The number of partitions of each partitioned topic."""
     return {name: whole.count for name, whole in broker.partitioned.by_name.items()}
 
 
@@ -87,7 +87,7 @@ def read_webhooks(broker: Broker) -> dict[str, Webhook]:
 
 
 def read_alerts(broker: Broker) -> dict[str, Alert]:
-    """As ``read_webhooks``."""
+    """The alert rules of an open broker, as ``read_webhooks``."""
     try:
         return broker.directory.read_alerts()
     except (OSError, DamagedData) as error:
@@ -104,7 +104,7 @@ def openable(wanted: Definitions, broker: Broker) -> Definitions:
 
 
 async def _made(begin: Callable[[Done], None]) -> OSError | RequestError | None:
-    """Begin a change and wait until it is on stable storage. Returns: why it failed, None when it did not."""
+    """Begin a change and wait until it is on stable storage. Returns: why it failed, or None."""
     finished: asyncio.Future[OSError | RequestError | None] = asyncio.get_running_loop().create_future()
     try:
         begin(finished.set_result)

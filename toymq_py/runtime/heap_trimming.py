@@ -175,7 +175,7 @@ def _nothing() -> None:
 
 
 def trim() -> None:
-    """Return free memory at once."""
+    """Return free memory to the OS at once."""
     if _GLIBC is not None:
         _GLIBC.malloc_trim(0)
 

@@ -18,7 +18,7 @@ MEMORY_LOW_PERCENT = 90
 
 
 def default_max_bytes(processes: int = 1) -> int:
-    """The memory limit of a process of so many that share what the machine or cgroup has."""
+    """The memory limit of one of several processes that share the machine or cgroup."""
     return heap_trimming.available_bytes() * MEMORY_PERCENT // (100 * processes)
 
 

@@ -34,9 +34,8 @@ Look = tuple[list[TopicOnDisk], set[Place]]
 
 
 def look_at(broker: Broker, *, sizes: bool = False) -> Look:
-    """The topics that have something for the bucket, with the sizes of their segments if asked for, and all incarnations that
-    the broker has. One with sealed segments and without an incarnation gets one: it is in a later look. Belongs to the event
-    loop."""
+    """The topics with something for the bucket, with the sizes of their segments if asked for, and all incarnations that the
+    broker has. A topic with sealed segments but no incarnation gets one, and is in a later look. Belongs to the event loop."""
     topics, present = [], set()
     for name, topic in broker.topics.items():
         incarnation, segments = topic.settings_queue.incarnation, topic.log.segments
@@ -53,7 +52,7 @@ def look_at(broker: Broker, *, sizes: bool = False) -> Look:
 
 
 def evict(broker: Broker, proven: Mapping[Place, Mapping[int, str]]) -> None:
-    """Let segments leave the disk that stand in the bucket. Belongs to the event loop."""
+    """Evict segments from the disk that are whole in the bucket. Belongs to the event loop."""
     for place, segments in proven.items():
         topic = broker.topics.get(place.topic)
         if topic is not None and topic.settings_queue.incarnation == place.incarnation:
@@ -114,7 +113,7 @@ class TierThread:
             logger.exception("bug in the tier: nothing more is uploaded until a restart")
 
     def round(self, topics: list[TopicOnDisk], present: set[Place]) -> Round | None:
-        """Make a round. Returns: what it did; None when it failed."""
+        """Make a round. Returns: its result; None when it failed."""
         try:
             done = self._uploads.round(topics, present, self._stop.is_set)
         except (BucketError, OSError) as error:
@@ -200,7 +199,8 @@ class FetchThreads:
 
 @contextmanager
 def tiered(url: str, broker: Broker, loop: asyncio.AbstractEventLoop, cache_bytes: int, local_max_bytes: int) -> Iterator[None]:
-    """Keep a bucket up to date while a broker runs, and read what is there alone. Raises: ConfigError, OSError."""
+    """Keep a bucket up to date while a broker runs, and serve reads of segments that only the bucket has. Raises: ConfigError,
+    OSError."""
     fs = RealFileSystem()
     bucket = open_bucket(url, fs)
     uploads = Uploads(fs, bucket, SystemClock.wall_ns, Marker(fs, bucket, url, broker.directory.path).settle)
@@ -222,7 +222,7 @@ def tiered(url: str, broker: Broker, loop: asyncio.AbstractEventLoop, cache_byte
 
 
 def place_of(broker: Broker, name: str) -> Place | None:
-    """Where the bucket has the objects of a topic."""
+    """The place of a topic's objects in the bucket."""
     topic = broker.topics.get(name)
     incarnation = None if topic is None else topic.settings_queue.incarnation
     return None if incarnation is None else Place(name, incarnation)
