@@ -62,7 +62,8 @@ class PartitionedTopics:
         self, fs: FileSystem, directory: DataDirectory, placement: Callable[[], Placement], topics: Container[str],
         unopened: dict[str, StorageFailed],
     ) -> None:  # fmt: skip
-        """Args:
+        """
+        Args:
             topics, unopened: the broker's own. Lost topics are among ``unopened``.
         """
         self.by_name: dict[str, Partitioned] = {}

@@ -30,7 +30,7 @@ FINISH_S = 1.0
 
 
 def cannot_listen(option: str, address: str, error: OSError) -> str:
-    """The text of an error of ``Server.bind`` or ``listen``, for the address that an option names."""
+    """The error text for an address that an option names, from an error of ``Server.bind`` or ``listen``."""
     text = f"{option}: cannot listen on {address}: {error.strerror or error}"
     if error.errno != errno.EADDRINUSE:
         return text
@@ -127,13 +127,13 @@ class Server:
         self._stopping.set()
 
     def cut(self) -> None:
-        """Close all connections now, whatever they wait for. Nothing more is said to any client."""
+        """Close all connections now, whatever they wait for, without an answer to any client."""
         self._entrance.abort_handshakes()
         for session in list(self._sessions):
             session.abort()
 
     def debug_wire(self) -> None:
-        """The level of the logger ``toymq_py.wire`` may have changed."""
+        """Apply a changed level of the logger ``toymq_py.wire``."""
         for session in self._sessions:
             session.debug_wire()
 
@@ -148,12 +148,12 @@ class Server:
     # -- sessions
 
     def passed(self, trusted: bool) -> SessionProtocol:
-        """The protocol of a connection over which another group passes a client's commands on: as from another worker.
-        ``trusted``: with all rights, of a node."""
+        """Make the protocol of a connection over which another group passes a client's commands on, as from another worker.
+        ``trusted``: the node itself asks, with all rights."""
         return SessionProtocol(partial(self._open_session, trusted=trusted), self._broker.quotas.read_buffer)
 
     def errands(self) -> Errands | None:
-        """Commands that are asked of all groups without a client; None without groups."""
+        """The errands to all groups, for requests without a client; None without groups."""
         return Errands(self._broker, self._clock, self._loop) if self._broker.placement.table is not None else None
 
     def _open_session(self, protocol: SessionProtocol, *, trusted: bool = False) -> Session | None:

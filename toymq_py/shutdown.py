@@ -110,10 +110,10 @@ class Shutdown:
 
     @property
     def is_clean(self) -> bool:
-        """All was stored before the deadline."""
+        """Whether everything was stored before the deadline."""
         return self._is_over and not self.is_late
 
     @property
     def is_late(self) -> bool:
-        """The deadline is over: files are closed as they are."""
+        """Whether the deadline is over: files are closed as they are."""
         return self._clock.monotonic() >= self._ends_at

@@ -79,7 +79,8 @@ class Publishes:
         refused: Callable[[RequestError, str, bool], None],
         progress: Callable[[], None], waits_for_space: Callable[[], bool],
     ) -> None:  # fmt: skip
-        """Args:
+        """
+        Args:
             confirmed: called with how many publishes, the oldest that wait, were stored (True) or refused (False).
             refused: called with the error of a publish that was not stored, the topic that refused it, and whether its queues
                 were declared to refuse.

@@ -122,7 +122,8 @@ class RunningBroker:
     def __init__(
         self, client: sync.Client, gateway: GatewayClient | None, *, named: bool = False, left_out: str | None = None
     ) -> None:  # fmt: skip
-        """Args:
+        """
+        Args:
             named: the user named the gateway's URL, so its refusal is an error.
             left_out: why there is no gateway.
         """

@@ -113,7 +113,8 @@ class BrokerOffice:
         reload_wire: Callable[[Callable[[], None]], None], placement: GroupPlacement | None = None,
         moves: Callable[[Broker], tuple[Departures, Arrivals]] | None = None,
     ) -> None:  # fmt: skip
-        """Args:
+        """
+        Args:
             lock: of the data directory; the broker's from ``open`` on.
             standby: answers until ``open``.
             agreement: makes one for a thread.

@@ -56,7 +56,8 @@ class PassLink(asyncio.Protocol):
         loop: asyncio.AbstractEventLoop, received: Callable[[list[bytes]], None], lost: Callable[[], None],
         refusals: Refusals,
     ) -> None:  # fmt: skip
-        """Args:
+        """
+        Args:
             leader: of the group, as far as it is known now.
             refusals: gets the refusals of the leader.
             received: called with whole frames.

@@ -58,7 +58,8 @@ class FollowerStream:
         self, *, fs: FileSystem, root: str, file: ReplicaFile, offload: Offload, clock: Clock, manifest: Manifest, place: str,
         spool: Spool, after: int, send: Callable[[Report], None], stop: StopFlag, unsynced: set[str] | None,
     ) -> None:  # fmt: skip
-        """Args:
+        """
+        Args:
             manifest: what the directory has.
             place: the directory for files that are put aside, ``<epoch>-<stream-id>``.
             spool: the spool, which was begun.

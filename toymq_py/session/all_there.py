@@ -25,8 +25,8 @@ class AllThere:
     ) -> None:
         """
         Args:
-            held: where the reply stands, which says that nothing was done if one is away.
-            begin: called when all are there: it asks for the change. Raises: PlacementUnknown: nothing was sent.
+            held: the place of the reply, which says that nothing was done if a place is away.
+            begin: called when all places answer; it asks them for the change. Raises: PlacementUnknown when nothing was sent.
         """
         self._command = command
         self._held = held
@@ -37,8 +37,8 @@ class AllThere:
         self._waiting: set[Place] = set()
 
     def ask(self, placement: Placement, places: Sequence[Place], loop: asyncio.AbstractEventLoop) -> None:
-        """Ask these places but this one, unless one is known to be away. A link gives up by itself: 4 s for a group, 20 s for a
-        worker."""
+        """Ask these places, except this one, unless one is known to be away. A link gives up by itself, after 4 s for a group
+        and 20 s for a worker."""
         try:
             placement.check_led(part_of(self._command), words_of(self._command))
             for place in places:

@@ -17,11 +17,11 @@ class Arrivals:
 
     @property
     def count(self) -> int:
-        """How many have come. The next one is in this place."""
+        """The number of messages that came, which is the place of the next one."""
         return self._forgotten + len(self._seen)
 
     def note(self, frame: bytes) -> None:
-        """A message has come; ``frame`` is its MSG."""
+        """Note a message that came; ``frame`` is its MSG."""
         end = frame.index(b" ", frame.index(b" ", 4) + 1)
         seen = self._seen
         seen.append(hash(frame[4:end]))
@@ -30,7 +30,7 @@ class Arrivals:
             self._forgotten += KEPT
 
     def place_of(self, topic: bytes, msg_id: bytes) -> int:
-        """The place of a message among those that came, from 0, by its last delivery; -1: it is forgotten."""
+        """The place of a message's last delivery among those that came, from 0; -1 when it is forgotten."""
         seen = self._seen
         try:
             return self.count - 1 - seen[::-1].index(hash(b"%b %b" % (topic, msg_id)))

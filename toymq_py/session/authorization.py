@@ -65,7 +65,7 @@ class GuardedHandler(Handler):
     def rights_changed(self) -> bool:
         """Check the session's token against a new table of tokens.
 
-        Returns: whether the session is to end: its token has gone, which is said, or allows less to be read than before. Its
+        Returns: whether the session has to end: its token is gone, which the client is told, or may read less than before. The
         client then connects again, and hears what it may no longer do.
         """
         before = self._grant
@@ -122,7 +122,7 @@ class GuardedHandler(Handler):
         self._on_admitted()
 
     def _numbers(self) -> dict[str, Any]:
-        """STATS with the tokens that expire: all of them for an admin, else the own one."""
+        """STATS with the tokens that expire: all of them for an admin, otherwise only the client's own."""
         mine = self._grant
         shown = [grant for grant in self._authority.expiring() if mine is not None and (mine.admin or grant.name == mine.name)]
         tokens = [{"name": grant.name, "expires_ms": (grant.expires_ns or 0) // 1_000_000} for grant in shown]

@@ -7,7 +7,8 @@ from toymq_py.session.listing import json_reply
 
 
 def cluster_reply(broker: Broker, sees: Callable[[str], bool], *, moved: bool) -> bytes:
-    """``sees``: whether a client may see a topic; ``moved``: it follows, and asks for no list of them."""
+    """Make the reply. ``sees``: whether the client may see a topic; ``moved``: it follows MOVED, and asks for no list of
+    topics."""
     wholes = sorted(broker.partitioned.by_name.items())
     return json_reply({
         **broker.placement.described(None if moved else sees), "gateways": broker.gateways,

@@ -120,14 +120,15 @@ class Deliveries:
         return found if found is not None and found.consumer_name == consumer else None
 
     def settles(self, channel: Channel) -> None:
-        """The session settles something of a consumer, maybe too late: with mode=single it may have its share again."""
+        """Note that the session settles a message of a consumer, perhaps too late: with mode=single it may have its share
+        again."""
         if channel.single is not None:
             own = self.subscription_to(channel.context.topic, channel.consumer.name)
             if own is not None:
                 own.lessee.late = False
 
     def inflight(self) -> list[Callable[[], bool]]:
-        """For each id range that this session holds leases on: a call that returns whether all of it is acked."""
+        """For each id range that this session has leased, a function that returns whether all of it is acked."""
         parts: list[Subscription] = []
         for subscription in self.by_name.values():
             parts += [subscription] if isinstance(subscription, Subscription) else subscription.parts.values()
@@ -156,11 +157,11 @@ class Deliveries:
 
     @property
     def stalled(self) -> bool:
-        """The socket is full."""
+        """Whether the socket is full."""
         return self._stalled
 
     def stall(self, stalled: bool) -> None:
-        """The socket is full, or has room again. When it is full, other sessions of the same consumers are woken."""
+        """Note that the socket is full, or has room again. When it is full, other sessions of the same consumers are woken."""
         self._stalled = stalled
         if stalled:
             self._wake_others()
@@ -172,7 +173,7 @@ class Deliveries:
             subscription.wake_others()
 
     def released(self, subscription: AnySubscription) -> None:
-        """Its ``OK`` was written: begin to deliver."""
+        """Begin to deliver: the ``OK`` of a subscription was written."""
         if subscription in self._unconfirmed:
             self._unconfirmed.pop(subscription, None)
             self.wake(subscription)
@@ -191,11 +192,11 @@ class Deliveries:
         subscription.close()
 
     def ended(self, subscription: Subscription, code: str) -> None:
-        """The topic ended the subscription: push CLOSED, after the OK of its SUB and after all deliveries."""
+        """Push CLOSED for a subscription that the topic ended, after the OK of its SUB and after all deliveries."""
         self._closed(subscription, subscription.name, code)
 
     def pattern_ended(self, subscription: PatternSubscription, name: str, code: str) -> None:
-        """As ``ended``, for one topic of a pattern, or with the pattern's name for all of them."""
+        """As ``ended``, for one topic of a pattern, or for all of them with the pattern's name."""
         self._closed(subscription, name, code)
 
     def _closed(self, subscription: AnySubscription, name: str, code: str) -> None:
@@ -215,7 +216,7 @@ class Deliveries:
         self._unconfirmed.pop(subscription, None)
 
     def close(self) -> None:
-        """The connection is gone: close all subscriptions."""
+        """Close all subscriptions: the connection is gone."""
         self._ready.clear()
         for subscription in self.by_name.values():
             subscription.close()
@@ -264,12 +265,13 @@ class Deliveries:
         return sum(map(len, frames.pieces))
 
     def begin_write(self) -> None:
-        """The socket has taken the previous write whole."""
+        """Begin a new write: the socket has taken the previous one completely."""
         if self._last_write:
             self._last_write = []
 
     def give_back(self, taken_bytes: int) -> None:
-        """Give back the messages of the last write that the first ``taken_bytes`` do not hold whole; no attempt is counted."""
+        """Give back the messages of the last write that are not complete within its first ``taken_bytes``; no attempt is
+        counted."""
         for delivered, begin, sizes in self._last_write:
             ends = accumulate(sizes, initial=begin)
             next(ends)

@@ -37,15 +37,15 @@ class Errands:
     # -- of all topics
 
     async def topics(self, pattern: str | None) -> list[dict[str, Any]]:
-        """The topics of all groups, by name. Raises: PlacementUnknown: one is away."""
+        """The topics of all groups, by name. Raises: PlacementUnknown when one is away."""
         return list(json.loads(await self._document(commands.Topics(pattern))))
 
     async def stats(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """The figures of all groups, as one, and their topics by name. Raises: PlacementUnknown."""
+        """The figures of all groups added up, and their topics by name. Raises: PlacementUnknown."""
         return _figures(await self._ask(commands.Stats()))
 
     async def stats_of(self, group: Place) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """As ``stats``, of one group. Raises: PlacementUnknown: it is away."""
+        """The figures and topics of one group. Raises: PlacementUnknown when it is away."""
         answer: asyncio.Future[bytes] = self._loop.create_future()
 
         def received(frames: list[bytes]) -> None:

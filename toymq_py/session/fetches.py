@@ -28,14 +28,14 @@ class Fetches:
         self._waits: dict[Callable[[], None], None] = {}
 
     def end_waits(self) -> bool:
-        """Answer all that wait, empty. Returns: whether any did."""
+        """Answer all waiting FETCHes, empty. Returns: whether there were any."""
         waits = list(self._waits)
         for finish in waits:
             finish()
         return bool(waits)
 
     def fetch(self, topic: Topic, command: Fetch) -> None:
-        """Reply with the records that are there when the reply is at the head, or wait for one."""
+        """Reply with the records that exist when the reply is at the head of the queue, or wait for one."""
         waits = command.wait_ms and command.from_id == topic.next_id
         held = self._replies.hold(PendingReply(WAIT_COST_BYTES) if waits else None)
         make = _Batch(topic, command, self._deliveries, partial(self._replies.charge, held)).make
@@ -45,7 +45,7 @@ class Fetches:
             self._replies.fill(held, make)
 
     def _wait_for_commit(self, topic: Topic, wait_s: float, done: Callable[[], None]) -> None:
-        """Call ``done`` at the next commit, after the time, or when the stream ends."""
+        """Call ``done`` at the next commit, after a time, or when the stream ends."""
 
         def finish() -> None:
             if finish in self._waits:
@@ -110,7 +110,8 @@ class _Batch:
 
 
 def _check_incarnation(topic: Topic, wanted: str | None) -> None:
-    """Raises: NoSuchTopic when the client means a topic that was deleted, and the one of its name was made anew since."""
+    """Check the incarnation that the client gave. Raises: NoSuchTopic when that topic was deleted, and one of its name created
+    since."""
     present = topic.settings_queue.incarnation
     if wanted is not None and wanted != present:
         raise NoSuchTopic(f"{topic.name} was made anew: its incarnation is {present or 'new'}, and not {wanted[:64]}")

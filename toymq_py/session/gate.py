@@ -41,12 +41,12 @@ class Gate:
         self.closed = self._changes >= CHANGES_MAX or self._pulls >= PULLS_MAX or self._names > 0
 
     def change(self, begun: int) -> None:
-        """A change begins (1) or has ended (-1)."""
+        """Count a change that begins (1) or has ended (-1)."""
         self._changes += begun
         self._settle()
 
     def pull(self, begun: int) -> None:
-        """A PULL begins (1) or has ended (-1)."""
+        """Count a PULL that begins (1) or has ended (-1)."""
         self._pulls += begun
         self._settle()
 

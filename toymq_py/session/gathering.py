@@ -21,7 +21,7 @@ NO_TOPIC = b"ERR MOVED ", b"ERR NO_SUCH_TOPIC "
 
 
 def told(name: str, lacks: tuple[bytes, ...], reply: bytes) -> bytes:
-    """A place's reply as it is told to a client, which knows of no places. One lacks what is just being made or deleted."""
+    """A place's reply as the client is told it: one that lacks the topic means that it is being made or deleted."""
     return encode_error(half_made(name)) if reply.startswith(lacks) else reply
 
 
@@ -31,7 +31,7 @@ class Gathering:
     def __init__(
         self, workers: int, first: Place | None = None, grow: Callable[[int], None] = lambda size: None
     ) -> None:
-        """``first``: whose reply is the first of all; None: that of the lowest number. ``grow``: see ``Listing``."""
+        """``first``: the place whose reply comes first; None: the one of the lowest number. ``grow``: see ``Listing``."""
         self._grow = grow
         self.missing = workers
         self._first = first
@@ -39,29 +39,29 @@ class Gathering:
         self._listing: Listing | None = None
 
     def add(self, worker: Place, reply: bytes) -> bool:
-        """Returns: whether it was the last."""
+        """Add a reply. Returns: whether it was the last."""
         self.replies[worker] = reply
         self.missing -= 1
         return not self.missing
 
     @property
     def refusal(self) -> bytes | None:
-        """The first ``ERR``, which is the reply then."""
+        """The first ``ERR`` among the replies, which becomes the reply."""
         return next((reply for reply in self._ordered() if reply.startswith(b"ERR")), None)
 
     def total(self) -> bytes:
-        """``OK`` with the sum of the numbers."""
+        """``OK`` with the sum of the replies' numbers."""
         return self.refusal or encode_ok(sum(int(reply.split()[1]) for reply in self.replies.values()))
 
     def sum_of_some(self, lacks: tuple[bytes, ...] = NO_SUCH) -> bytes:
-        """As ``total``, where some workers may lack what the others have, and say so; that is the reply if all do."""
+        """As ``total``, where some workers may lack what others have, and answer so; that is the reply only if all do."""
         found = [reply for _, reply in sorted(self.replies.items())]
         there = [reply for reply in found if not reply.startswith(lacks)] or found
         refusal = next((reply for reply in there if reply.startswith(b"ERR")), None)
         return refusal or encode_ok(sum(int(reply.split()[1]) for reply in there))
 
     def of_whole(self, merge: "Merge", name: str) -> bytes | None:
-        """``merge`` for a partitioned topic, as it is told. While it is being made or deleted, some places lack it."""
+        """Apply ``merge`` for a partitioned topic. While the topic is being made or deleted, some places lack it."""
         lacks = NO_TOPIC[:1] if name.endswith(DEAD_LETTERS) else NO_TOPIC  # partitions without dead letters lack those
         if 0 < sum(reply.startswith(lacks) for reply in self.replies.values()) < len(self.replies):
             return encode_error(half_made(name))
@@ -80,11 +80,12 @@ class Gathering:
         return json_reply(described_whole(found[0]["topic"], found[0][PARTITIONS], parts))
 
     def topics(self) -> bytes | None:
-        """The reply to TOPICS; None: call it again, as of a ``Listing``."""
+        """The reply to TOPICS; None means: call again, as for a ``Listing``."""
         return self._listed(lambda: (b"[", merged_topics(self._documents()), b"]"))
 
     def stats(self, away: Sequence[dict[str, Any]] | None = None) -> bytes | None:
-        """The reply to STATS; None: call it again. ``away``: what did not answer, for a client that asks for the others."""
+        """The reply to STATS; None means: call again. ``away``: the places that did not answer, for a client that asks for the
+        others."""
 
         def begin() -> Listed:
             found = self._documents()

@@ -122,17 +122,17 @@ class Handler:
         return False
 
     def end_waits(self) -> bool:
-        """Answer FETCH and PULL that wait. Returns: whether any did."""
+        """Answer waiting FETCHes and PULLs. Returns: whether there were any."""
         return self._fetches.end_waits() | self._pulls.end_waits() | (self.passing is not None and self.passing.end_waits())
 
     def wait_no_more(self) -> None:
-        """The stream ended: answer what waits, and what comes without a wait. Idempotent."""
+        """Answer everything that waits, and later commands without a wait: the stream has ended. Idempotent."""
         if self._may_wait:
             self._may_wait = False
             self.end_waits()
 
     def close(self) -> None:
-        """The connection is gone: end all waits."""
+        """End all waits: the connection is gone."""
         self.end_waits()
         self._pulls.close()
         if self.passing is not None:
@@ -160,7 +160,7 @@ class Handler:
             self._greeted = True
 
     def _apply_when_free(self, command: Command, busy: NameBusy) -> None:
-        """Apply a command that would make a topic, and the ones behind it, when the one of that name is deleted."""
+        """Apply a command that would make a topic, and those behind it, once the old topic of that name is deleted."""
         self._run = chain((command,), self._run)
         self.gate.wait(busy.when_done, self._replies.wake)
 
@@ -356,7 +356,7 @@ class Handler:
         self._ok(self._settler(channel, command)(channel.leased_under(command.ids, command.lease)))
 
     def _settler(self, channel: Channel, command: Nack | Touch) -> Callable[[Sequence[IdRange]], int]:
-        """What the command does with leased ids."""
+        """The method that a settling command calls for leased ids."""
         if isinstance(command, Touch):
             visibility_s = seconds(command.visibility_ms)
             if visibility_s is None and (own := self._deliveries.subscription_to(command.topic, command.consumer)) is not None:
@@ -421,5 +421,5 @@ class Handler:
             self._replies.in_turn(lambda: answer())
 
 def _trace_fields(command: Command) -> dict[str, str]:
-    """The trace of a command, for its log line; of a run of publishes that of the first."""
+    """The trace of a command, for its log line; for a run of publishes the trace of the first."""
     return log_fields(command.bodies[0][: command.hdr]) if isinstance(command, Publish) and command.hdr else {}

@@ -41,7 +41,7 @@ class InHand:
                  "_loop", "_places", "_settled", "_since", "_timer", "uncounted")  # fmt: skip
 
     def __init__(self, command: Subscribe, places: list[Place], ask: Ask, loop: asyncio.AbstractEventLoop) -> None:
-        """``places``: those that have the subscription; the caller changes the list."""
+        """``places`` have the subscription; the caller changes the list."""
         self._command = command
         self._places = places
         self._ask = ask
@@ -64,28 +64,27 @@ class InHand:
         """Since the last look."""
 
     def came(self, frame: bytes) -> None:
-        """A place has delivered a message; ``frame`` is its MSG."""
+        """Note that a place has delivered a message; ``frame`` is its MSG."""
         self._arrivals.note(frame)
         if self._timer is None and len(self._places) > 1 and not (self._asking or self._closed):
             self._look_later(LOOK_MIN_S)
 
     def settled(self) -> None:
-        """The client settles something: it does not hang."""
+        """Note that the client has settled something, so it does not hang."""
         self._settled = True
         if self._known is not None or self._since:
             self._known, self._since = None, 0
             self._tell(set())
 
     def close(self) -> None:
-        """Look no more. Idempotent."""
+        """Stop looking. Idempotent."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
 
     def first(self, answers: Mapping[Place, bytes]) -> Place | None:
-        """Of the places that answered HELD, the one with the message. That is the one of the last look, or that came before the
-        others. None: they hold nothing, or only what stood behind a message that a place has
-        taken back: that was counted there."""
+        """The place, of those that answered HELD, that has the message which the client works on: the one of the last look, or
+        the earliest. None: the places hold nothing, or only messages behind one that a place has taken back, and counted."""
         held = _messages(answers)
         if self._knows(held):
             assert self._known is not None
@@ -132,7 +131,7 @@ class InHand:
             self._look_later(2 * self._delay_s)
 
     def says(self, *, uncounted: bool) -> None:
-        """The client says at all places whether its messages count."""
+        """Note that the client tells all places whether its messages count."""
         self.uncounted, self._behind = uncounted, set()
 
     def _tell(self, behind: set[Place]) -> None:
@@ -144,6 +143,6 @@ class InHand:
 
 
 def _messages(answers: Mapping[Place, bytes]) -> Messages:
-    """What HELD says: ``OK <count> [<topic> <id>]``."""
+    """Parse the reply to HELD: ``OK <count> [<topic> <id>]``."""
     found = [(answer.split(), place) for place, answer in answers.items() if answer.startswith(b"OK")]
     return {place: (words[2], words[3]) for words, place in found if len(words) == 4}

@@ -21,7 +21,7 @@ Listed = tuple[bytes, Iterator[dict[str, Any]], bytes]
 
 
 def listed_behind(figures: dict[str, Any], topics: Iterator[dict[str, Any]]) -> Listed:
-    """The document of STATS: figures, and the list of topics."""
+    """The document of STATS: the figures, with the list of topics behind them."""
     return json.dumps(figures).encode()[:-1] + b', "topics": [', topics, b"]}"
 
 

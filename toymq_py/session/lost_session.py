@@ -24,7 +24,7 @@ class LostSession:
     def __init__(
         self, subscriptions: Sequence[SpreadSubscription], ask: Ask, loop: asyncio.AbstractEventLoop, done: Callable[[], None]
     ) -> None:
-        """``done`` is called once: what places hold may go back."""
+        """``done`` is called once, when the leases at the places may go back."""
         self.done = done
         self.withdrawn: list[Place] = []
         """Where none counts: no longer subscribed there."""
@@ -36,11 +36,12 @@ class LostSession:
 
     @property
     def is_done(self) -> bool:
-        """``done`` was called."""
+        """Whether ``done`` was called."""
         return self._timer is None
 
     def begin(self, *, uncounted: bool = False) -> None:
-        """Ask all places; or, ``uncounted``, end all subscriptions at once: the broker ends, which is no attempt (ADR 0088)."""
+        """Ask all places; with ``uncounted`` end all subscriptions at once: the broker ends, which counts no attempt (ADR
+        0088)."""
         self._timer = self._loop.call_later(PATIENCE_S, self._end)
         for subscription in self._subscriptions:
             answers: dict[Place, bytes] = {}
@@ -54,7 +55,7 @@ class LostSession:
         self._end_if_done()
 
     def gone(self, place: Place) -> None:
-        """The connection to a place is lost."""
+        """Note that the connection to a place is lost."""
         for key in [key for key in self._awaited if key[0] == place]:
             self._answered(key, b"")
 

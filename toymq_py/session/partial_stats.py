@@ -50,7 +50,7 @@ class PartialStats:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Ask all of them."""
+        """Ask all places."""
         self._timer = self._later(WITHIN_S, self._time_is_over)
         for place in self._places:
             if problem := self._problem_of(place):  # nothing is there that could answer
@@ -93,7 +93,7 @@ class PartialStats:
             self._done()
 
     def close(self) -> None:
-        """No more answers are wanted. Idempotent."""
+        """Stop waiting for answers. Idempotent."""
         self._waited_for.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -102,11 +102,11 @@ class PartialStats:
 
     @property
     def away(self) -> list[dict[str, Any]]:
-        """What did not answer, in order."""
+        """The places that did not answer, in order."""
         return [{"place": named(place), "why": self._why[place]} for place in self._places if place in self._why]
 
     def make(self) -> bytes | None:
-        """The reply; None: call it again."""
+        """The reply; None means: call again."""
         if not self._gathering.replies:
             why = "; ".join(f"{one['place']} {one['why']}" for one in self.away)
             return encode_error(PlacementUnknown(f"{why}: try again"))

@@ -42,11 +42,11 @@ class Expected:
         """
         Args:
             subscribes, ends: the name of a SUB and of an UNSUB.
-            share: takes the answer, which is one worker's share of the reply.
-            spread: whose SUB it is, and is told when there is no answer.
-            told: makes of each reply what the client is told.
+            share: gets the answer, which is one worker's share of the reply.
+            spread: the subscription that sent the SUB; it is told when there is no answer.
+            told: converts each reply to the one for the client.
             unsent: called where the worker was not reached.
-            last: the session asks at its end, and hears the answer behind that.
+            last: the session asks at its end, and gets the answer after it.
         """
         self.held = held
         self.left = left
@@ -60,7 +60,7 @@ class Expected:
         self.last = last
 
     def forget(self) -> None:
-        """The session has ended: the replies come, and are of no use."""
+        """Forget the session, which has ended: the replies still come, and are of no use."""
         self.held = self.spread = self.told = self.unsent = None
         if not self.last:
             self.share = None
@@ -81,7 +81,7 @@ class WorkerLink:
         """They ask when it is reached."""
 
     def subscription_of(self, frame: bytes) -> Subscribed | None:
-        """That of a MSG; None: it is of a PULL."""
+        """The subscription of a MSG; None for a message of a PULL."""
         return self.covering(frame[4 : frame.index(b" ", 4)].decode())
 
     def covering(self, topic: str) -> Subscribed | None:
@@ -92,7 +92,7 @@ class WorkerLink:
         return found
 
     def ending(self, topic: str) -> None:
-        """The UNSUB of a subscription is being sent; what comes before its reply is still its."""
+        """Note that the UNSUB of a subscription is being sent; messages that come before its reply still belong to it."""
         if (found := self.subscribed.get(topic)) is not None:
             found.ending = True
 
@@ -103,7 +103,7 @@ def code_of(frame: bytes) -> str | None:
 
 
 def is_fatal(frame: bytes) -> bool:
-    """Whether it is an ``ERR`` behind which the connection ends."""
+    """Whether a frame is an ``ERR`` after which the connection ends."""
     code = code_of(frame)
     return code is not None and (error := REQUEST_ERRORS.get(code)) is not None and error.fatal
 
@@ -119,8 +119,8 @@ def rows_of(command: Publish, start: int, stop: int) -> Publish:
 
 
 def admitted(command: Publish, refused: RefusedSequences) -> Iterator[Publish | Refused]:
-    """The publishes of a run in parts. One behind a refused one of its producer is refused here: the worker does not know of
-    that."""
+    """Split the publishes of a run. A publish behind a refused one of its producer is refused here, since the worker does not
+    know of the refusal."""
     if command.seqs is None:
         yield command
         return

@@ -77,9 +77,9 @@ class Passing:
     ) -> None:  # fmt: skip
         """
         Args:
-            partitioned: those of this worker, which has all of them.
-            deliveries: those of this worker, for a look at the subscriptions.
-            unread: whether the client does not read what was written.
+            partitioned: the table of partitioned topics, which each worker has.
+            deliveries: the session's own, to look at its subscriptions.
+            unread: returns whether the client does not read.
             abort: ends the session.
             trusted: its connections have all rights.
         """
@@ -101,10 +101,11 @@ class Passing:
     # -- commands
 
     def take(self, command: Command, refused: RefusedSequences) -> bool:
-        """Pass a command on if another worker has its topic. Returns: whether that is so; otherwise it is for this one.
+        """Pass a command on if another worker has its topic. Returns: whether it was passed on; otherwise this worker has to
+        apply it.
 
-        Raises: PlacementUnknown: that worker cannot be reached, or knows partitions of a topic that has none here;
-            NameBusy: that is not known yet; StorageFailed: the number of a partitioned topic is lost.
+        Raises: PlacementUnknown when that worker cannot be reached, or knows partitions of a topic that has none here; NameBusy
+        when that is not known yet; StorageFailed when the number of a topic's partitions is lost.
         """
         if self.links.spread and _ends_leases(command):
             self.links.settled()
@@ -139,7 +140,8 @@ class Passing:
         return True
 
     def _refuse_half_made(self, topic: str, worker: int, looked_up: Container[str] | None) -> None:
-        """``looked_up``: what was just read for this command. Raises: PlacementUnknown, NameBusy."""
+        """Refuse a partitioned topic that is not known everywhere. ``looked_up``: what was just read for this command. Raises:
+        PlacementUnknown, NameBusy."""
         found = self._partitioned.of_worker(worker) if looked_up is None else looked_up
         if found is None:
             raise NameBusy(f"{topic} is being looked up: send it again in a moment", partial(self._look_up, worker))
@@ -153,7 +155,7 @@ class Passing:
         self._partitioned.read_of_worker(worker, looked_up)
 
     def _take_other(self, command: Command) -> bool:
-        """A command without a topic."""
+        """Take a command without a topic."""
         if isinstance(command, Topics) and command.pattern is not None and self._partitioned.has_none(command.pattern):
             return False  # nothing is waited for
         if isinstance(command, Stats) and command.partial:
@@ -172,14 +174,14 @@ class Passing:
         return False
 
     def refusal(self, command: Command, error: RequestError) -> RequestError:
-        """What an error says to this client. One that follows MOVED waits for the next leader of a group that is away, as in
-        any failover, with what it repeats: publishes, under their numbers, and subscriptions."""
+        """The error as this client gets it. A client that follows MOVED waits for the next leader of a group that is away, as
+        in any failover, with the commands that it repeats: numbered publishes, and subscriptions."""
         if self._moved and isinstance(command, Publish | Subscribe) and isinstance(error, PlacementUnknown):
             return error.moved or error
         return error
 
     def _check_free(self, name: str) -> None:
-        """Raises: AlreadySubscribed."""
+        """Check that no subscription overlaps. Raises: AlreadySubscribed."""
         pattern = self._partitioned.pattern_of(name)
         self._deliveries.check_free(name, pattern)
         for worker in self.links.open.values():
@@ -191,7 +193,7 @@ class Passing:
                     raise AlreadySubscribed(f"this session is subscribed to {other} already")
 
     def _is_by_pattern(self, command: Command, place: Place) -> bool:
-        """Whether it settles what this worker delivered to a pattern, over a connection to itself."""
+        """Whether a command settles messages that this worker delivered to a pattern, over a connection to itself."""
         worker = self.links.open.get(place)
         return worker is not None and isinstance(command, SETTLING) and worker.covering(command.topic) is not None
 
@@ -223,8 +225,8 @@ class Passing:
         self._ask_all(command, merge, ends=command.topic, held=held, places=places)
 
     def _leave_several(self, command: Unsubscribe, found: SpreadSubscription) -> None:
-        """End a subscription at the place that counts when it is known which one that is, and it has ended at the others. No
-        command behind it is applied before: it may be a SUB again."""
+        """End a subscription at the place that counts, once that is known and the subscription has ended at the others. Later
+        commands wait until then: one may be a SUB again."""
         held = self._replies.hold(PendingReply(MADE_COST_BYTES))
 
         def leave(over: Callable[[], None]) -> None:
@@ -248,7 +250,8 @@ class Passing:
         return spread.get(command.topic) or spread.get(self._partitioned.other_name(command.topic))
 
     def _take_whole(self, command: Command, topic: str) -> bool:
-        """A command for a partitioned topic: each worker has some of its partitions. A PUB is divided before it comes here."""
+        """Take a command for a partitioned topic, of which each worker has some partitions. A PUB is divided before it comes
+        here."""
         if isinstance(command, BY_PATTERN):
             return self._take_pattern(command)
         if (merge := WHOLE.get(type(command))) is None:
@@ -266,7 +269,7 @@ class Passing:
         return True
 
     def _change_whole(self, command: Command, merge: Merge, held: PendingReply) -> None:
-        """Raises: PlacementUnknown: nothing was sent."""
+        """Change a partitioned topic at all places. Raises: PlacementUnknown when nothing was sent."""
 
         def changed(gathered: Gathering) -> bytes:
             reply = gathered.of_whole(merge, getattr(command, "topic", "")) or b""
@@ -288,7 +291,7 @@ class Passing:
         return False
 
     def _begin(self, command: Create | Delete, plan: Plan, missing: NoSuchTopic | None = None) -> None:
-        """Ask in stages. No command behind it is applied before its reply is written: it would overtake this one."""
+        """Ask in stages. Later commands wait until the reply is written: they would overtake this one."""
         held = self._replies.hold(PendingReply(MADE_COST_BYTES))
         self._gate.wait_for(held, self._replies.wake)
         merge = partial(Gathering.sum_of_some, lacks=plan.lacks) if plan.lacks else Gathering.total
@@ -306,10 +309,8 @@ class Passing:
         self._when_all_are_there(command, places, held, Stages(plan, ask, done, missing).begin)
 
     def _pull(self, command: Pull) -> None:
-        """A PULL of a pattern. The worker that is asked first changes, so that none is always the last. It begins when the one
-        before has ended, as its reply comes behind that one's: a session has one connection to each worker that waits. Its time
-        runs meanwhile.
-        """
+        """Take a PULL of a pattern. The worker that is asked first changes, so that none is always the last. The PULL begins
+        when the one before it has ended, since a session has one connection for waits to each worker; its time already runs."""
         held = self._replies.hold(PendingReply(WAIT_COST_BYTES))
         places = self._placement.places()
         self._turn += 1
@@ -341,7 +342,8 @@ class Passing:
         self, command: Command, merge: Callable[[Gathering], bytes | None], ends: str | None = None,
         held: PendingReply | None = None, places: Sequence[Place] | None = None, share: Callable[[bytes], None] | None = None,
     ) -> None:  # fmt: skip
-        """Ask every worker, this one too, or some: what they say together is the reply, or shared. Raises: PlacementUnknown."""
+        """Ask every worker including this one, or some; the reply is made from all of their replies, or given to a caller that
+        shares it. Raises: PlacementUnknown."""
         places = self._placement.places() if places is None else places
         workers = [self.links.to(place) for place in places]
         data = encode_command(command)
@@ -364,7 +366,7 @@ class Passing:
         return Gathering(count, first, partial(self._replies.grew, held))
 
     def _look_around(self) -> None:
-        """STATS of the places that answer."""
+        """Answer STATS from the places that answer."""
         held = self._replies.hold(PendingReply(MADE_COST_BYTES))
         places = self._placement.places()
 
@@ -382,7 +384,7 @@ class Passing:
     # -- subscriptions that are everywhere
 
     def _subscribe_everywhere(self, command: Subscribe) -> None:
-        """No command behind it is applied before its reply is written: it may be its UNSUB."""
+        """Subscribe at every place. Later commands wait until the reply is written: one may be its UNSUB."""
         held = self._replies.hold(PendingReply(MADE_COST_BYTES))
 
         def reply(answer: bytes) -> None:
@@ -436,8 +438,8 @@ class Passing:
         self.links.send(worker, pieces, Expected(held, count, subscribes, ends=ends, told=tell, unsent=unsent))
 
     def take_part(self, part: Publish, refused: RefusedSequences) -> list[PendingReply | Refused] | None:
-        """Pass on publishes to a partition, also for a client that follows: it cannot know where that is. Returns: the place of
-        each reply, which the caller queues; None: the partition is with this worker."""
+        """Pass on publishes to a partition, even for a client that follows MOVED, which cannot know where the partition is.
+        Returns: a place for each reply, which the caller queues; None when the partition is with this worker."""
         place = self._place(part.topic)
         if place == self._placement.here:
             return None
@@ -464,11 +466,11 @@ class Passing:
     # -- the session
 
     def end_waits(self) -> bool:
-        """Answer PULLs of patterns that wait, or would. Returns: whether any did."""
+        """Answer waiting PULLs of patterns, and those that would wait. Returns: whether there were any."""
         return bool([pull for pull in self._pulls if pull.end_wait()])
 
     def finish(self) -> None:
-        """There are no more commands: what waits for messages is answered."""
+        """Note that no more commands come: waiting commands are answered."""
         for one in list(self.links.spread.values()):
             one.ask_now()
         self.links.finishing = True
@@ -477,7 +479,7 @@ class Passing:
             self.links.finish()
 
     def close(self) -> None:
-        """The session has ended."""
+        """End the passing: the session has ended."""
         for pull in self._pulls:
             pull.close()
         for look in self._looks:
@@ -486,6 +488,7 @@ class Passing:
 
 
 def _ends_leases(command: Command) -> bool:
-    """Whether it settles messages: its client does not hang. One that renews a lease may hang on that message (ADR 0272)."""
+    """Whether a command settles messages, so that its client does not hang. A client that renews a lease may hang on its
+    message (ADR 0272)."""
     settles = command.command if isinstance(command, SettlementRun) else command
     return isinstance(settles, Ack | Nack)

@@ -45,7 +45,7 @@ class PatternPull:
             workers: in the order in which they are asked.
             now: as ``time`` of an event loop.
             later: as ``call_later`` of an event loop.
-            lost: called when a worker dies that was waited for.
+            lost: called when a worker dies while its answer is awaited.
         """
         self._command = command
         self._left = list(workers)
@@ -81,7 +81,7 @@ class PatternPull:
             self._go_on()
 
     def _stop(self) -> None:
-        """No more answers are wanted."""
+        """Stop waiting for answers."""
         self._over = True
         if self._timer is not None:
             self._timer.cancel()
@@ -151,14 +151,14 @@ class PatternPull:
         self._done(reply)
 
     def end_wait(self) -> bool:
-        """What waits is answered, and what does not yet wait will not. Returns: False when that was so already."""
+        """Answer the PULL if it waits, and keep it from waiting later. Returns: False when that had been done."""
         ends, self._waits_none = not self._waits_none, True
         for link, _ in list(self._waits.values()):
             link.finish()
         return ends
 
     def close(self) -> None:
-        """The session has ended."""
+        """End the PULL: the session has ended."""
         self._stop()
         for link, _ in list(self._waits.values()):
             link.close()

@@ -81,7 +81,7 @@ class PlaceLinks:
 
     def to_one_that_leads(self, place: Place) -> WorkerLink:
         """As ``to``, but neither to a group that has had no leader for longer than a failover takes, nor to a place that was
-        not reached just now: what waited for it would hold up the replies to all that its client sends behind it. Raises:
+        just found unreachable: a command that waits for it would hold up the replies to all later ones. Raises:
         PlacementUnknown."""
         worker = self.open.get(place)
         if (worker is None or not worker.link.reached) and (problem := self._placement.problem_of(place)):
@@ -105,7 +105,7 @@ class PlaceLinks:
         return link
 
     def pause(self, command: Pause | Resume) -> None:
-        """PAUSE and RESUME, also of connections that are made later."""
+        """Apply PAUSE and RESUME, also to connections that are made later."""
         self._paused = isinstance(command, Pause)
         for worker in self.open.values():
             self.send(worker, [encode_command(command)], Expected(None, 1))
@@ -140,7 +140,8 @@ class PlaceLinks:
             worker.link.pause()
 
     def _closed_there(self, worker: WorkerLink, frame: bytes) -> None:
-        """A place has ended a subscription, or what it had of one topic. The client is told once, and it ends everywhere."""
+        """Handle that a place has ended a subscription, or its part of one topic. The client is told once, and it ends
+        everywhere."""
         name = frame.split(b" ", 2)[1].decode()
         ended = worker.subscribed.pop(name, None)
         if (found := self.spread.pop(name, None)) is not None:
@@ -186,7 +187,7 @@ class PlaceLinks:
         return subscribes is not None
 
     def released(self, worker: WorkerLink) -> None:
-        """The OK of a SUB is being written: what came behind it may follow."""
+        """Release the messages behind the OK of a SUB, which is being written."""
         later, worker.later = worker.later or [], None
         self._loop.call_soon(self._go_on, worker, later)
 
@@ -198,7 +199,7 @@ class PlaceLinks:
                 worker.link.resume()
 
     def _lost(self, place: Place, worker: WorkerLink) -> None:
-        """A worker has closed the connection, or died."""
+        """Handle that a worker has closed the connection, or died."""
         if self.open.get(place) is worker:
             del self.open[place]
         if self._loss is not None:
@@ -221,7 +222,7 @@ class PlaceLinks:
             self.abort()
 
     def _refuse(self, place: Place, worker: WorkerLink, unanswered: Sequence[Expected]) -> None:
-        """Refuse commands of which nothing was done, or which change nothing."""
+        """Refuse commands that have done nothing, or that change nothing."""
         error = self.away(place, worker.link)
         for expected in unanswered:
             if expected.spread is not None:
@@ -235,7 +236,7 @@ class PlaceLinks:
                 self._replies.fail(expected.held, error, expected.left)
 
     def away(self, place: Place, link: PlaceLink) -> PlacementUnknown:
-        """The error for a place to which there is no connection any more, or none."""
+        """The error for a place without a connection."""
         problem = self._placement.problem_of(place)
         why = f"does not answer, and {problem}" if problem else "does not answer, so its topics are not known: try again"
         if link.refusal:
@@ -246,7 +247,7 @@ class PlaceLinks:
         self._loop.call_soon(self.abort)
 
     def lost_reply(self, held: PendingReply | None) -> None:
-        """End the session where this reply stands: a later one would be taken for it."""
+        """End the session at a missing reply: a later one would be taken for it."""
         if held is None:
             self.abort()
             return
@@ -258,7 +259,7 @@ class PlaceLinks:
         self._replies.fill(held, cut)
 
     def settled(self) -> None:
-        """The client settles something."""
+        """Note that the client settles something."""
         for one in self.spread.values():
             one.in_hand.settled()
 
@@ -266,7 +267,7 @@ class PlaceLinks:
 
     @property
     def lacks(self) -> list[str]:
-        """The names of the places that a subscription misses."""
+        """The names of the places whose messages a subscription lacks."""
         missing = {place for one in self.spread.values() for place in one.missing}
         return [named(place) for place in sorted(missing, key=str)]
 
@@ -313,13 +314,13 @@ class PlaceLinks:
     # -- the session
 
     def resume(self) -> None:
-        """The client reads again."""
+        """Read from the places again: the client does."""
         for worker in self.open.values():
             if worker.later is None:
                 worker.link.resume()
 
     def finish(self) -> None:
-        """Nothing more is sent: the other ends end what waits, answer, and close."""
+        """Send no more commands: the places end their waits, answer, and close."""
 
         def finish() -> None:
             for worker in self.open.values():
@@ -328,7 +329,8 @@ class PlaceLinks:
         self._settle_loss(finish)
 
     def close(self) -> None:
-        """The session has ended: its leases at other workers go back, as soon as it is known which of them counts."""
+        """Close: the session has ended. Its leases at other workers go back as soon as it is known which message counts an
+        attempt."""
         if self.closed:
             return
         self.closed = True
@@ -350,7 +352,7 @@ class PlaceLinks:
         self.open.clear()
 
     def _settle_loss(self, then: Callable[[], None]) -> None:
-        """See ``LostSession``; once, whatever ends the session."""
+        """Decide which message counts; see ``LostSession``. Done once, whatever ends the session."""
         if self._loss is None:
             several = [spread for spread in self.spread.values() if len(spread.joined) > 1]
             self._loss = LostSession(several, self.ask, self._loop, then)

@@ -38,8 +38,8 @@ def _outcomes(command: Publish, topic: Topic, refused: RefusedSequences) -> Sequ
 
 
 def answer(outcomes: Iterable[Published | PendingReply], broker: Broker, replies: Replies) -> bool:
-    """Queue the replies of publishes; one that another worker makes has its place held. Returns: whether one of them is a fatal
-    error, behind which none is queued."""
+    """Queue the replies of publishes, with a held place for one that another worker makes. Returns: whether one of them is a
+    fatal error, behind which none is queued."""
     for outcome in outcomes:
         if type(outcome) is Appended:
             replies.add_appended(outcome)
@@ -87,7 +87,7 @@ def _publish_sequenced(
 
 
 def grouped(command: Publish, whole: Partitioned, router: Router) -> Iterator[tuple[Publish, list[int]]]:
-    """A run of publishes to a partitioned topic as one run for each partition, and the rows that are in it."""
+    """Split a run of publishes to a partitioned topic: one run for each partition, with the rows that it takes."""
     blocks = [body[: command.hdr] for body in command.bodies] if command.hdr else None
     rows_of: dict[int, list[int]] = {}
     for row, number in enumerate(
@@ -106,7 +106,8 @@ def grouped(command: Publish, whole: Partitioned, router: Router) -> Iterator[tu
 
 
 def publish_part(part: Publish, broker: Broker, refused: RefusedSequences) -> list[Published]:
-    """Publish to one partition. Returns: the outcome of each, also of a failure: others of the run have outcomes by now."""
+    """Publish to one partition. Returns: an outcome for each row; a failure is one, too, since other rows of the run have
+    outcomes by now."""
     try:
         outcomes = _outcomes(part, broker.topic_to_publish(part.topic), refused)
     except (RequestError, OSError) as error:

@@ -35,21 +35,21 @@ class Pulls:
         self._pending: dict[PendingPull, None] = {}
 
     def pull(self, command: Pull) -> None:
-        """Queue the reply. Raises: as ``Broker.poll``; then nothing is left of it."""
+        """Queue a PULL. Raises: as ``Broker.poll``; then nothing of it is left."""
         pulling = PendingPull(command, self._broker, self._replies, self._deliveries, self._pending, self._gate)
         if command.wait_ms:
             pulling.wait(self._loop.call_later(command.wait_ms / 1000, pulling.finish))
         pulling.begin()
 
     def end_waits(self) -> bool:
-        """Answer all that wait with the messages that are there. Returns: whether any did."""
+        """Answer all waiting PULLs with the messages that are ready. Returns: whether there were any."""
         waiting = [pulling for pulling in self._pending if pulling.waits]
         for pulling in waiting:
             pulling.finish()
         return bool(waiting)
 
     def close(self) -> None:
-        """The connection is gone."""
+        """End all PULLs: the connection is gone."""
         for pulling in list(self._pending):
             pulling.close()
 
@@ -64,7 +64,7 @@ class PendingPull:
         self, command: Pull, broker: Broker, replies: Replies, deliveries: Deliveries, pulls: "dict[PendingPull, None]",
         gate: Gate,
     ) -> None:  # fmt: skip
-        """Raises: as ``Broker.poll``; then nothing is left of it."""
+        """Begin the poll. Raises: as ``Broker.poll``; then nothing of it is left."""
         self._replies = replies
         self._deliveries = deliveries
         self._pulls = pulls
@@ -91,7 +91,7 @@ class PendingPull:
 
     @property
     def waits(self) -> bool:
-        """Its time is not over."""
+        """Whether the time of the pull is not over."""
         return self._timer is not None
 
     def begin(self) -> None:
@@ -122,8 +122,8 @@ class PendingPull:
         return not self._deliveries.stalled
 
     def finish(self) -> None:
-        """End the wait: answer with the messages that are there, also while the disk still writes that the consumer is new: it
-        begins at the first id, and would again. Idempotent."""
+        """End the wait, and answer with the ready messages, even while the disk still stores a new consumer: it begins at the
+        first id, and would after a restart. Idempotent."""
         waits = self.waits
         self._stop_waiting()
         if self._at_head or (waits and not self._registered):

@@ -85,7 +85,7 @@ class Reader:
         self._commands_per_run = COMMANDS_PER_RUN
 
     def has_body_above(self, size: int) -> bool:
-        """Whether a body is arriving that has more than so many bytes already, and nothing is to be parsed before."""
+        """Whether a body is arriving that has more than so many bytes already, and no command before it is to be parsed."""
         return self.caught_up and self._parser.body_arrives and self._parser.buffered_bytes > size
 
     def refuse_body(self, error: RequestError) -> bool:

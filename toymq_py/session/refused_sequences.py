@@ -28,7 +28,7 @@ class RefusedSequences:
     __slots__ = ("_here", "_moved", "_overflow", "_refused", "_watched")
 
     def __init__(self, here: Callable[[str], RequestError]) -> None:
-        """``here``: the MOVED to this node itself."""
+        """``here``: the MOVED that names this node."""
         self._here = here
         self._moved: dict[Producer, int] = {}
         self._refused: dict[Producer, int] = {}

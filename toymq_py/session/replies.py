@@ -135,7 +135,7 @@ class Replies:
         return held
 
     def when_told(self, call: Callable[[bytes], None]) -> None:
-        """Call with the reply that is queued last, one that is filled later, when it is written."""
+        """Call with the last queued reply, which is filled later, when it is written."""
         last = self._fifo[-1] if self._fifo else None
         assert isinstance(last, PendingReply)
         last.told = call
@@ -246,7 +246,7 @@ class Replies:
         return out
 
     def _encode(self, reply: Appended | Duplicate) -> tuple[bytes, int]:
-        """The replies to publishes whose commit is done, and their share of ``held_bytes``."""
+        """Encode the replies to publishes whose commit is done. Returns: also their share of ``held_bytes``."""
         count, error = reply.count, reply.commit.error
         cost = REPLY_COST_BYTES * count + (reply.size if type(reply) is Appended else 0)
         if error is not None:

@@ -9,9 +9,10 @@ from toymq_py.protocol import commands, encode_ok
 
 
 def seeking(broker: Broker, command: commands.Seek) -> tuple[Callable[[Done], None], Callable[[], bytes]]:
-    """What begins it, and the reply to be made when it is on stable storage: the id, or the number of moved partitions.
+    """The function that begins a SEEK, and the one that makes its reply once it is on stable storage: the id, or the number of
+    moved partitions.
 
-    A position by time may be in a segment that is to be fetched from a bucket first. Raises: BadArgument.
+    A position by time may be in a segment that has to be fetched from a bucket first. Raises: BadArgument.
     """
     check_seek(broker, command.topic, command.start)
     is_whole = broker.partitioned.find(command.topic) is not None

@@ -146,7 +146,7 @@ class Session:
         self._say("=", f"open, from {described_peer(transport)}")
 
     def debug_wire(self) -> None:
-        """The level of the logger ``toymq_py.wire`` may have changed."""
+        """Apply a changed level of the logger ``toymq_py.wire``."""
         wire = WireLog.of(self.number)
         if self._wire is None or wire is None:
             self._wire = self._reader.wire = self._writer.wire = wire
@@ -189,7 +189,7 @@ class Session:
     # -- its turn
 
     def _turn(self, slice_end: float) -> bool:
-        """One turn. A bug is logged and ends this connection alone. Returns: whether there is more to do."""
+        """Run one turn. A bug is logged and ends this connection alone. Returns: whether there is more to do."""
         reader = self._reader
         try:
             if self._lost or reader.eof or self._phase is not _SERVING:
@@ -253,19 +253,19 @@ class Session:
         return self._write(slice_end) or more or self._has_room_again()
 
     def _write(self, slice_end: float) -> bool:
-        """The writer's step. Returns: whether there is more, and room."""
+        """Run the writer's step. Returns: whether there is more to write, and room."""
         more = self._writer.step(slice_end, deliver=self._phase is _SERVING)
         if not more and self._phase is _LEAVING and not self._replies and not self._writer.paused:
             self._linger()
         return more
 
     def _has_room_again(self) -> bool:
-        """Whether commands wait that were held up by replies, which are written now."""
+        """Whether commands wait that were held up by replies which are written now."""
         return not self._reader.caught_up and self._phase is _SERVING and self._handler.has_room
 
     def _makes_room(self) -> bool:
-        """Behind waits the inbox would stay full for as long as they last, and it would not be seen that the client is gone.
-        Returns: whether waits were ended."""
+        """End waits behind which the inbox stays full: the loss of the client would not be noticed. Returns: whether waits were
+        ended."""
         return not (self._handler.has_room or self._writer.paused) and self._handler.end_waits()
 
     # -- tokens
@@ -277,11 +277,11 @@ class Session:
             self._reader.accept_payloads(self._max_payload_bytes)
 
     def _nearly_too_late(self) -> None:
-        """After a pause of the whole process timers run before input: read that first."""
+        """Read once more before HELLO is overdue: after a pause of the whole process, timers run before input."""
         self._greeting_timer = self._loop.call_later(READ_S, self._too_late)
 
     def _too_late(self) -> None:
-        """The time for HELLO with a token is over."""
+        """End the session: the time for HELLO with a token is over."""
         self._greeting_timer = None
         if self._guard is not None and self._phase is _SERVING:
             self._guard.too_late()
@@ -317,7 +317,7 @@ class Session:
         self._linger_timer = self._loop.call_later(LINGER_S, self._end)
 
     def _end(self) -> None:
-        """Idempotent."""
+        """End the session. Idempotent."""
         if self._phase is _ENDED:
             return
         self._phase = _ENDED
@@ -336,17 +336,17 @@ class Session:
 
     @property
     def client_name(self) -> str | None:
-        """What its HELLO says as ``name``."""
+        """The client's ``name`` in its HELLO."""
         return self._handler.client_name
 
     @property
     def subscriptions(self) -> list[AnySubscription]:
-        """Present ones, to topics and patterns."""
+        """The present subscriptions, to topics and patterns."""
         return list(self._deliveries.by_name.values())
 
     @property
     def lacks(self) -> list[str]:
-        """The workers or groups that are away, and whose messages its subscriptions have not."""
+        """The workers or groups that are away, and whose messages its subscriptions lack."""
         return [] if self._handler.passing is None else self._handler.passing.links.lacks
 
     # -- shutdown

@@ -42,23 +42,24 @@ class Session(Protocol):
 
     @property
     def is_leaving(self) -> bool:
-        """What is away now will not be asked again."""
+        """Whether the session is leaving, so that places that are away are not asked again."""
 
     def is_place(self, place: Place) -> bool:
-        """Whether there still is this worker or group."""
+        """Whether a worker or group still exists."""
 
     def reach(self, place: Place, subscription: "SpreadSubscription") -> bool:
-        """Whether there is a connection to a place that has answered; ``reached`` or ``unreached`` tells when not. Raises:
-        RequestError: it cannot be reached."""
+        """Whether there is a connection to a place that has answered. If not, ``reached`` or ``unreached`` is called later.
+        Raises: RequestError when it cannot be reached."""
 
     def subscribe_at(self, place: Place, subscription: "SpreadSubscription") -> None:
-        """Send the SUB; ``heard`` or ``lost`` tells what comes of it. Raises: RequestError: the place cannot be reached."""
+        """Send the SUB to a place; ``heard`` or ``lost`` is called with the outcome. Raises: RequestError when it cannot be
+        reached."""
 
     def deliver(self, place: Place) -> None:
-        """Pass on what came behind the OK."""
+        """Pass on the messages that came behind the OK."""
 
     def withdraw(self, place: Place, subscription: "SpreadSubscription", *, uncounted: bool) -> None:
-        """End it there, if it is, and pass on nothing more."""
+        """End the subscription at a place, if it has one, and pass on nothing more of it."""
 
     def ask(self, place: Place, command: Command, heard: Heard, *, ends: str | None = None) -> None:
         """As ``in_hand.Ask``."""
@@ -84,9 +85,9 @@ class SpreadSubscription:
     ) -> None:  # fmt: skip
         """
         Args:
-            places: all of them; ``gathering`` is for their answers.
+            places: all places; ``gathering`` is for their answers.
             reply: gets the reply, once.
-            given_up: places that another subscription of the session misses: they are asked, but not waited for.
+            given_up: places that another subscription of the session lacks: they are asked, but not waited for.
         """
         self.command = command
         self.joined: list[Place] = []
@@ -105,7 +106,7 @@ class SpreadSubscription:
 
     @property
     def has_ended(self) -> bool:
-        """What places deliver is not passed on."""
+        """Whether the subscription has ended, so that messages of the places are dropped."""
         return self._phase is _Phase.ENDED
 
     @property
@@ -125,7 +126,7 @@ class SpreadSubscription:
         self._written.append(call)
 
     def released(self, begin: int) -> None:
-        """The reply is being written."""
+        """Note that the reply is being written."""
         if self._phase is _Phase.REPLIED:
             self._phase = _Phase.DELIVERING
         for place in self.joined:
@@ -136,18 +137,18 @@ class SpreadSubscription:
     # -- what places answer
 
     def reached(self, place: Place) -> None:
-        """A place would answer."""
+        """Note that a place would answer."""
         if self._phase is _Phase.REACHING:
             self._reached.add(place)
             self._settle()
 
     def unreached(self, place: Place) -> None:
-        """The connection to a place has ended before that answered at all. One that was asked meanwhile is ``lost``."""
+        """Note that the connection to a place ended before it answered at all. One that was asked meanwhile is ``lost``."""
         if self._phase is _Phase.REACHING:
             self.lost(place)
 
     def heard(self, place: Place, answer: bytes) -> None:
-        """A place has answered the SUB."""
+        """Note that a place has answered the SUB."""
         if self._phase is _Phase.ENDED:
             if answer.startswith(b"OK"):
                 self._loop.call_soon(self._session.deliver, place)  # nothing but the reply to its UNSUB, which was sent
@@ -172,7 +173,7 @@ class SpreadSubscription:
         self._settle()
 
     def lost(self, place: Place) -> None:
-        """The connection to a place that has not answered has ended, or there is none."""
+        """Note that there is no connection, or none any more, to a place that has not answered."""
         if self._phase is _Phase.ENDED:
             return
         if self._session.is_leaving:
@@ -183,8 +184,8 @@ class SpreadSubscription:
         self._timers[place] = self._loop.call_later(delay_s, self._ask, place)
 
     def left(self, place: Place) -> bool:
-        """The connection to a place that has joined has ended. Returns: whether the client had nothing of it yet: then it is
-        asked again, as if it had not answered."""
+        """Note that the connection to a joined place has ended. Returns: whether the client had nothing of it yet; then the
+        place is asked again, as if it had not answered."""
         if self._phase not in (_Phase.ASKING, _Phase.REPLIED):
             return False
         self.joined.remove(place)
@@ -218,7 +219,7 @@ class SpreadSubscription:
         self._settle()
 
     def ask_now(self) -> None:
-        """Ask all places, whether they are reached or not: the client has said all, and waits for no second question."""
+        """Ask all places, reached or not: the client has sent everything, and waits for no second question."""
         if self._phase is _Phase.REACHING:
             self._ask_all()
 
@@ -231,7 +232,7 @@ class SpreadSubscription:
                 self._ask(place)
 
     def _settle(self) -> None:
-        """Ask, or reply, when it is time."""
+        """Ask the places, or reply, when it is time."""
         if self._phase is _Phase.REACHING:
             if any(place not in self._given_up and place not in self._reached for place in self._missing):
                 return
@@ -261,12 +262,12 @@ class SpreadSubscription:
         return f"the subscription of {self.command.consumer} to {self.command.topic}"
 
     def without_first(self, answers: Mapping[Place, bytes]) -> list[Place]:
-        """Of the places that answered HELD, those that do not hold the message that the client most likely has."""
+        """The places that answered HELD, except the one with the message that the client most likely works on."""
         first = self.in_hand.first(answers)
         return [place for place, answer in answers.items() if answer.startswith(b"OK") and place != first]
 
     def held(self, gathered: Gathering) -> bytes:
-        """The reply to HELD, of those of all places."""
+        """The reply to HELD, made from those of all places."""
         first = self.in_hand.first(gathered.replies)
         whose = b"" if first is None or gathered.refusal else b" " + gathered.replies[first].split(b" ", 2)[2].rstrip()
         return gathered.total().rstrip() + whose + b"\n"
@@ -274,19 +275,19 @@ class SpreadSubscription:
     # -- its end
 
     def end(self, *, uncounted: bool = False) -> None:
-        """End it at all places; what they have delivered counts no attempt where it is ``uncounted``."""
+        """End the subscription at all places; with ``uncounted`` their messages count no attempt."""
         self.close()
         for place in [*self.joined, *self._missing]:
             self._session.withdraw(place, self, uncounted=uncounted)
 
     def ask_no_more(self) -> None:
-        """It is being ended where it has joined."""
+        """Stop asking: the subscription is being ended where it has joined."""
         self.close()
         for place in self._missing:
             self._session.withdraw(place, self, uncounted=True)
 
     def close(self) -> None:
-        """Nothing of it is done any more. Idempotent."""
+        """Close the subscription; nothing of it is done any more. Idempotent."""
         self._phase = _Phase.ENDED
         self.in_hand.close()
         for timer in self._timers.values():

@@ -35,12 +35,13 @@ class Plan(NamedTuple):
 def plan_of(
     command: Create | Delete, placement: Placement, partitioned: PartitionedTopics, *, follows: bool
 ) -> Plan | None:
-    """How places are asked for a command; None: as for others.
+    """The stages in which places are asked for a command; None: the command needs none.
 
-    CREATE of partitions is first for where a plain topic would be, of a new topic for the group that is to have it. DELETE in
-    a cluster is first and behind the others (ADR 0198). Among workers it is last for the place of a plain topic: interrupted,
-    it leaves the topic there, so that no plain one of its name is made. One that was killed in an earlier DELETE may have
-    partitions of the name still, so all are asked. If that place is here, see ``Passing.ask_others``.
+    The home is the place that would have a plain topic of the name, or the group that shall have a new one. CREATE of
+    partitions asks the home first. DELETE in a cluster asks the home first, and again after the others (ADR 0198). Among
+    workers DELETE asks the home last: if it is interrupted, the topic stays there, so that no plain topic of its name is made.
+    A worker that was killed in an earlier DELETE may still have partitions of the name, so all are asked. If the home is here,
+    see ``Passing.ask_others``.
 
     Args:
         follows: the client follows MOVED.
@@ -65,23 +66,23 @@ def is_change(command: Command) -> bool:
 
 
 def words_of(command: Command) -> str:
-    """A change as an error names it: ``FORGET orders billing``."""
+    """A change in the words of an error: ``FORGET orders billing``."""
     words = type(command).__name__.upper(), getattr(command, "topic", None), getattr(command, "consumer", None)
     return " ".join(word for word in words if word is not None)
 
 
 def part_of(command: Command) -> str:
-    """What a group without a leader would miss of a change."""
+    """The part of a change that a group without a leader would miss, in words."""
     if not isinstance(command, Create):
         return "would not do its part"
     return f"would {'not know the partitions' if 'group' in command.settings else 'get no partition'} of {command.topic}"
 
 
 def to_repeat(command: Command, reply: bytes, *, begun: bool = False) -> bytes:
-    """The reply, as it is told: where a place is missing, others may have done their part, and a repeat completes it.
+    """The reply with advice: if a place is missing, others may have done their part, and a repeat completes the change.
 
     Args:
-        begun: one has done it; then it is so whatever another one refuses.
+        begun: a place has done its part; then this holds for any error.
     """
     if not reply.startswith(b"ERR " if begun else AWAY):
         return reply
@@ -92,7 +93,7 @@ def to_repeat(command: Command, reply: bytes, *, begun: bool = False) -> bytes:
 
 
 def undone(command: Command, reply: bytes) -> bytes:
-    """The reply, as it is told where a place is missing and none was asked for the change."""
+    """The reply with advice: a place is missing, and none was asked for the change."""
     if not reply.startswith(AWAY) or b"nothing was done" in reply:
         return reply
     said = reply.removesuffix(b"\n").replace(LISTED, b"")
@@ -100,7 +101,7 @@ def undone(command: Command, reply: bytes) -> bytes:
 
 
 def in_words(error: RequestError, say: Callable[[bytes], bytes]) -> RequestError:
-    """An error as ``undone`` or ``to_repeat`` would tell it."""
+    """An error with the words of ``undone`` or ``to_repeat``."""
     if not isinstance(error, PlacementUnknown):
         return error
     return PlacementUnknown(say(AWAY + str(error).encode()).removeprefix(AWAY).decode().rstrip("\n"))
@@ -115,7 +116,7 @@ class Stages:
         """
         Args:
             done: gets the reply, ``OK`` with the sum of all, or why one cannot be asked.
-            missing: the reply when all lack the topic; by default that of the first that does not name another place.
+            missing: the reply when all lack the topic; by default that of the first place that does not name another one.
         """
         self._left = [stage for stage in plan.stages if stage]
         self._lacks = plan.lacks
@@ -125,7 +126,7 @@ class Stages:
         self._missing: bytes | RequestError | None = missing
 
     def begin(self) -> None:
-        """Ask the next ones."""
+        """Ask the places of the next stage."""
         if not self._left:
             self._done(self._missing if self._missing and not self._totals else encode_ok(sum(self._totals)))
             return

@@ -26,13 +26,13 @@ class Trail:
         self._record(verb(command).lower(), result, self.token or refused_token, about)
 
     def made(self, topic: str) -> None:
-        """Record that a command created a topic implicitly; only with tokens, which tell whose it is."""
+        """Record that a command created a topic implicitly; only with tokens, which tell whose topic it is."""
         if self.token is not None:
             self._record("create", audit.OK, self.token, {"topic": topic})
 
     def passed_on(self, command: Command) -> None:
-        """Record a command that was passed on, as its client is told; its reply is the last one. The worker that applies it
-        writes a line, too, without an address: the client, or this worker, may be gone by then."""
+        """Record a command that was passed on, with its reply, which is the last one. The worker that applies it writes a line,
+        too, without an address: the client, or this worker, may be gone by then."""
         if isinstance(command, ADMINISTRATIVE):
             self._replies.when_told(lambda reply: self.record(command, code_of(reply) or audit.OK))
 

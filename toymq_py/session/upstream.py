@@ -59,7 +59,7 @@ class Upstream:
         self.resume()
 
     def send(self, pieces: Sequence[bytes]) -> None:
-        """Send all of it, now or as soon as the worker reads."""
+        """Send some bytes, now or as soon as the worker reads."""
         if self._socket is None:
             return
         waits = bool(self._out)
@@ -89,14 +89,14 @@ class Upstream:
                 self._socket.shutdown(socket.SHUT_WR)
 
     def finish(self) -> None:
-        """No more commands: the worker ends what waits, answers, and closes."""
+        """Send no more commands: the worker ends its waits, answers, and closes."""
         if not self.finishing and self._socket is not None:
             self.finishing = True
             if self.reached and not self._out:
                 self._write()
 
     def pause(self) -> None:
-        """Read no more until ``resume``: the client does not."""
+        """Stop reading until ``resume``, since the client does not read."""
         self._paused = True
         if self._reading and self.reached and self._socket is not None:
             self._reading = False
@@ -127,7 +127,7 @@ class Upstream:
             self._end()
 
     def _on_reached(self, frames: list[bytes]) -> None:
-        """The worker has answered the greeting, maybe by a refusal."""
+        """Handle the answer to the greeting, which may be a refusal."""
         self.reached = True
         self._timer.cancel()
         self._out, self._held = self._held, self._out

@@ -23,7 +23,7 @@ class WireLog:
 
     @staticmethod
     def of(number: int) -> "WireLog | None":
-        """None unless the logger ``toymq_py.wire`` is at debug. ``number``: the session's."""
+        """A log for the session of that number; None unless the logger ``toymq_py.wire`` is at debug."""
         return WireLog(number) if logger.isEnabledFor(logging.DEBUG) else None
 
     def say(self, mark: str, text: str) -> None:
@@ -35,7 +35,7 @@ class WireLog:
                 self.say("<", line)
 
     def written(self, data: bytes) -> None:
-        """Whole frames."""
+        """Log whole frames that were written."""
         self._replies.receive_data(data)
         try:
             for reply in self._replies.next_replies():

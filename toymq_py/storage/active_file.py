@@ -27,7 +27,7 @@ def find_cut(fs: FileSystem, file: File, segment: Segment, next_id: int, end: in
 
 
 def was_overwritten(fs: FileSystem, segment: Segment, next_id: int, end: int) -> str | None:
-    """As ``find_cut``, where committed bytes are not those that were seen before. Raises: OSError."""
+    """As ``find_cut``, for committed bytes that differ from those seen before. Raises: OSError."""
     if not examine(fs, segment, next_id, end=end).segment.damages:
         return None
     return f"{segment.path} was cut or overwritten below the running broker"

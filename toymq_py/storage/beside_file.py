@@ -26,17 +26,17 @@ class BesideFile:
     """What is to be done after ``toymq repair`` has put it aside."""
 
     def read(self, fs: FileSystem, directory: str) -> bytes | None:
-        """None when there is no file. Blocks. Raises: DamagedData when what is there cannot be read; OSError of a passing
+        """Read the file; None without one. Blocks. Raises: DamagedData when it cannot be read; OSError for a temporary
         shortage."""
         return checked_json.read(fs, f"{directory}/{self.name}")
 
     def write(self, fs: FileSystem, directory: str, data: bytes) -> None:
-        """Put it in place, synced. Blocks. Raises: OSError."""
+        """Replace the file, synced. Blocks. Raises: OSError."""
         replace_file(fs, f"{directory}/{self.name}", data, private=self.private)
 
     def examine(self, fs: FileSystem, directory: str) -> tuple[bytes | None, DamagedData | None]:
-        """Its bytes, None without a file; and what is wrong with it: damaged, or unreadable. Blocks. Raises: OSError of a
-        passing shortage."""
+        """The bytes of the file, None without one, and its problem: damaged, or unreadable. Blocks. Raises: OSError for a
+        temporary shortage."""
         data = None
         try:
             data = self.read(fs, directory)
@@ -47,5 +47,5 @@ class BesideFile:
         return data, None
 
     def problem(self, fs: FileSystem, directory: str) -> DamagedData | None:
-        """What is wrong with it; None without a file. Blocks."""
+        """The problem of the file; None for a valid one, or without a file. Blocks."""
         return self.examine(fs, directory)[1]

@@ -102,7 +102,7 @@ def pieces_of(value: Any) -> Iterator[bytes]:
 def decode(name: str, data: bytes) -> dict[str, Any]:
     """Decode a checked file.
 
-    Raises: DamagedData when it does not, or the file is of another form.
+    Raises: DamagedData when its checksum does not fit, or its form is wrong.
     """
     opening = _OPENING.match(data)
     if opening is None or opening[2] != name.encode():

@@ -40,7 +40,8 @@ def doubt(fs: FileSystem, data_dir: str) -> str | None:
 
 
 def check_owner(fs: FileSystem, data_dir: str, command: str) -> None:
-    """Before a command writes into the directory of a stopped broker. Raises: NotOwner, with how to run it; OSError."""
+    """Check the owner before a command writes into the directory of a stopped broker. Raises: NotOwner, with how to run it;
+    OSError."""
     owner = other_owner(fs, data_dir, os.geteuid())
     if owner is not None:
         name = _name(owner)

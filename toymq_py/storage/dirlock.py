@@ -28,11 +28,11 @@ class DirectoryLock:
 
     @classmethod
     def take(cls, fs: FileSystem, data_dir: str, pid: int, says: str | None = None) -> "DirectoryLock":
-        """Lock the directory and write our pid into the file, and the address at which clients reach us, or the command that
-        we are: `toymq <name>`.
+        """Lock the directory, and write this process's pid into the file, with the address at which clients reach it, or the
+        command that it is: `toymq <name>`.
 
         Raises:
-            DirectoryLocked: another process holds it; its pid and what it says as far as the file has it.
+            DirectoryLocked: another process holds it; with its pid, address or command as far as the file has them.
             DataDirectoryError: the file cannot be opened or written.
         """
         path = f"{data_dir}/LOCK"
@@ -63,8 +63,8 @@ class DirectoryLock:
         self._watched[path] = self._fs.inode(path)
 
     def lost(self) -> str | None:
-        """What was removed or replaced since the lock was taken; None when nothing was, or the disk does not answer. Any
-        thread."""
+        """What was removed or replaced since the lock was taken; None for nothing, or when the disk does not answer.
+        Thread-safe."""
         for path, inode in self._watched.items():
             reason = not_there(self._fs, path, inode)
             if reason is not None:
@@ -78,7 +78,7 @@ class DirectoryLock:
 
 
 def holder(fs: FileSystem, data_dir: str) -> DirectoryLocked | None:
-    """The process that has the directory open; None for none, or where that cannot be told. The lock is tried and given back: a
+    """The process that has the directory open; None for none, or where that is not known. The lock is tried and given back: a
     broker that starts in that moment is refused, as beside any command that takes it."""
     try:
         file = fs.open(f"{data_dir}/LOCK", write=False)
@@ -93,7 +93,7 @@ def holder(fs: FileSystem, data_dir: str) -> DirectoryLocked | None:
 
 
 def not_there(fs: FileSystem, path: str, inode: tuple[int, int]) -> str | None:
-    """What became of a file or directory below the running broker; None when it is there, or the disk does not answer."""
+    """Why a file or directory is missing under the running broker; None when it exists, or the disk does not answer."""
     try:
         return None if fs.inode(path) == inode else f"{path} was replaced below the running broker"
     except OSError as error:

@@ -49,22 +49,23 @@ class Cold(Protocol):
     """Fetches evicted segments for as long as they are read. Belongs to the event loop."""
 
     def use(self, topic: str, following: Sequence[Segment], from_id: int, adopt: Adopt) -> Segment:
-        """A reader is about to read an evicted segment, the first of ``following``, which are two at most: it may go on.
+        """Prepare the read of an evicted segment, the first of ``following``, which are two at most: a reader may go on to the
+        second.
 
         Args:
-            from_id: where it reads.
-            adopt: told what stands in a file that was fetched whole, before those that wait.
+            from_id: the id to read.
+            adopt: gets the scan of a segment that was fetched whole, before waiting readers are woken.
 
-        Returns: what to read: the segment, or a part of it that has ``from_id``, in a file of its own.
+        Returns: the segment to read, or a part of it with ``from_id``, in a file of its own.
 
-        Raises: BeingFetched while that is not here.
+        Raises: BeingFetched while it is not on the disk.
         """
 
     def spoilt(self, segment: Segment) -> None:
-        """What was fetched of a segment, or a part, is damaged, or gone from the disk."""
+        """Note that a fetched segment or part is damaged, or gone from the disk."""
 
     def problem(self, segments: Iterable[Segment]) -> str | None:
-        """Why readers wait for one of these longer than a fetch takes; None: they do not."""
+        """Why readers of one of these segments wait for longer than a fetch takes; None: they do not."""
 
 
 WITHOUT_TIER = "the broker was started without --tier, and these records are in its bucket"
@@ -148,13 +149,13 @@ def _decode(path: str, data: bytes) -> tuple[dict[int, Segment], Producers]:
 
 
 def _keep_first_entry(segment: Segment, ts_ns: int) -> None:
-    """The sparse index of a segment that is not here: where it begins, and when."""
+    """Keep only the first entry of the sparse index of an evicted segment: its beginning, and the time of that."""
     segment.index_ids, segment.index_positions = array("Q", (segment.base_id,)), array("Q", (segment.start,))
     segment.index_keyed, segment.index_ts_ns = array("Q", (0,)), array("Q", (ts_ns,))
 
 
 def send_away(segment: Segment) -> None:
-    """Nothing of an evicted segment is on the disk any more. Assumes that it is closed."""
+    """Note that nothing of an evicted segment is on the disk any more. Assumes that it is closed."""
     segment.cached_path = segment.inode = segment.stamp = None
     _keep_first_entry(segment, segment.index_ts_ns[0])
 
@@ -190,8 +191,8 @@ class EvictedFile:
         Args:
             path: of the topic's directory.
             segments: the log's own, as they change.
-            run_behind: runs a job on a sync thread, then the other one on the loop.
-            left: told a segment whose file will be unlinked: from now on it is evicted.
+            run_behind: runs a job on a sync thread, then its callback on the loop.
+            left: called with a segment whose file will be unlinked: from now on it is evicted.
         """
         self._fs = fs
         self._path = path
@@ -203,7 +204,7 @@ class EvictedFile:
 
     def change(self, going: Mapping[int, str], done: Callable[[], None] = lambda: None) -> None:
         """Evict segments, by first id and SHA-256, and forget those that are not in the log any more. ``done`` is called at the
-        end, whatever became of it: what failed is logged, and stays."""
+        end, even after a failure, which is logged; the segments concerned stay."""
         self._waiting.append((going, done))
         if len(self._waiting) == 1:
             self._begin()
@@ -244,7 +245,8 @@ class EvictedFile:
         self._run_behind(job, written)
 
     def _unlink(self, new: Sequence[Segment], going: Mapping[int, str]) -> None:
-        """Unlink what is written down. What retention took meanwhile it unlinks itself, and the file is to forget it."""
+        """Unlink the files of segments that are in the list. Files that retention has removed meanwhile are dropped from the
+        list."""
         present = {id(segment) for segment in self._segments}
         left = [segment for segment in new if id(segment) in present]
         if len(left) < len(new):

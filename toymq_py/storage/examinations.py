@@ -23,11 +23,11 @@ class Examinations:
         return base_id in self._running
 
     def is_unjudged(self, base_id: int) -> bool:
-        """Whether the file was changed and nothing may be read of it, also after an examination that failed."""
+        """Whether the file was changed, so that it must not be read, even after an examination that failed."""
         return base_id in self._unjudged
 
     def concern(self, base_id: int) -> bool:
-        """Whether one is running or still has to."""
+        """Whether an examination of a segment runs, or still has to."""
         return base_id in self._running or base_id in self._unjudged
 
     def note_change(self, base_id: int) -> None:
@@ -37,7 +37,7 @@ class Examinations:
         self._running[base_id] = []
 
     def end(self, base_id: int, error: OSError | None) -> list[Callable[[], None]]:
-        """``error``: why nothing is known of the segment. Returns: the calls to make at the end."""
+        """End an examination. ``error``: why nothing is known of the segment. Returns: the calls to make at the end."""
         if error is None:
             self._unjudged.discard(base_id)
             self._failed.pop(base_id, None)
@@ -46,11 +46,11 @@ class Examinations:
         return self._running.pop(base_id)
 
     def take_failure(self, base_id: int) -> OSError | None:
-        """Why the last one failed, said once: the next reader has the segment examined again."""
+        """Why the last examination failed, reported once: the next reader has the segment examined again."""
         return self._failed.pop(base_id, None)
 
     def when_done(self, call: Callable[[], None]) -> None:
-        """Call ``call`` when none is running; at once when none is."""
+        """Call ``call`` when no examination runs; at once when none does."""
         for waiting in self._running.values():
             waiting.append(lambda: self.when_done(call))
             return

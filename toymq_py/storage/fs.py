@@ -58,7 +58,7 @@ class File(Protocol):
         where the system does not tell."""
 
     def inode(self) -> tuple[int, int]:
-        """Device and number: which file it is, whatever names it."""
+        """Device and inode number: they identify the file, whatever its names are."""
 
     def stamp(self) -> Stamp:
         """As ``FileSystem.stamp``."""
@@ -110,8 +110,8 @@ class FileSystem(Protocol):
     def unlink(self, path: str) -> None: ...
 
     def detach(self, path: str) -> bool:
-        """Put a synced copy in the place of a file that has other names, too: hard links, as `cp -al` makes them. What is
-        written under one name is not seen under the others then. Returns: whether it had some."""
+        """Put a synced copy in the place of a file that has other names, too: hard links, as `cp -al` makes them. Writes under
+        one name are not seen under the others then. Returns: whether there were any."""
 
     def rmdir(self, path: str) -> None: ...
 
@@ -412,8 +412,8 @@ def copy_file(
 
 @contextlib.contextmanager
 def _replacing(fs: FileSystem, path: str) -> Iterator[str]:
-    """The path of a temporary file, for the new content of ``path``; synced by its writer. It takes the place of the old one at
-    the end. When that fails, none stays."""
+    """The path of a temporary file for the new content of ``path``, which its writer syncs. It replaces the old file at the
+    end. After a failure no temporary file is left."""
     temporary = path + TEMPORARY
     try:
         yield temporary
@@ -426,8 +426,8 @@ def _replacing(fs: FileSystem, path: str) -> Iterator[str]:
 
 
 def move_file(fs: FileSystem, path: str, to: str) -> None:
-    """Rename a file, or copy it where its new place is on another file system, as where ``topics`` is one of its own. A crash
-    leaves it whole at one of the places, or at both. What is no file is not moved to another file system.
+    """Rename a file, or copy it if its new place is on another file system, as ``topics`` may be. A crash leaves it whole at
+    one of the places, or at both. Anything but a regular file is not moved to another file system.
 
     Raises: OSError; then it is where it was.
     """
@@ -463,7 +463,7 @@ def replace_file(fs: FileSystem, path: str, data: bytes, *, private: bool = Fals
 
 
 def remove_tree(fs: FileSystem, path: str) -> None:
-    """Remove a directory, if it is there, and all that is in it. What is left when that fails can be removed again.
+    """Remove a directory, if it is there, and all that is in it. After a failure, the call can be repeated for the rest.
 
     Raises: OSError.
     """

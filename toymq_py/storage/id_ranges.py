@@ -8,7 +8,7 @@ from toymq_py.units import agreeing
 
 
 def record_range(first_id: int, last_id: int, predicate: str = "", noun: str = "record") -> str:
-    """``records 4 to 6``, ``record 4``; with a predicate in the plural, ``are lost``: ``record 4 is lost``."""
+    """The text ``records 4 to 6`` or ``record 4``; with a plural predicate such as ``are lost``: ``record 4 is lost``."""
     words = f"{noun}s {first_id} to {last_id}" if first_id != last_id else f"{noun} {first_id}"
     return f"{words} {agreeing(predicate, last_id - first_id + 1)}" if predicate else words
 

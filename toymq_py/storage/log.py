@@ -91,12 +91,12 @@ class Log:
 
     @property
     def degraded(self) -> bool:
-        """Whether there is what ``toymq verify`` calls damage: records are lost or unreadable, or files hold too much."""
+        """Whether there is what ``toymq verify`` calls damage: records are lost or unreadable, or files contain too much."""
         return bool(self.lost or self.unreadable or self._problems) or any(s.missing or s.has_surplus for s in self.segments)
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong although no record is known to be lost or unreadable."""
+        """Problems of the log, apart from records that are known to be lost or unreadable."""
         return [*self._problems, *(f"{s.path} has bytes that are no part of the log" for s in self.segments if s.has_surplus)]
 
     @property
@@ -109,7 +109,7 @@ class Log:
         return next((segment.newest_ts_ns for segment in reversed(self.segments) if segment.newest_ts_ns), 0)
 
     def lost_count(self) -> int:
-        """How many retained ids have no record, or none for the next start: a missing file is read while it is open."""
+        """How many retained ids have no record, now or at the next start: a missing file can be read while it is open."""
         missing = [(s.base_id, s.next_id - 1) for s in self.segments if s.missing and s.next_id > s.base_id]
         lost = union([*self.lost, *subtract(above(missing, self.first_id), self.removed)])
         return sum(last - first + 1 for first, last in lost)
@@ -135,7 +135,7 @@ class Log:
         return size + sum(segment.end for segment in segments[from_at:to_at])
 
     def is_unreadable(self, msg_id: int) -> bool:
-        """Whether the disk refuses to give this record, until a restart."""
+        """Whether the disk refuses to read this record, until a restart."""
         return last_of_range(self.unreadable, msg_id) is not None
 
     # -- reading
@@ -170,7 +170,7 @@ class Log:
     def read_each(self, ids: Sequence[int], max_bytes: int) -> Records | None:
         """Read single records by ascending ids, from anywhere in the log: as many as fit, one at least.
 
-        Returns: a run of those from the first id on that can be had without ado; None when that one has to be ``read``.
+        Returns: a run of the records from the first id on that are easy to read; None when the first one has to be ``read``.
 
         Raises: OSError when the segment cannot be opened or read.
         """
@@ -251,7 +251,7 @@ class Log:
         self.committed_id = next_id
 
     def forget_below(self, first_id: int) -> None:
-        """Drop what is known of ids below: they are not retained any more. The first id never falls."""
+        """Forget everything about lower ids, which are not retained any more. The first id never falls."""
         first_id = self.first_id = max(first_id, self.first_id)
         self.lost = above(self.lost, first_id)
         self.unreadable = above(self.unreadable, first_id)
@@ -278,7 +278,7 @@ class Log:
     # -- inside
 
     def _gap_at(self, msg_id: int) -> int | None:
-        """Last id of the lost, unreadable or removed range that holds ``msg_id``."""
+        """The last id of the lost, unreadable or removed range that holds ``msg_id``."""
         if msg_id < self.first_id:
             return self.first_id - 1
         for ranges in (self.lost, self.unreadable, self.removed):
@@ -287,7 +287,7 @@ class Log:
         return None
 
     def _next_gap(self, msg_id: int) -> int:
-        """First id of the next such range, at most the committed position."""
+        """The first id of the next lost, unreadable or removed range, at most the committed position."""
         best = self.committed_id
         for ranges in (self.lost, self.unreadable, self.removed):
             at = bisect_left(ranges, (msg_id, 0))
@@ -316,9 +316,9 @@ class Log:
             columns: empty; filled with what is in the frames, payloads too. Without, they are only checked.
             whole: the first record comes even if it is longer than ``max_bytes``.
 
-        Returns: (data, where in it the first frame begins, where the last ends, next id). No frame, and both places are
-        the same, when the first record proved damaged: it has been entered as lost, and the next id passes it; or, and the
-        next id is ``from_id``, when it is too long and not ``whole``.
+        Returns: (data, position of the first frame in it, end of the last, next id). Without a frame both positions are equal.
+        That is so when the first record proved damaged: it has been entered as lost, and the next id passes it; and when it is
+        too long and not ``whole``: then the next id is ``from_id``.
         """
         at = self._at(from_id)
         segment = self.segments[at]
@@ -410,7 +410,7 @@ class Log:
         self.examinations.when_done(call)
 
     def examine(self, segment: Segment, why: str = CHANGED) -> None:
-        """Judge the file of a segment anew, as the next start will; once at a time."""
+        """Examine the file of a segment anew, as the next start will; once at a time."""
         if why == CHANGED:
             self.examinations.note_change(segment.base_id)
         if self.examinations.is_running(segment.base_id):
@@ -457,7 +457,7 @@ class Log:
         self.run_behind(job, done)
 
     def _adopt_fetched(self, segment: Segment, found: ScanResult) -> None:
-        """An evicted segment can be read again."""
+        """Take over an evicted segment that can be read again."""
         adopt(segment, found, segment.end, segment.keyed, segment.expiring)
         self._adopt_damage(segment)
 
@@ -476,8 +476,8 @@ class Log:
             self.on_lost(first, last)
 
     def _leave_out(self, segment: Segment, reason: str) -> None:
-        """A file that is another log's is left alone, and its ids are lost. Of the newest segment they are damage: its place in
-        the log stays taken."""
+        """Leave out a file that is another log's: its ids are lost. For the newest segment they count as damage, since its
+        place in the log stays taken."""
         logger.error("topic %s: %s %s: it is not served; `toymq repair` puts it aside", self.topic, segment.path, reason)
         self._problems.append(f"{segment.path} {reason}")
         if segment.next_id > segment.base_id:
@@ -489,7 +489,7 @@ class Log:
             self.segments[:] = [each for each in self.segments if each is not segment]  # retention leaves it alone, too
 
     def _pass_over(self, segment: Segment, from_id: int, after: int, why: object) -> None:
-        """Skip records that the disk refuses, until a restart. That is not damage."""
+        """Skip records that the disk refuses to read, until a restart. That is not damage."""
         self.unreadable = union([*self.unreadable, *subtract([(from_id, after - 1)], self.lost)])
         logger.error("topic %s: %s (%s: %s); passed over until restart",
                      self.topic, record_range(from_id, after - 1, "cannot be read"), segment.path, why)  # fmt: skip

@@ -47,7 +47,7 @@ class Commit:
         self._waiters: list[Callable[[], None]] = []
 
     def add_waiter(self, call: Callable[[], None]) -> None:
-        """Have ``call`` called when the state changes; at once when it has."""
+        """Call ``call`` when the state changes; at once when it has."""
         if self.state is PENDING:
             self._waiters.append(call)
         else:
@@ -205,7 +205,7 @@ class Batch:
         return Appended(self.commit, first_id, count, size)
 
     def refused_keys(self) -> list[bytes]:
-        """Keys of all that was appended, which will not be stored."""
+        """The keys of everything appended, which will not be stored."""
         return [*self.keys, *(() if self._sequenced else filter(None, self._keys))]
 
     def close(self) -> None:
@@ -250,7 +250,7 @@ class Batch:
         self._open_bytes, self._tail, self._sequenced = 0, False, False
 
     def append_to(self, log: Log) -> None:
-        """Add the records, which are on the disk now, to the log: to its active segment, its tail and its committed id."""
+        """Add the records, which are on the disk now, to the log's active segment, its tail in memory and its committed id."""
         active = log.segments[-1]
         for msg_id, offset, keyed, ts_ns in self.index:
             active.add_index_entry(msg_id, active.end + offset, active.keyed + keyed, ts_ns)
@@ -276,7 +276,7 @@ class Batch:
 
         Args:
             pieces: two of each record; None when all records are of one length.
-            run_keyed: how many ``keys`` are some.
+            run_keyed: how many ``keys`` are not empty.
         """
         offset, keyed, count = self.size - size, self.keyed, len(keys)
         step = -(-count * INDEX_INTERVAL_BYTES // size)  # rounded up: nearer entries would not be taken

@@ -62,9 +62,9 @@ class CommitJob:
             allocated: up to where no space has to be reserved in the active file; 0 when it is not known.
             prepared: the file that was made ahead for the new segment, if any.
             roll: the batch goes to a new segment.
-            sync: before the batch is committed (``--fsync always``).
-            keep_syncing: what is sealed is synced (all but ``--fsync never``).
-            lost: asked before a new segment, what became of the data directory below the broker.
+            sync: the batch is synced before it is committed (``--fsync always``).
+            keep_syncing: sealed segments are synced (all but ``--fsync never``).
+            lost: asked before a new segment whether the data directory was removed or replaced under the broker.
         """
         self._batch = batch
         self._active = active
@@ -97,7 +97,7 @@ class CommitJob:
 
     @property
     def only_appends(self) -> bool:
-        """Whether there is nothing to do but to append to an open file: no roll, no look at its size, no space to reserve."""
+        """Whether the job only appends to an open file: no roll, no look at the size, no space to reserve."""
         active = self._active
         if self._roll or active is None or active.file is None or not self.allocated:
             return False

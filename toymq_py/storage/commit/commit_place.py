@@ -49,7 +49,7 @@ class CommitPlace:
         self._due += 1
 
     def start(self) -> None:
-        """An announced batch is being started, or there is none."""
+        """Note that an announced batch is being started, or is not needed."""
         self._due -= 1
 
     def is_loop(self, records: int, size: int) -> bool:
@@ -73,7 +73,7 @@ class CommitPlace:
         )
 
     def begun(self) -> None:
-        """A sync thread gets a batch."""
+        """Note that a sync thread gets a batch."""
         self._on_threads += 1
 
     def ended(self, seconds: float, records: int, *, on_loop: bool) -> None:

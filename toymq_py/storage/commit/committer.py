@@ -65,7 +65,7 @@ class Committer:
     ) -> None:  # fmt: skip
         """
         Args:
-            roll_first: recovery found damage in the active segment, so what comes goes into a new one.
+            roll_first: recovery found damage in the active segment, so new records go into another one.
             heads, incarnation: what ``segments.json`` knows of this log.
             lost: asked on sync threads before a new segment, see ``DirectoryLock.lost``.
         """
@@ -115,7 +115,7 @@ class Committer:
         Args:
             keys: b"" for none; same length as ``payloads``.
             attributes: encoded attribute blocks, b"" for none.
-            extras: what else they hold, for the tail in memory and for ``CommitListener.scheduled``.
+            extras: other attributes, for the tail in memory and for ``CommitListener.scheduled``.
             sequences: those in the attributes again, when the keys name producers.
             shape: of all keys and payloads, where the caller knows it.
 
@@ -183,7 +183,7 @@ class Committer:
     def begin_segment(self) -> tuple[int, Commit]:
         """Seal the active segment although it has room. Later records go to a new one.
 
-        Returns: the first id of the new segment, and the commit with which it is there. An empty one is not sealed.
+        Returns: the first id of the new segment, and the commit with which it exists. An empty segment is not sealed.
 
         Raises: StorageFailed, NoSuchTopic (the topic is being deleted).
         """
@@ -242,8 +242,8 @@ class Committer:
             self._give_up(batch, error)
 
     def _start(self, after: Batch | None = None) -> None:
-        """End the loop pass: have the oldest batch written and synced, unless one is. ``after``: the one before it, which is
-        being finished: on the loop this one is committed in the next pass, behind the answers to that one."""
+        """End the loop pass: have the oldest batch written and synced, unless one is being written. ``after``: the batch before
+        it, which is being finished; a batch on the loop then waits for the next pass, behind the answers to the earlier one."""
         self._pass.end()
         if self._running is not None or not self._pending:
             return
@@ -289,7 +289,7 @@ class Committer:
             self._give_up(batch, error)
 
     def _give_up(self, batch: Batch | None, error: Exception) -> None:
-        """After a bug, or without memory: no publish waits for ever."""
+        """Fail everything after a bug, or without memory, so that no publish waits for ever."""
         logger.error("topic %s: a commit did not come to its end", self._log.topic, exc_info=error)
         self._refuse_pending(batch, self.poison("committing failed"))
         self._tell_idle()
@@ -422,7 +422,7 @@ class Committer:
         self._next.prepare(self.segment_bytes)
 
     def _interval_synced(self, active: Segment, took_s: float | None, error: OSError | None) -> None:
-        """A sync of ``--fsync interval`` ended."""
+        """Handle the end of a sync of ``--fsync interval``."""
         unsynced = self._running is not None or (self._interval is not None and self._interval.due)
         active.busy = unsynced and not active.sealed
         if took_s is not None:
@@ -450,7 +450,7 @@ class Committer:
             call_all(waiters)
 
     def known_head(self, base_id: int) -> Head | None:
-        """The head of a segment, where it is on stable storage."""
+        """The head of a segment, if it is on stable storage."""
         return self._heads.known(base_id)
 
     def active_file(self) -> tuple[str, tuple[int, int]] | None:
@@ -460,7 +460,7 @@ class Committer:
 
     def poison(self, reason: str, error: OSError | None = None, *, ends: bool = False) -> StorageFailed:
         """Refuse publishes until a restart: written records may be lost. Batches in flight may still commit. ``ends``: the
-        broker ends for this, and says so itself. Returns: the error that publishes get from now on, which is the first one."""
+        broker ends because of this, and logs it itself. Returns: the error that publishes get from now on: the first one."""
         if self.failed is None:
             if self._interval is not None:
                 self._interval.stop()

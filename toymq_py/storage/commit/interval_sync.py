@@ -25,8 +25,8 @@ class IntervalSync:
     ) -> None:
         """
         Args:
-            run_behind: runs a job on a sync thread, then the other one on the loop.
-            ended: told of each sync: the segment, and the seconds it took, or why it failed. Neither when a bug was in the way.
+            run_behind: runs a job on a sync thread, then its callback on the loop.
+            ended: called with the segment of each sync, and the seconds it took or its error; with neither after a bug.
         """
         self._log = log
         self._scheduler = scheduler
@@ -40,14 +40,14 @@ class IntervalSync:
         """Records were written and answered, and no sync of them has begun."""
 
     def written(self) -> None:
-        """Records were written to the active segment, which stays busy until they are synced."""
+        """Note that records were written to the active segment, which stays busy until they are synced."""
         self.due = self._log.segments[-1].busy = True
         if not self._timer:
             self._timer = True
             self._scheduler.later(self._interval_s, self._sync)
 
     def stop(self) -> None:
-        """Sync no more: the log is poisoned, and a sync that failed must not be tried again."""
+        """Sync no more: the log is poisoned, and a failed sync must not be repeated."""
         self._stopped = True
 
     def _sync(self) -> None:

@@ -10,23 +10,23 @@ class CommitListener:
     ``committed``, in this order; or ``failed``. This base class ignores all."""
 
     def scheduled(self, first_id: int, deliver_at_ns: Sequence[int]) -> None:
-        """Delayed records were committed: the first id, and when each is due. Readers cannot see them yet."""
+        """Called when delayed records were committed, with the first id and each due time. Readers cannot see them yet."""
 
     def synced(self, seconds: float) -> None:
-        """The disk took so many seconds to sync."""
+        """Called when the disk has taken so many seconds to sync."""
 
     def stored(self, seconds: float, count: int) -> None:
-        """Messages that one loop pass appended became durable, so many seconds after their append."""
+        """Called when messages that one loop pass appended became durable, so many seconds after their append."""
 
     def committed(self, first_id: int, next_id: int, keys: list[bytes], producers: Producers) -> None:
-        """A batch is durable, with these plain keys and the last sequences of these producers. The waiters of its commit are
-        told next."""
+        """Called when a batch is durable, with its plain keys and the last sequences of its producers. The waiters of its
+        commit are called next."""
 
     def failed(self, keys: list[bytes]) -> None:
-        """A batch with these keys was refused."""
+        """Called when a batch with these keys was refused."""
 
     def sealed(self) -> None:
-        """A segment was sealed. Its successor is there if it could be made."""
+        """Called when a segment was sealed. Its successor exists if it could be made."""
 
     def producers_since(self, first_id: int) -> Producers:
         """The committed producers from an id on, for the sidecar of a segment that begins there."""

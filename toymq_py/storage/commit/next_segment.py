@@ -23,7 +23,7 @@ class NextSegment:
         """
         Args:
             path: of the topic's directory.
-            run_behind: runs a job on a sync thread, then the other one on the loop.
+            run_behind: runs a job on a sync thread, then its callback on the loop.
         """
         self._fs = fs
         self._path = path
@@ -34,7 +34,7 @@ class NextSegment:
         self._count = 0
 
     def prepare(self, segment_bytes: int) -> None:
-        """Make the file on a sync thread, unless it is there or the segment is small."""
+        """Make the file on a sync thread, unless it exists or the segment is small."""
         small = segment_bytes < SEGMENT_BYTES_MIN
         if self._preparing or self._file is not None or small or self._space.low:
             return

@@ -50,8 +50,7 @@ class SpaceGuard:
         """Called on the loop when the disk gets low, and now and then while it is."""
 
     def free_bytes(self) -> int:
-        """Free space of the file system. A disk that does not answer is not taken for a full one: the write itself will
-        tell."""
+        """Free space of the file system. A disk that does not answer does not count as full: the write itself will show it."""
         try:
             return self._fs.free_bytes(self._path)
         except OSError:
@@ -60,7 +59,7 @@ class SpaceGuard:
     def check(self, size: int) -> bool:
         """Whether there is room for ``size`` bytes. Called on a sync thread before the write.
 
-        Near the mark it looks each time; far from it what was seen holds for a moment, and for a part of the room.
+        Near the mark it asks the disk each time; far from it an answer holds for a moment, and for a part of the room.
         """
         if self.min_free_bytes <= 0:
             return True
@@ -97,7 +96,7 @@ class SpaceGuard:
             self._tell()
 
     def fall_behind(self, why: str | None) -> None:
-        """Refuse publishes since the bucket of ``--tier`` lacks too much; None: it does not any more. Called on the loop."""
+        """Refuse publishes since too much is missing in the bucket of ``--tier``; None ends that. Called on the loop."""
         if why is None and self._behind is not None:
             logger.warning("the bucket has caught up: publishing resumes")
         elif why is not None and self._behind is None:
@@ -107,7 +106,7 @@ class SpaceGuard:
 
     @property
     def behind(self) -> str | None:
-        """Why publishes are refused for the bucket's sake."""
+        """Why publishes are refused because of the bucket."""
         return self._behind
 
     def _tell(self) -> None:
@@ -118,7 +117,7 @@ class SpaceGuard:
                 call()
 
     def refuses(self) -> bool:
-        """Whether a publish would be refused now. As ``is_low``."""
+        """Whether a publish would be refused now; asks the disk as ``is_low``."""
         return self.is_low() or self._behind is not None
 
     def is_low(self) -> bool:
@@ -136,16 +135,16 @@ class SpaceGuard:
         return self._disk_low
 
     def overflowed(self, size: int) -> None:
-        """A commit of ``size`` bytes found no space, which the mark did not say before. Called on the loop."""
+        """Note that a commit of ``size`` bytes found no space, which the mark had not shown. Called on the loop."""
         self._overflowed_bytes = size
 
     def fitted(self) -> None:
-        """A commit found space again. Called on the loop."""
+        """Note that a commit found space again. Called on the loop."""
         self._overflowed_bytes = None
 
     def is_full(self) -> bool:
         """Whether a commit found no space, and there is not twice as much by now. Publishes are not refused for that: one that
-        fits is taken. Asks the disk. A quota that is used up does not show in the free space, and is not told here."""
+        fits is accepted. Asks the disk. A used-up quota does not show in the free space, and is not reported here."""
         if self._overflowed_bytes is not None and self.free_bytes() >= max(2 * self._overflowed_bytes, FULL_UNTIL_BYTES):
             self._overflowed_bytes = None
         return self._overflowed_bytes is not None
@@ -155,12 +154,12 @@ class SpaceGuard:
         return self._disk_low or (self.min_free_bytes > 0 and self.free_bytes() < 2 * self.min_free_bytes)
 
     def admit(self) -> None:
-        """Called before an append; a commit finds that the disk got low. Raises: DiskLow, TierBehind."""
+        """Check for space before an append; a commit finds that the disk got low. Raises: DiskLow, TierBehind."""
         if self.low and self.refuses():
             raise self.refusal()
 
     def admit_topic(self) -> None:
-        """Called before a publish creates a topic: asks the disk, for no commit did yet. Raises: DiskLow, TierBehind."""
+        """Check for space before a publish creates a topic: asks the disk, since no commit has. Raises: DiskLow, TierBehind."""
         if self.refuses():
             raise self.refusal()
 

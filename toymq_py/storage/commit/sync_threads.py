@@ -19,7 +19,7 @@ class Ticket(Protocol):
     """A receipt for a job's syncs that other disks have yet to repeat (ADR 0098). A thread never waits for it."""
 
     def when_settled(self, call: Callable[[], None]) -> None:
-        """Run ``call`` on the loop when every disk that counts has it; at once when all have. Called on the loop, once."""
+        """Run ``call`` on the loop when every required disk has the syncs; at once when all have. Called on the loop, once."""
 
 
 RunJob = Callable[[Callable[[], None]], Ticket | None]
@@ -48,7 +48,7 @@ class Scheduler(Protocol):
 
 
 def run_guarded(job: Callable[[], None]) -> None:
-    """Run a job for the disk. A bug in it, or no memory, is logged: that nothing was done is all that its caller needs."""
+    """Run a job for the disk. A bug in it, or a lack of memory, is logged: its caller only knows that nothing was done."""
     try:
         job()
     except Exception:
@@ -71,7 +71,7 @@ class _Worker:
         self.thread = start_thread(lambda: run(self), name)
 
     def give(self, work: _Work | None) -> None:
-        """Wake it for work, or with None to end. It must be idle."""
+        """Wake the thread for work, or with None to end. It must be idle."""
         self._work = work
         self._awake.release()
 
@@ -135,7 +135,7 @@ class SyncThreads:
         return worker
 
     def close(self, *, drop_waiting: bool = False) -> None:
-        """Let all jobs end and stop the threads. ``drop_waiting``: only those that run; no one learns of the others."""
+        """Let all jobs end and stop the threads. ``drop_waiting``: only running jobs; nothing learns of the others."""
         with self._guard:
             self._closing = True
             if drop_waiting:
