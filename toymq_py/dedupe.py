@@ -28,7 +28,7 @@ class KeyBudget:
         self.tables: dict[DedupeTable | ProducerTable, None] = {}
 
     def settle(self) -> None:
-        """Free what is over the limit."""
+        """Evict keys of the largest tables until the limit holds."""
         while (over := self.used - self.limit) > 0:
             largest = max(self.tables, key=lambda table: len(table) - table.kept, default=None)
             if largest is None or not largest.give(max(over, len(largest) // SHARE_FREED)):

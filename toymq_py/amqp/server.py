@@ -97,7 +97,7 @@ class AmqpServer:
         return chain.from_iterable(map(definitions.exchange_rows, self.vhosts))
 
     def declared_queues(self) -> Iterator[dict[str, Any]]:
-        """JSON objects of all queues."""
+        """JSON objects of the declared queues."""
         return chain.from_iterable(map(definitions.queue_rows, self.vhosts))
 
     def bindings(self) -> Iterator[dict[str, Any]]:

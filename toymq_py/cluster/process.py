@@ -148,7 +148,7 @@ def namesakes(seats: Iterable[Seat], me: Member) -> str:
 
 
 class _NodeProcess:
-    """What lives from the start of the process to its end. Also the ``View`` of the standby answers."""
+    """The parts of a node process that live from its start to its end. Also the ``View`` of the standby answers."""
 
     def __init__(
         self, options: ServeOptions, files: daemon.Files, token: str | None, loop: asyncio.AbstractEventLoop,
@@ -266,7 +266,7 @@ class _NodeProcess:
         return None
 
     async def _unmade(self) -> str:
-        """The parts of a node process that live from its start to its end. Also the ``View`` of the standby answers."""
+        """Why etcd has no settings for the group. Raises: EtcdError; DataDirectoryError: the directory is of another group."""
         assert self._options.cluster is not None
         kept = KeptPlaces(self._etcd_client(), self._options.cluster, self._group)
         try:

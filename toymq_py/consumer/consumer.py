@@ -90,7 +90,7 @@ class Consumer(ConsumerView):
         return self._due.lowest(max_count, MSG_ID_MAX + 1 if again is None else again)
 
     def take_due(self, owner: Lessee, ids: list[int], deadline: float, now: float | None = None) -> None:
-        """Lease ids that ``due`` has just returned, from the first on."""
+        """Lease the first of the ids that ``due`` has just returned."""
         self._due.discard_range(ids[0], ids[-1])
         self._runs.lease_each(owner, ids, deadline, now)
         self.changes += 1
@@ -103,7 +103,7 @@ class Consumer(ConsumerView):
         self.cursor = self._acks.next_open(max(self.cursor, last + 1))
 
     def take_each(self, owner: Lessee, ids: list[int], deadline: float, now: float) -> None:
-        """Lease the first of the ids that ``due`` has just returned."""
+        """Lease ids for which ``is_due`` holds, in ascending order."""
         self._due.discard_each(ids)
         self._runs.lease_each(owner, ids, deadline, now)
         self.changes += 1

@@ -105,7 +105,11 @@ class RecordReader:
 
 
 def is_redriven_letter(origin: Topic, reader: RecordReader, msg_id: int, back: Return) -> bool:
-    """Evict keys of the largest tables until the limit holds."""
+    """Whether this record is the redriven letter: committed, with the same key, payload and headers, neither delayed nor
+    expiring (ADR 0041).
+
+    Raises: OSError.
+    """
     if msg_id >= origin.log.committed_id or msg_id in origin.delays.schedule.ids:
         return False
     run, row = reader.find(msg_id)

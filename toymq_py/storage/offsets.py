@@ -56,7 +56,7 @@ class OffsetsState:
     there are some."""
 
     def has_removed(self, msg_id: int) -> bool:
-        """Whether retention or PURGE took an id, so that its absence is no loss."""
+        """Whether retention or PURGE removed an id, so that its absence is not a loss."""
         return msg_id < self.first_id or any(first <= msg_id <= last for first, last in self.removed)
 
 
@@ -110,8 +110,8 @@ class LoadedOffsets:
 
     @property
     def first_id_known(self) -> bool | None:
-        """Whether ``first_id`` is where the log begins: retention stores it before it removes. None: a topic that never had
-        offsets."""
+        """Whether the log is known to begin at ``first_id``: retention stores that before it removes. None for a topic that
+        never had offsets."""
         return None if self.source is OffsetsSource.NEW else self.problem is None
 
 
@@ -131,8 +131,8 @@ def encode(state: OffsetsState, topic: str | None = None) -> bytes:
 
 
 def decode(data: bytes, topic: str | None = None) -> OffsetsState:
-    """Decode the file. Raises: DamagedData when checksum or form are wrong, or it is of another topic than ``topic``. Files of
-    a toymq before 2026-11-23 do not say."""
+    """Decode the file. Raises: DamagedData when checksum or form are wrong, or the file is of another topic than ``topic``.
+    Files of a toymq before 2026-11-23 have no topic."""
     found = checked_json.decode("state", data)
     if topic is not None and found.get("topic", topic) != topic:
         raise DamagedData(f"these are the offsets of topic {str(found['topic'])[:200]!a}")
@@ -210,7 +210,7 @@ def load(fs: FileSystem, directory: str) -> LoadedOffsets:
 
 def _stale(fs: FileSystem, directory: str, state: OffsetsState) -> str | None:
     """Why ``state``, of the present file, is not the newest that was written: the previous generation is sound and no older.
-    None: it is, as far as both are numbered. Reads no more than the beginning of the previous one where all is well.
+    None: it is the newest, as far as both are numbered. Reads only the beginning of the previous one where all is well.
 
     Raises: OSError of a passing shortage.
     """
@@ -231,7 +231,7 @@ def _stale(fs: FileSystem, directory: str, state: OffsetsState) -> str | None:
 
 
 def _peek_generation(fs: FileSystem, path: str) -> int | None:
-    """The generation that a file claims, not checked; None where it claims none, or cannot be read.
+    """The generation number that a file claims, unchecked; None without one, or when it cannot be read.
 
     Raises: OSError of a passing shortage.
     """
@@ -249,16 +249,17 @@ def _peek_generation(fs: FileSystem, path: str) -> int | None:
 
 
 def _was_removed(fs: FileSystem, directory: str) -> bool:
-    """Whether the present generation was there and is gone: a kill between the renames of ``write`` leaves the temp file."""
+    """Whether the present generation existed and is gone: a kill between the renames of ``write`` leaves only the temp file."""
     if fs.exists(f"{directory}/{TEMPORARY_NAME}") or not fs.exists(f"{directory}/{PREVIOUS_NAME}"):
         return False
     return not fs.exists(f"{directory}/{FILE_NAME}")  # a broker that runs may have ended the second rename meanwhile
 
 
 def settle(fs: FileSystem, directory: str, loaded: LoadedOffsets) -> None:
-    """Write back what ``load`` found when that was the previous generation. Otherwise a damaged present one would replace the
-    sound one at the next ``write``, and after a kill between the renames the temp file is about to be removed. With none that
-    is sound the damaged one goes aside, too: by it a backup, which may have a sound one, knows that consumers were lost.
+    """Write back the state that ``load`` found, when that was the previous generation. Otherwise a damaged present one would
+    replace the sound one at the next ``write``, and after a kill between the renames the temp file is about to be removed. If
+    no generation is sound, the damaged one goes aside, too: it tells a backup, which may have a sound one, that consumers were
+    lost.
 
     Raises: OSError.
     """
@@ -278,7 +279,7 @@ def settle(fs: FileSystem, directory: str, loaded: LoadedOffsets) -> None:
 
 
 def note_lost(fs: FileSystem, directory: str) -> None:
-    """Leave ``offsets.json.damaged``, the damaged file or an empty one: the consumers that were known are lost.
+    """Leave ``offsets.json.damaged``, the damaged file or an empty one, as a sign that the known consumers are lost.
 
     Raises: OSError.
     """
@@ -324,8 +325,8 @@ def write(fs: FileSystem, directory: str, data: bytes) -> None:
 
 
 def _clear(fs: FileSystem, path: str) -> None:
-    """Move a directory in the place of a file aside: one generation alone could be written, and then no more. Raises: OSError;
-    then none is written, and the topic stays degraded where its offsets were lost."""
+    """Move a directory that takes the place of a file aside: otherwise one generation could be written, and then no more.
+    Raises: OSError; then none is written, and the topic stays degraded where its offsets were lost."""
     if fs.is_dir(path):
         try:
             fs.rename(path, f"{path}.damaged")

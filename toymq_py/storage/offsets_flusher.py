@@ -39,13 +39,13 @@ class FlushSource(Protocol):
     path: str
 
     def offsets_snapshot(self) -> OffsetsState:
-        """The state to write, taken on the loop."""
+        """Return the state to write; called on the loop."""
 
     def offsets_flushed(self, state: OffsetsState) -> None:
-        """``state`` is on stable storage."""
+        """Note that ``state`` is on stable storage."""
 
     def offsets_refused(self, error: OSError) -> None:
-        """The state could not be written; it will be tried again."""
+        """Note that the state could not be written; it will be tried again."""
 
 
 Done = Callable[[OSError | RequestError | None], None]
@@ -78,15 +78,15 @@ class OffsetsFlusher:
 
     @property
     def unsaved(self) -> int:
-        """How many sources have changes that are not on stable storage, about."""
+        """About how many sources have changes that are not on stable storage."""
         return len(self._dirty) + self._writing
 
     def abandon(self) -> None:
-        """Write nothing after the files that are being written now: the broker ends at once."""
+        """Stop after the files that are being written now: the broker ends at once."""
         self._abandoned = True
 
     def stop(self, error: RequestError) -> None:
-        """Stop writing: the directory is not ours any more. All waiters, now and later, get ``error``."""
+        """Stop writing: the directory is not the broker's any more. All waiters, now and later, get ``error``."""
         self._stopped = error
         self._dirty.clear()
         waiters, self._waiters = self._waiters, {}

@@ -49,7 +49,7 @@ def decode(data: bytes) -> dict[str, StoredPartitions]:
 
 
 def stored_of(name: str, fields: Any) -> StoredPartitions:
-    """A topic out of its JSON object. Raises: DamagedData."""
+    """Decode a topic from its JSON object. Raises: DamagedData."""
     try:
         count = parse_partitions(str(fields["partitions"]))
         settings = {word: str(value) for word, value in fields["settings"].items()}

@@ -98,7 +98,7 @@ class TopicReader:
         return max(self._known_next_id, segments[-1].next_id if segments else 0)
 
     def _segments_below(self, to_id: int) -> list[Segment]:
-        """Segments that hold ids below ``to_id``, maybe more. Goes no further than needed: a segment without a sidecar is
+        """Segments that hold ids below ``to_id``, perhaps more. Opens no more than needed, since a segment without a sidecar is
         scanned.
 
         Raises: OSError, OutOfRange.
@@ -167,7 +167,7 @@ class TopicReader:
 
 
 def segment_runs(segment: Segment, file: File, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
-    """Read up to the first missing record, unless the segment knows of that damage."""
+    """Read up to the first missing record, unless the segment already knows of that damage."""
     msg_id, pos = segment.seek_id(from_id)
     resumes = {damage.position: (damage.last_id + 1, damage.resume) for damage in segment.damages}
     window = WINDOW_BYTES

@@ -17,7 +17,7 @@ class ReaderHints:
         self._places: dict[int, tuple[Segment, int]] = {}
 
     def note(self, next_id: int, segment: Segment, pos: int) -> None:
-        """A reader stopped before ``next_id``, and may go on there."""
+        """Note that a reader stopped before ``next_id``, and may go on there."""
         if len(self._places) >= HINTS_MAX:
             self._places.clear()
         self._places[next_id] = (segment, pos)

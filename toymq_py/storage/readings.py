@@ -63,7 +63,7 @@ class Judge(Protocol):
     def ending(self, chain: Chain, passed: Passed) -> Ending: ...
 
     def claimed_until(self, chain: Chain) -> int:
-        """Where the record of the next id ends by its header, although that may be damaged; 0 without one."""
+        """The end of the record of the next id by its header, even if that is damaged; 0 without one."""
 
     def is_broken_off(self, chain: Chain) -> bool:
         """Whether the bytes look like the place where a log was broken off: its end, or a frame of the next id, torn or
@@ -78,7 +78,7 @@ def fits(end: int, next_id: int, chain: Chain) -> bool:
 def best_reading(
     chains: Sequence[Chain], judge: Judge, *, displaced: bool = False, joints: Sequence[tuple[Keys, Keys]] = ()
 ) -> tuple[list[Chain], Ending]:
-    """Choose the reading with most records, of those that end as the log does.
+    """Choose the reading with the most records, of those that end like the log.
 
     The first chain that is known to end the log decides against all chains before it, however many records those have. Chains
     behind it stand inside the record that the log ends with: they have to hold more. Of equal readings the first one counts.
@@ -88,7 +88,7 @@ def best_reading(
         displaced: no chain stands where it was written, so none is known to end the log.
         joints: keys of the chains, before and behind, that join those without a missing id between them; none when it is empty.
 
-    Returns: also what says where the log ends, as far as chains contradict each other.
+    Returns: also the evidence for the end of the log, as far as chains contradict each other.
     """
     nexts = _Nexts(chains, joints)
     on = nexts.on
@@ -158,10 +158,10 @@ def _readings(
 ) -> tuple[list[int], list[int]]:
     """For each chain the worth of the best reading that ends with it, and the row of the chain before it there, -1 for none.
 
-    Behind a chain that goes up to ``next_id`` and is passed at ``(id, end)``, another one may follow if its first id is
-    higher than ``next_id``, and its ``start`` leaves the missing ids room: ``30 * id - end`` is no less than
-    ``30 * first_id - start``. So one goes through the ids once, the best readings so far in a Fenwick tree. What goes on with
-    ``next_id`` itself is looked up (``_Nexts``).
+    Behind a chain that goes up to ``next_id`` and is passed at ``(id, end)``, another one may follow if its first id is higher
+    than ``next_id``, and its ``start`` leaves the missing ids room: ``30 * id - end`` is no less than ``30 * first_id -
+    start``. So one pass goes through the ids, with the best readings so far in a Fenwick tree. Chains that go on with
+    ``next_id`` itself are looked up (``_Nexts``).
     """
     room = [FRAME_OVERHEAD * msg_id - end for msg_id, end in passed]
     slacks = sorted(set(room))
@@ -216,7 +216,7 @@ class _Nexts:
                 self._rows.setdefault((chain.next_id, key), []).append(row)
 
     def twins(self) -> Iterator[tuple[int, int]]:
-        """Rows that end with a frame that is there twice, each with the row that goes on behind the last copy, or ends with
+        """Rows that end with a frame that exists twice, each with the row that goes on behind the last copy, or that ends with
         it."""
         last: dict[tuple[bool, int], int] = {}
         for row in range(len(self._chains) - 1, -1, -1):
@@ -231,10 +231,10 @@ class _Nexts:
         return any(key in self._behind[row] for key in self._before[row + 1])
 
     def before(self, row: int, kept: Sequence[int]) -> list[int]:
-        """Rows to go on from with this one, the best of each kind.
+        """The rows that this one can continue, the best of each kind.
 
         Args:
-            kept: what the readings are worth that end with chains of lower ids.
+            kept: the worth of the readings that end with chains of lower ids.
         """
         found = [row - 1] if row and self.on[row - 1] else []
         for each in self._before[row]:

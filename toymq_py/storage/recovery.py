@@ -178,7 +178,7 @@ def _sum_up(found: RecoveredLog, missing: list[IdRange], removed: Sequence[IdRan
 def _take_marks(
     fs: FileSystem, path: str, marks: Sequence[IdRange], first_id: int, removed: Sequence[IdRange]
 ) -> Sequence[IdRange]:
-    """The removed ranges, from offsets and marks. Marks that the offsets know by now are unlinked."""
+    """Enter the removed ranges, from offsets and marks. Marks that the offsets know by now are unlinked."""
     for ids in marks:
         if not subtract(above([ids], first_id), removed):
             fs.unlink(f"{path}/{removed_name(ids)}")
@@ -216,7 +216,7 @@ def _remove(fs: FileSystem, segment: Segment) -> None:
 
 
 def _keep_scanned(fs: FileSystem, scanned: ScanResult) -> None:
-    """Step 3, where there was no sidecar, or none that fitted."""
+    """Keep a scanned segment (step 3): it had no sidecar, or none that fitted."""
     _report(scanned.segment)
     error = keep_sidecar(fs, scanned)
     if error is not None:
@@ -269,8 +269,8 @@ def _report(segment: Segment, known_id: int | None = None) -> None:
 def _newest_keys(
     fs: FileSystem, segments: list[Segment], active_keys: list[KeyRun] | None, wanted: int
 ) -> list[KeyRun]:
-    """Step 7. Reads no more of the sealed segments than holds the wanted keys. ``active_keys``: those of the newest, where they
-    were seen already."""
+    """Find the newest keys (step 7). Reads only as much of the sealed segments as holds the wanted keys. ``active_keys``: those
+    of the newest segment, if they were seen already."""
     runs = active_keys or []
     have = segments[-1].keyed if segments and active_keys is not None else 0
     for segment in reversed(segments if active_keys is None else segments[:-1]):
@@ -283,7 +283,7 @@ def _newest_keys(
 
 
 def _keys_of(fs: FileSystem, segment: Segment, wanted: int) -> list[KeyRun]:
-    """Key runs from the end of a sealed segment that hold at least ``wanted`` keys, or all."""
+    """The runs of keys at the end of a sealed segment that have at least ``wanted`` keys, or all."""
 
     def place() -> tuple[int, int]:
         for at in range(len(segment.index_ids) - 1, -1, -1):
@@ -295,7 +295,7 @@ def _keys_of(fs: FileSystem, segment: Segment, wanted: int) -> list[KeyRun]:
 
 
 def _find_scheduled(fs: FileSystem, segment: Segment, now_ns: int, first_id: int, found: RecoveredLog) -> None:
-    """Step 7. Reads segments whose newest deliver_at lies ahead, and no others."""
+    """Find scheduled messages (step 7). Reads only segments whose newest deliver_at lies ahead."""
 
     def look() -> list[tuple[int, int]]:
         return [
@@ -315,7 +315,7 @@ class _Broken(Exception):
 
 
 def _read_out(fs: FileSystem, segment: Segment, collect: Callable[[], list[T]]) -> list[T]:
-    """What ``collect`` finds in a segment; where the sidecar's word is not so any more, after a scan of every byte."""
+    """The result of ``collect`` for a segment; if the sidecar is not right any more, after a scan of every byte."""
     for _ in range(WRONG_READS_MAX):
         try:
             return collect()
@@ -327,7 +327,7 @@ def _read_out(fs: FileSystem, segment: Segment, collect: Callable[[], list[T]]) 
 
 
 def _walk(fs: FileSystem, segment: Segment, msg_id: int, pos: int) -> Iterator[tuple[int, Columns]]:
-    """Windows of a segment's records from a frame on: the first id of each, and its columns. Raises: _Broken."""
+    """Windows of a segment's records from a frame on: the first id and the columns of each. Raises: _Broken."""
     resumes: dict[int, tuple[int, int]] = {d.position: (d.resume, d.last_id + 1) for d in segment.damages}
     if pos in resumes and resumes[pos][0] >= segment.end:
         return  # nothing of it can be read, not even opened perhaps

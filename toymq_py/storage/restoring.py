@@ -7,7 +7,7 @@ DIRECTORY_NAME = "topics.restoring"
 
 
 def is_interrupted(fs: FileSystem, data_dir: str) -> bool:
-    """Whether a restore into the directory did not come to its end, or goes on."""
+    """Whether a restore into the directory was interrupted, or is running."""
     return fs.is_dir(f"{data_dir}/{DIRECTORY_NAME}") and not fs.exists(f"{data_dir}/topics")
 
 

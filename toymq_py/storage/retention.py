@@ -96,8 +96,7 @@ def evictable(
 
 
 def _free(segment: Segment, now_ns: int) -> bool:
-    """Whether a segment is sealed and holds no message that is delayed or that the disk refuses to give. Others stay whatever
-    the limits say."""
+    """Whether a segment is sealed and holds no delayed or unreadable message. Other segments stay whatever the limits say."""
     return segment.sealed and segment.newest_deliver_at_ns <= now_ns and not (segment.damages and segment.unreadable)
 
 

@@ -141,7 +141,7 @@ class Salvage:
         return crc32(self._view[start:end]) == CRC_RESIDUE and claimed_extent(self.data, start) is not None
 
     def _afford(self, size: int) -> bool:
-        """Whether a checksum of so many bytes may be computed here, and then count them."""
+        """Whether the checksum of so many bytes may be computed at this point; if so, they are counted."""
         if self._spent + size > WORK_AT_ONCE * len(self.data) + WORK_PER_BYTE * self._at:
             return False
         self._spent += size
@@ -238,7 +238,7 @@ class Salvage:
         return self._with_first(start, last_id, self._chains_behind(start, last_id))
 
     def _with_first(self, start: int, last_id: int, best: list[Chain]) -> list[Chain]:
-        """Add the frame that stands whole where another one was due, and leads to the first chain, or to the end: no payload
+        """Add the frame that is complete where another one was due, and leads to the first chain or to the end. No payload
         begins there, so bytes were removed before it."""
         found = self.valid_frame(start)
         if found is None or found[0] <= last_id or (self._next_id is not None and found[0] >= self._next_id):
@@ -357,8 +357,8 @@ class Salvage:
         return self._with_deferred(chains, deferred) if deferred else chains
 
     def _with_deferred(self, chains: list[Chain], deferred: "array[int]") -> list[Chain]:
-        """Check what was too dear where it stood, the last ones first: of those that a valid frame follows, and of the others,
-        each time as many as the work for the whole data allows."""
+        """Check frames whose checksums were too expensive in place, the last ones first: those followed by a valid frame, then
+        the others, each time as many as the work for the whole data allows."""
         data, view = self.data, self._view
         first_ids = {chain.start: chain.first_id for chain in chains}
         linked = alone = WORK_DEFERRED * len(data)
@@ -383,8 +383,8 @@ class Salvage:
         return joined(apart)
 
     def _chain_at(self, start: int, first_id: int) -> Chain:
-        """The chain of valid frames that begins here. Bytes checked in vain are at most as many as valid ones, or a few
-        hundred, but for frames that go on beyond those."""
+        """The chain of valid frames that begins here. At most as many bytes are checked in vain as there are valid ones, or a
+        few hundred, apart from frames that reach beyond those."""
         pos, msg_id = start, first_id
         while pos < len(self.data):
             window = min(max(WINDOW_BYTES_MIN, pos - start), WINDOW_BYTES)

@@ -79,9 +79,9 @@ def scan_segment(
     """Check every byte of a segment.
 
     Args:
-        next_id: the id that follows its last record, where that is known: the name of the file behind a sealed segment, the
-            committed id. What of the ids below has no record then is lost, and no tail is torn.
-        committed_id: otherwise, an id that it reached, by the word of the offsets.
+        next_id: the id that follows its last record, where that is known from the name of the next file, or the committed id.
+            Lower ids without a record are then lost, and no tail is torn.
+        committed_id: otherwise, an id that it reached, as the offsets say.
         end: where its last record ends, when the broker that asks has written it.
         foreign_head_bytes: ``Segment.foreign_head_bytes``.
 
@@ -270,7 +270,7 @@ class _SegmentScan:
             self._past_damage(pos)
 
     def _by_windows(self) -> int | None:
-        """Scan up to the first break. Returns: its position, None without a break."""
+        """Scan in windows up to the first break. Returns: its position, None without a break."""
         size, pos, msg_id = self._result.size, 0, self._segment.base_id
         window = WINDOW_BYTES
         while pos < size:
@@ -315,7 +315,7 @@ class _SegmentScan:
         self._progress(len(data) - pos)
 
     def _walk(self, data: bytes, base: int, msg_id: int) -> tuple[int, int, Stop]:
-        """Take in the valid frames at the beginning of the data, which stands at ``base`` in the file. Returns: bytes, next id,
+        """Account for the valid frames at the beginning of the data, which is at ``base`` in the file. Returns: bytes, next id,
         why it stopped."""
         columns = Columns()
         end, next_id, stop = scan(data, 0, msg_id, columns)
@@ -348,7 +348,7 @@ class _SegmentScan:
         return not self._result.unreadable
 
     def _pread(self, length: int, pos: int) -> bytes:
-        """Bytes of the file; zeros where the disk refuses to read."""
+        """Read bytes of the file, with zeros where the disk refuses to read."""
         try:
             data = self._file.pread(length, pos)
         except OSError as error:

@@ -99,17 +99,17 @@ class Damage:
 
     @property
     def is_surplus(self) -> bool:
-        """No id is missing between the records before and behind these bytes: a record stands there twice, or bytes came in."""
+        """Whether no id is missing between the records around these bytes: a record exists twice, or bytes were inserted."""
         return self.last_id < self.first_id
 
     def is_open(self, known_id: int | None) -> bool:
-        """Whether the records may never have been acknowledged: they are not below ``known_id``, where all was stored. None:
-        all was."""
+        """Whether the records may never have been acknowledged: they are not below ``known_id``, where all were stored. With
+        None all were."""
         return known_id is not None and not self.unreadable and known_id <= self.first_id <= self.last_id
 
     @property
     def outcome(self) -> str:
-        """What became of the records."""
+        """The fate of the records, in words."""
         if self.is_surplus:
             return f"these bytes {'cannot be read' if self.unreadable else 'are no part of the log'}, and no record is lost"
         return record_range(self.first_id, self.last_id, "cannot be read" if self.unreadable else "are lost")
@@ -182,22 +182,23 @@ class Segment:
         return self.newest_ts_ns if self.dated_ns is None else self.dated_ns
 
     def is_ahead(self, now_ns: int) -> bool:
-        """Whether its newest record is further ahead of the wall clock than a clock may be: one of the two is wrong."""
+        """Whether the segment's newest record is further ahead of the wall clock than a clock may be, so that one of the two is
+        wrong."""
         return self.newest_ts_ns > now_ns + CLOCK_AHEAD_MAX_NS
 
     @property
     def is_away(self) -> bool:
-        """It was evicted, and is to be fetched before it can be read."""
+        """Whether the segment was evicted, so that it has to be fetched before a read."""
         return self.sha256 is not None and self.cached_path is None
 
     @property
     def lacks_records(self) -> bool:
-        """It had records that are lost: there is damage, or it was sealed without one."""
+        """Whether records of the segment are lost: there is damage, or it was sealed without one."""
         return bool(self.damages) or (self.sealed and self.next_id == self.base_id)
 
     @property
     def has_surplus(self) -> bool:
-        """It has bytes that no id lacks: records that a segment before it holds, too, or ``Damage.is_surplus``."""
+        """Whether there are bytes that no id lacks: records that an earlier segment also has, or ``Damage.is_surplus``."""
         return self.start > 0 or any(damage.is_surplus for damage in self.damages)
 
     @property
@@ -211,7 +212,7 @@ class Segment:
 
     @property
     def unreadable(self) -> bool:
-        """Whether the disk refuses to give some of its bytes."""
+        """Whether the disk refuses to read some of the segment's bytes."""
         return any(damage.unreadable for damage in self.damages)
 
     @property
@@ -238,7 +239,7 @@ class Segment:
         return best
 
     def whole_until(self, position: int) -> int:
-        """Where the next damage at or behind a position begins, or the segment ends."""
+        """The beginning of the next damage at or behind a position, or the end of the segment."""
         at = bisect_left(self.damages, position, key=lambda damage: damage.position)
         at += at < len(self.damages) and self.damages[at].resume == position  # bytes were removed there, none is in the way
         return self.damages[at].position if at < len(self.damages) else self.end
@@ -272,7 +273,7 @@ class Segment:
         return self.file
 
     def check_unchanged(self) -> None:
-        """Raises: OSError; ESTALE when the open file, of a sealed segment, is not what it was at the last look."""
+        """Check the open file of a sealed segment. Raises: OSError; ESTALE when it is not what it was at the last look."""
         if self.stamp is not None and self.sealed and self.file is not None and self.file.stamp() != self.stamp:
             raise OSError(errno.ESTALE, f"{self.path} was changed below the running broker")
 
@@ -328,10 +329,10 @@ def topic_of(directory: str) -> str:
 
 
 def newest_times(segments: Sequence[Segment], now_ns: int) -> list[int]:
-    """Time of the newest record of each. Where that is ahead of the clock, the clock of then was, and it is at most the time of
-    the first record behind it. Where times fall from one segment to the next and neither is ahead, the clock behind was wrong:
-    each counts as it says (ADR 0255), and as a limit as no earlier than what is before it. Of a damaged segment the newest
-    record may be lost: its time is that of the first record behind it, if that is later (ADR 0064)."""
+    """The time of the newest record of each segment. A time ahead of the clock was written by a clock that was ahead: at most
+    the time of the next segment's first record counts. Where times fall between two segments and neither is ahead, the later
+    clock was wrong: each time counts as it is (ADR 0255), and as a limit as no earlier than the one before it. In a damaged
+    segment the newest record may be lost: the time of the next segment's first record counts if it is later (ADR 0064)."""
     times = []
     limit: int | None = None
     latest_before = [0]
@@ -371,7 +372,7 @@ def load_sidecar(fs: FileSystem, path: str, base_id: int, next_base_id: int) -> 
 
 
 def parse_sidecar(data: bytes, path: str, base_id: int, next_base_id: int, size: int) -> Segment | None:
-    """As ``load_sidecar``, of its content, for a file of that size."""
+    """Load a sealed segment from the content of a sidecar, for a file of that size; as ``load_sidecar``."""
     segment = Segment(path, base_id, sealed=True)
     try:
         found = checked_json.decode("segment", data)
@@ -424,7 +425,7 @@ def _ascend(values: "array[int]", low: int, below: int) -> bool:
 
 
 def join_producers(into: Producers, newer: Mapping[bytes, tuple[int, int]]) -> None:
-    """Add producers that were found later in the log. Beyond the limit, those that published longest ago go."""
+    """Add producers that were found later in the log. Beyond the limit, those that published longest ago are dropped."""
     for name, entry in newer.items():
         known = into.get(name)
         if known is None or entry > known:

@@ -78,12 +78,12 @@ class SegmentFiles:
 
     @property
     def local(self) -> list[int]:
-        """Those of ``bases`` whose files are here."""
+        """The segments of ``bases`` whose files are on this disk."""
         return [base_id for base_id in self.bases if base_id not in self.evicted.segments]
 
     def begin(self, first_id: int) -> int:
-        """The first id of this log: what the offsets say, where they know it. Otherwise that of its first file, or that which
-        another log's file, or a head that is known although nothing was removed ever, stands for."""
+        """The first id of this log: that of the offsets, if they know it. Otherwise that of its first file, or of an earlier
+        file of another log, or of a known head, if nothing was ever removed."""
         if not self.first_id_known:
             known = self.heads if self.first_id_known is None else ()
             first_id = max(first_id, min([*self.bases[:1], *self.foreign, *known], default=0))
@@ -93,8 +93,8 @@ class SegmentFiles:
         return first_id
 
     def end(self, next_id: int) -> int:
-        """The id behind the last: another log's file at the end stands for one record at least, and so does a known head.
-        Assumes that ``next_id`` is behind all that this log's files and its offsets know."""
+        """The id behind the last one: another log's file at the end stands for at least one record, and so does a known head.
+        Assumes that ``next_id`` is behind everything in this log's files and offsets."""
         next_id = max(next_id, max(self.heads, default=-1) + 1)
         for base_id in self.foreign:
             if base_id == next_id:
@@ -138,17 +138,17 @@ def list_segment_files(fs: FileSystem, path: str, first_id_known: bool | None = 
 
 
 def log_incarnation(fs: FileSystem, path: str) -> str | None:
-    """The incarnation of the log in a topic's directory; None where ``segments.json`` is not there, is of another topic or of
-    an older toymq, or cannot be read."""
+    """The incarnation of the log in a topic's directory; None when ``segments.json`` is missing, unreadable, of another topic
+    or of an older toymq."""
     topic, _, _, incarnation = _load(fs, path)
     return incarnation if topic == topic_of(path) else None
 
 
 def judge(fs: FileSystem, path: str, base_id: int) -> tuple[str | None, int]:
-    """What is known of one segment file of a topic's directory, as ``list_segment_files`` tells it of all.
+    """Judge one segment file of a topic's directory, as ``list_segment_files`` does all.
 
     Returns: why it is another log's, None for this log's; and ``SegmentFiles.foreign_heads`` of it, 0 for none. Raises: OSError
-    for want of descriptors or memory; what else is wrong with the file is for the scan to tell.
+    for want of descriptors or memory; the scan reports other problems of the file.
     """
     topic, heads, *_ = _load(fs, path)
     try:
@@ -162,7 +162,7 @@ def judge(fs: FileSystem, path: str, base_id: int) -> tuple[str | None, int]:
 def _judge(
     fs: FileSystem, path: str, base_id: int, heads: Mapping[int, Head], theirs: str | None
 ) -> tuple[str | None, int]:
-    """``theirs``: the topic whose heads these are, where it is another one. Raises: OSError."""
+    """Judge a segment file. ``theirs``: the topic whose heads these are, if it is another one. Raises: OSError."""
     known = heads.get(base_id)
     file = f"{path}/{segment_name(base_id)}"
     fits, record = _compare(fs, file, known)
@@ -248,7 +248,7 @@ def _load(fs: FileSystem, path: str) -> tuple[str, dict[int, Head], str | None, 
 
 
 def _compare(fs: FileSystem, path: str, known: Head | None) -> tuple[bool, int | None]:
-    """Whether a file begins with the known record. If not, the id of its first record, None when that is not whole."""
+    """Whether a file begins with the known record. If not, also the id of its first record, None when that is incomplete."""
     file = fs.open(path, write=False)
     try:
         if known is not None and head_of(file) == known:
@@ -259,9 +259,8 @@ def _compare(fs: FileSystem, path: str, known: Head | None) -> tuple[bool, int |
 
 
 def _foreign_head_bytes(fs: FileSystem, path: str, base_id: int) -> int:
-    """How many bytes another place's records take at the beginning of a file that is this log's otherwise: a page at most,
-    after which records of higher ids go on somewhere. 0: the file is another log's.
-    """
+    """How many bytes at the beginning of a file of this log hold records of another place: a page at most, after which records
+    of higher ids follow. 0: the file is another log's."""
     file = fs.open(path, write=False)
     try:
         data = file.pread(HEAD_SEARCH_BYTES, 0).rstrip(b"\0")
@@ -284,9 +283,9 @@ def _foreign_head_bytes(fs: FileSystem, path: str, base_id: int) -> int:
 
 
 def _is_others(fs: FileSystem, path: str, base_id: int, known: Head, hit: int) -> bool:
-    """Whether the records behind a beginning that is damaged are another log's. Where their times do not tell: the header of
-    the first one has this id, another time and another checksum, and the next record follows where it ends. No damage of one
-    place makes that of a record of this log."""
+    """Whether the records behind a damaged beginning are another log's. If their times do not tell, it is so when the first
+    header has this id, another time and another checksum, and the next record follows at its end: no single damage makes that
+    of a record of this log."""
     is_ours = is_of_log(fs, path, base_id, known[0], hit)
     if is_ours is not None or hit:
         return is_ours is False
@@ -303,13 +302,13 @@ def _is_others(fs: FileSystem, path: str, base_id: int, known: Head, hit: int) -
 
 
 def _length(file: File, position: int = 0) -> int:
-    """Length of the first frame, or of that at a position, as its header claims; 0 for none."""
+    """The length of the first frame, or of the one at a position, as its header claims; 0 for none."""
     length = int.from_bytes(file.pread(4, position), "little")
     return length if LENGTH_MIN <= length <= LENGTH_MAX else 0
 
 
 def head_of(file: File) -> Head | None:
-    """Header of the first frame, checked or not."""
+    """The header of the first frame, checked or not."""
     length = _length(file)
     start, checksum = file.pread(HEADER.size, 0), file.pread(4, length)
     if not length or len(start) < HEADER.size or len(checksum) < 4:
@@ -318,7 +317,7 @@ def head_of(file: File) -> Head | None:
 
 
 def _record_at(file: File, position: int = 0) -> int | None:
-    """Id of the first frame, or of that at a position, when it is whole."""
+    """The id of the first frame, or of the one at a position, when it is complete."""
     length = _length(file, position)
     found = valid_frame(file.pread(4 + length, position), 0) if length else None
     return None if found is None else found[0]
@@ -341,7 +340,7 @@ class HeadsWriter:
         Args:
             path: of the topic's directory.
             known: heads that are on stable storage.
-            run_behind: runs a job on a sync thread, then the other one on the loop.
+            run_behind: runs a job on a sync thread, then its callback on the loop.
             incarnation: of the log, where the file says that; see ``name``.
             syncs: segments before their heads are written: nothing else does (``--fsync never``).
         """
@@ -358,17 +357,17 @@ class HeadsWriter:
         """No sync is tried again: it would succeed without the record (ADR 0002)."""
 
     def name(self, incarnation: str) -> None:
-        """Have the file name the log's incarnation from the next commit on."""
+        """Write the log's incarnation into the file from the next commit on."""
         self._incarnation = incarnation
 
     def known(self, base_id: int) -> Head | None:
-        """The head of a segment, where it is on stable storage."""
+        """The head of a segment, if it is on stable storage."""
         return self._known.get(base_id)
 
     def record(self, bases: Sequence[int], keep: Callable[[int], bool]) -> None:
-        """Write the heads of the segments with these first ids; of others that are known those to ``keep``, and those whose
-        files are still there: a segment that retention took out of the log may be in it again after a kill. Assumes that their
-        first records are on stable storage, unless this object syncs them."""
+        """Write the heads of the segments with these first ids; also the known heads of those to ``keep``, and of those whose
+        files still exist, since a removed segment may be in the log again after a kill. Assumes that their first records are on
+        stable storage, unless this object syncs them."""
         self.due = self._writing
         if self._writing:  # two writers of one temp file; what began meanwhile comes with the next commit
             return

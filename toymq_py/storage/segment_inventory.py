@@ -48,7 +48,7 @@ class InventoryEntry:
 
     @property
     def twice_text(self) -> str:
-        """What to say of a segment that has a ``start``."""
+        """The text for a segment that has a ``start``."""
         first_id = self.segment.base_id
         return f"begins with records that segments before it hold, too: what is before {first_id} is not used"
 
@@ -67,13 +67,13 @@ def segment_inventory(
     """Go through the segment files in the order of their names.
 
     Args:
-        files: this log's; another log's stand for nothing, and what should be in their place is missing.
+        files: those of this log; files of other logs count as nothing, and the segments in their place are missing.
         first_id: from the offsets.
         next_id: from the offsets: the log reached it.
-        sidecars: whether to trust those that fit; otherwise every byte is checked.
+        sidecars: whether to trust fitting sidecars; otherwise every byte is checked.
         visit: sees the records of the newest file.
 
-    Raises: OSError that passes (no descriptor left).
+    Raises: OSError for a temporary shortage (no descriptor left).
     """
     have: int | None = None
     begin, bases = files.begin(first_id), files.bases
@@ -103,13 +103,13 @@ def segment_inventory(
 
 
 def judge_anew(fs: FileSystem, path: str, segment: Segment, next_id: int, *, end: int | None = None) -> ScanResult | str:
-    """What the next start would find in the place of a segment that is in use; every byte is checked.
+    """Check every byte of a segment in use, as the next start would.
 
     Args:
         path: of the topic's directory.
         next_id, end: as of ``examine``.
 
-    Returns: what the scan found, or why the file is another log's. Raises: OSError when the file cannot be opened.
+    Returns: the scan, or why the file is another log's. Raises: OSError when the file cannot be opened.
     """
     base_id = parse_segment_name(segment.path.rpartition("/")[2])
     reason, hit = (None, 0) if base_id is None else judge(fs, path, base_id)

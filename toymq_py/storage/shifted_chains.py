@@ -30,8 +30,8 @@ ValidFrame = Callable[[int], tuple[int, int] | None]
 def shifted(
     data: bytes, chains: Sequence[Chain], start: int, valid_frame: ValidFrame
 ) -> tuple[list[Chain], list[tuple[Keys, Keys]]]:
-    """The chains behind a break, split by ``split_copies``, and their ``joints``. More than ``CHAINS_MAX`` are as they are, and
-    join no others."""
+    """The chains behind a break, split by ``split_copies``, and their ``joints``. More than ``CHAINS_MAX`` chains are left as
+    they are, and join no others."""
     if len(chains) > CHAINS_MAX:
         return list(chains), [((), ())] * len(chains)
     pieces, copies = split_copies(data, chains)
@@ -121,10 +121,10 @@ def joined(chains: Sequence[Chain]) -> list[Chain]:
 def joints(
     data: bytes, chains: Sequence[Chain], copies: Mapping[int, int], start: int, valid_frame: ValidFrame
 ) -> list[tuple[Keys, Keys]]:
-    """For each chain keys by which it may follow one that ends with the id before its own, and keys by which another one may
-    follow it: two that have one in common. Whole frames alone stand between them, and fewer bytes than a header has: no payload
-    begins there. Or what follows stands behind a copy of what goes before. Or both hold several records, and little contradicts
-    them."""
+    """For each chain the keys by which it may follow a chain that ends with the id before its own, and the keys by which
+    another may follow it: two chains join when they share a key. That is so when only whole frames stand between them, and
+    fewer bytes than a header has, so that no payload begins there; when the later one stands behind a copy of the end of the
+    earlier one; or when both hold several records, and little contradicts them."""
     several = _several(data, chains)
     found: list[tuple[Keys, Keys]] = []
     pos, number = start, 0
@@ -142,9 +142,9 @@ def joints(
 
 
 def _several(data: bytes, chains: Sequence[Chain]) -> list[bool]:
-    """Whether each chain holds several records, with those that it goes on with, and few of them are contradicted by a frame of
-    their id that differs. A payload of the record that is due may hold frames of its id and the next ones; the records behind
-    it contradict all but the first."""
+    """Whether each chain, with its continuations, holds several records of which few are contradicted by a different frame of
+    the same id. A payload of the record that is due may hold frames of its id and the next ones; the records behind it
+    contradict all but the first."""
     seen: dict[int, bytes] = {}
     differ: set[int] = set()
     spans = _ids_of_several(chains)

@@ -36,7 +36,7 @@ def topic_names(fs: FileSystem, data_dir: str) -> list[str]:
 
 
 def no_directories(fs: FileSystem, data_dir: str) -> Iterator[tuple[str, str]]:
-    """The names that topics could have and something else has, and what to say of each. Raises: OSError."""
+    """The names that a topic could have but something else than a directory has, with a text for each. Raises: OSError."""
     for name in _names(fs, data_dir):
         path = f"{data_dir}/topics/{name}"
         if not fs.is_dir(path):
@@ -52,16 +52,16 @@ def _names(fs: FileSystem, data_dir: str) -> list[str]:
 
 
 def begin(fs: FileSystem, data_dir: str) -> None:
-    """Make ``topics`` in a new data directory, before anything else of it is on stable storage: from now on it is a directory
-    that is missing. Raises: OSError."""
+    """Make ``topics`` in a new data directory, before anything else of it is on stable storage: from now on its absence is an
+    error. Raises: OSError."""
     if not ({*OF_A_USED_DIRECTORY, "workers", "topics.restoring"} & {*fs.listdir(data_dir)}):
         fs.mkdir(f"{data_dir}/topics")
         fs.sync_dir(data_dir)
 
 
 def check_topics(fs: FileSystem, data_dir: str) -> None:
-    """Raise DataDirectoryError when ``topics`` is not there, or was a file system of its own and is certainly not that one: the
-    directory looks like one that never had a topic."""
+    """Raise DataDirectoryError when ``topics`` is missing, or was another file system that is certainly not mounted: the
+    directory would look like one that never had a topic."""
     names = {*fs.listdir(data_dir)}
     topics, mounted = f"{data_dir}/topics", f"{data_dir}/{MOUNTED_NAME}"
     if not fs.is_dir(topics):
@@ -82,7 +82,7 @@ def check_topics(fs: FileSystem, data_dir: str) -> None:
 
 
 def _may_be_right(fs: FileSystem, data_dir: str) -> bool:
-    """Whether ``topics`` may be what it was at the start that left ``topics-mounted``, or a copy of it in another place."""
+    """Whether ``topics`` may be the one of the start that left ``topics-mounted``, or a copy of it in another place."""
     known = _word(fs, f"{data_dir}/{MOUNTED_NAME}")
     return (_is_mounted(fs, data_dir) or bool(topic_names(fs, data_dir))) and (
         not known or _word(fs, f"{data_dir}/topics/{WORD_NAME}") in (known, "")
@@ -90,8 +90,8 @@ def _may_be_right(fs: FileSystem, data_dir: str) -> bool:
 
 
 def note_mounted(fs: FileSystem, data_dir: str) -> None:
-    """Note for ``check_topics`` whether ``topics`` is a file system of its own, and which. A disk that refuses, such as a full
-    one, leaves that to the next start."""
+    """Note for ``check_topics`` whether ``topics`` is another file system, and which. A disk that refuses, such as a full one,
+    leaves that to the next start."""
     topics, mounted = f"{data_dir}/topics", f"{data_dir}/{MOUNTED_NAME}"
     word = f"{topics}/{WORD_NAME}"
     with suppress(OSError):

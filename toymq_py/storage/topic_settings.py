@@ -49,7 +49,7 @@ def read(fs: FileSystem, path: str) -> LoadedSettings:
 
 
 def read_bytes(fs: FileSystem, path: str) -> bytes | None:
-    """What the file holds, for a copy of it; None for a topic without. Raises: as ``read``."""
+    """The content of the file, for a copy of it; None for a topic without one. Raises: as ``read``."""
     data = _content(fs, path)
     if data is not None:
         parse(data, topic_of(path))
@@ -96,15 +96,15 @@ def store(fs: FileSystem, path: str, settings: TopicSettings, incarnation: str |
 
 
 def mark(fs: FileSystem, path: str) -> None:
-    """Make the mark of a topic, if it has the file. The next sync of the directory makes the mark durable, and the file is that
-    already: the mark is never alone."""
+    """Make the mark of a topic, if it has the file. The next sync of the directory makes the mark durable; the file already is,
+    so the mark is never alone."""
     with suppress(OSError):  # the next start tries again
         if fs.exists(f"{path}/{FILE_NAME}") and not fs.exists(f"{path}/{MARK_NAME}"):
             fs.open(f"{path}/{MARK_NAME}", create=True).close()
 
 
 def forget(fs: FileSystem, path: str) -> None:
-    """Remove the mark: what the file held is given up. Raises: OSError."""
+    """Remove the mark: the content of the file is given up. Raises: OSError."""
     with suppress(FileNotFoundError):
         fs.unlink(f"{path}/{MARK_NAME}")
         fs.sync_dir(path)

@@ -14,8 +14,8 @@ DIGITS_MAX = 9
 
 
 def count_life(fs: FileSystem, data_dir: str) -> int:
-    """Count a life that begins. Returns: how many before it, in a row, had no clean stop. Assumes that the directory is locked.
-    A file that cannot be read or written counts as none."""
+    """Count a run that begins. Returns: how many runs before it, in a row, had no clean stop. Assumes that the directory is
+    locked. A file that cannot be read or written counts as none."""
     before = _count(fs, data_dir)
     _store(fs, data_dir, before + 1)
     return before
@@ -43,8 +43,8 @@ def _store(fs: FileSystem, data_dir: str, number: int) -> None:
 
 
 def carry_over(fs: FileSystem, directories: Iterable[str], homes: Sequence[str]) -> None:
-    """The topics of some directories are in others now, and a message that kills the broker is in any: each new ``home`` counts
-    as many lives as the one with the most did. Killed anywhere, call it again."""
+    """Carry the counts over when topics have moved to other directories: a message that kills the broker may be in any of them,
+    so each new ``home`` gets the highest count. Call it again after a kill."""
     counts = {directory: _count(fs, directory) for directory in directories}
     most = max(counts.values(), default=0)
     for home in homes if most else ():
@@ -54,7 +54,7 @@ def carry_over(fs: FileSystem, directories: Iterable[str], homes: Sequence[str])
 
 
 def uncount_life(fs: FileSystem, data_dir: str, before: int) -> None:
-    """This life ends otherwise than by a death: ``before`` it there were so many."""
+    """Take this run out of the count: it ends without a death. ``before``: the count before it."""
     if before:
         _store(fs, data_dir, before)
     else:
@@ -62,6 +62,6 @@ def uncount_life(fs: FileSystem, data_dir: str, before: int) -> None:
 
 
 def end_cleanly(fs: FileSystem, data_dir: str) -> None:
-    """This life has a clean stop."""
+    """Remove the count: this run has a clean stop."""
     with suppress(OSError):
         fs.unlink(f"{data_dir}/{FILE_NAME}")

@@ -36,7 +36,7 @@ def worker_path(data_dir: str, worker: int) -> str:
 
 
 def divided_directory(path: str) -> str | None:
-    """The directory that is divided, of which a path is a worker's; None for any other path."""
+    """The divided directory above a path that is a worker's; None for any other path."""
     found = re.fullmatch(r"(?:(.*)/)?workers/\d+", path)
     return None if found is None else (found[1] or ("/" if path.startswith("/") else "."))
 
@@ -50,7 +50,7 @@ class Part:
 
 
 def part_of(fs: FileSystem, path: str) -> Part | None:
-    """The part that a data directory is, however its path is written; None for one of its own. Blocks."""
+    """The part that a data directory is, however its path is written; None for a directory of its own. Blocks."""
     for each in (path, os.path.abspath(path), os.path.realpath(path)):  # noqa: PTH100 (no Path is needed)
         root = divided_directory(each)
         if root is not None and fs.exists(f"{root}/{FILE_NAME}"):
@@ -59,8 +59,8 @@ def part_of(fs: FileSystem, path: str) -> Part | None:
 
 
 def check_no_part(fs: FileSystem, path: str) -> None:
-    """Raise DataDirectoryError for a part. To serve or divide it alone takes the place of the others: it makes their
-    partitions anew, and takes what is published for them. Blocks."""
+    """Raise DataDirectoryError for a part. To serve or divide it alone would take the place of the others: it would make their
+    partitions anew, and accept what is published for them. Blocks."""
     if (part := part_of(fs, path)) is not None:
         division = load_division(fs, part.root)
         number = 1 if division is None else division.number
@@ -92,7 +92,7 @@ class UnknownDivision(DataDirectoryError):
 
 
 def check_worker(fs: FileSystem, data_dir: str, worker: int) -> None:
-    """Raise DataDirectoryError when the topics of a worker are not there. Blocks."""
+    """Raise DataDirectoryError when the topics of a worker are missing. Blocks."""
     path = worker_path(data_dir, worker)
     if not fs.is_dir(f"{path}/topics"):
         raise DataDirectoryError(
@@ -111,7 +111,7 @@ class Division:
 
 
 def load_division(fs: FileSystem, data_dir: str) -> Division | None:
-    """None for a directory of one process. Blocks. Raises: UnknownDivision, OSError."""
+    """Load the division; None for a directory of one process. Blocks. Raises: UnknownDivision, OSError."""
     path = f"{data_dir}/{FILE_NAME}"
     try:
         data = checked_json.read(fs, path)
@@ -149,13 +149,13 @@ def store(fs: FileSystem, data_dir: str, division: Division) -> None:
 
 
 def forget(fs: FileSystem, data_dir: str) -> None:
-    """The directory belongs to one process. Blocks. Raises: OSError."""
+    """Remove the file: the directory belongs to one process. Blocks. Raises: OSError."""
     fs.unlink(f"{data_dir}/{FILE_NAME}")
     fs.sync_dir(data_dir)
 
 
 def check_undivided(fs: FileSystem, data_dir: str) -> None:
-    """Raise DataDirectoryError when the topics are with several workers: the directory looks like one without topics."""
+    """Raise DataDirectoryError when several workers have the topics: the directory would look like one without topics."""
     if (number := load(fs, data_dir)) is not None:
         raise DataDirectoryError(
             f"{data_dir} is divided over {number} workers: `toymq serve --workers {number}` serves it, and the other "
@@ -164,7 +164,7 @@ def check_undivided(fs: FileSystem, data_dir: str) -> None:
 
 
 def check_usable(fs: FileSystem, data_dir: str) -> None:
-    """Raise DataDirectoryError when the directory was used, and its topics are not there for one process. Blocks."""
+    """Raise DataDirectoryError when the directory was used, but its topics for one process are missing. Blocks."""
     check_restored(fs, data_dir)
     check_undivided(fs, data_dir)
     check_topics(fs, data_dir)
@@ -219,8 +219,8 @@ def drop_empty_topics(fs: FileSystem, directory: str) -> None:
 
 
 def _used(fs: FileSystem, data_dir: str) -> str | None:
-    """What a directory holds that no worker has; None for an empty one, also where a kill has left the empty directories of
-    workers."""
+    """Something that a directory holds and no worker has; None for an empty directory, or one with empty directories of workers
+    that a kill has left."""
     for name in fs.listdir(data_dir):
         if name not in OF_A_NEW_DIRECTORY:
             return name

@@ -84,10 +84,10 @@ def back_up(
 ) -> BackupReport:
     """Bring ``to`` up to date with a data directory, in use or not, and verify it.
 
-    Everything that was acknowledged before the call is in it, and no ack that is younger.
+    The copy has everything that was acknowledged before the call, and no later ack.
 
     Args:
-        to: missing, empty, or an earlier backup; of that, sealed segments that are still right stay as they are.
+        to: missing, empty, or an earlier backup; sealed segments in it that are still valid stay as they are.
         pid: for the LOCK of ``to``.
         wall_ns: the present time, for the mark.
         prune: whether to remove the copies of topics, and of files beside them, that the source does not have.
@@ -192,7 +192,7 @@ class _Backup:
         return None
 
     def _pass_over(self, name: str, error: OSError) -> None:
-        """Go on without a topic that cannot be read. Raises: OSError when it is not that."""
+        """Pass over a topic that cannot be read. Raises: OSError when the error is another one."""
         path = f"{self._from}/{name}"
         at = str(error.filename or "")
         if isinstance(error, FileNotFoundError) or not is_lasting(error) or not (at == path or at.startswith(f"{path}/")):
@@ -289,7 +289,7 @@ class _Backup:
         fs.sync_dir(to)
 
     def _copy_evicted(self, name: str, files: segment_heads.SegmentFiles, to: str) -> None:
-        """Copy the list of what is in the bucket of ``--tier`` alone, as it was when the segments were listed."""
+        """Copy the list of segments that only the bucket of ``--tier`` has, as it was when the segments were listed."""
         away = files.evicted
         if away.problem is not None:
             self.report.problem(f"topic {name}: {away.problem}: the backup has no list of what is in the bucket")
@@ -302,7 +302,7 @@ class _Backup:
                     self._fs.unlink(f"{to}/{each}")
 
     def _head_now(self, path: str, topic: _Topic) -> Mark | None:
-        """The mark as it is now. A segment that retention or PURGE took counts as unchanged."""
+        """The present mark. A segment that retention or PURGE removed counts as unchanged."""
         assert topic.mark is not None
         base_id, head = topic.mark
         try:
@@ -341,8 +341,8 @@ class _Backup:
             problem(f"topic {name}: {topic_settings.FILE_NAME}: {error}: the backup has none that are newer")
 
     def _lost_consumers(self, name: str, path: str, to: str) -> dict[str, dict[str, Any]]:
-        """The consumers that the earlier backup has, and that the source lost with its offsets: after a restore one that the
-        broker does not know may begin at the end of the log."""
+        """The consumers in the earlier backup that the source lost with its offsets. After a restore, a consumer that the
+        broker does not know might begin at the end of the log."""
         if not self._fs.exists(f"{path}/{offsets.DAMAGED_NAME}"):
             return {}
         earlier, now = offsets.load(self._fs, to).state.consumers, self._topics[name].acks.state.consumers
@@ -367,8 +367,8 @@ class _Backup:
         file.write(fs, self._target, data)
 
     def _remove_what_was_removed(self) -> None:
-        """Remove segments that the source removed, after the offsets that say so are in the copy. Topics that it does not have,
-        on request: what a DELETE leaves looks like a directory that was lost."""
+        """Remove segments that the source removed, after the offsets that say so are in the copy. Topics that the source does
+        not have are removed only on request: a deleted topic looks like a lost directory."""
         fs = self._fs
         for name in fs.listdir(self._to):
             topic = self._topics.get(name)

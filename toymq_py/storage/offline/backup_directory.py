@@ -17,7 +17,7 @@ PROBLEMS_MAX = 100
 
 
 def is_empty(fs: FileSystem, path: str, besides: Iterable[str] = ()) -> bool:
-    """Whether a directory is missing, or holds only what a file system or a lock leaves there, and what is named."""
+    """Whether a directory is missing, or holds only the leftovers of a file system or a lock, and the given names."""
     if not fs.is_dir(path):
         return not fs.exists(path)
     return not {*fs.listdir(path)} - LEFT_BY_PROCESSES - {"lost+found", *besides}

@@ -29,8 +29,8 @@ def same_log(fs: FileSystem, path: str, to: str, copies: Iterable[int], files: S
 def lost_segments(
     fs: FileSystem, path: str, to: str, copies: Iterable[int], files: SegmentFiles, structure: OffsetsState, *, same: bool
 ) -> tuple[list[Segment], bool]:
-    """The copies of segments that the source in ``path`` lacks although it did not remove them. What ``repair`` gave up there
-    was not removed. What an earlier backup found lost stays so, whatever the source's offsets have become without it.
+    """The copies of segments that the source in ``path`` lacks although it did not remove them. Ids that ``repair`` gave up
+    count as not removed. Segments that an earlier backup found lost stay lost, whatever the source's offsets say now.
 
     Args:
         copies: first ids of the earlier backup's segments, in ``to``.
@@ -87,10 +87,10 @@ def _head(fs: FileSystem, path: str, base_id: int) -> Head | None:
 
 
 def records_more(fs: FileSystem, file: str, to: str, theirs: Segment) -> int:
-    """How many records the copy ``to`` of a segment has beside those of the source; 0 unless it has all of them.
+    """How many records the copy ``to`` of a segment has more than the source; 0 unless it has all of the source's.
 
     Args:
-        theirs: what a scan of the source's ``file`` found.
+        theirs: the scan of the source's ``file``.
     """
     more = record_count(scan_segment(fs, to, theirs.base_id).segment) - record_count(theirs)
     return more if more > 0 and holds_all_of(fs, to, file, theirs) else 0

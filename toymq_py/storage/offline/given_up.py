@@ -32,7 +32,7 @@ class GivenUp:
 
 
 def load(fs: FileSystem, path: str) -> GivenUp:
-    """Load the file of the topic in a directory; with a damaged one every id may have been given up. Raises: OSError."""
+    """Load the file of the topic in a directory. If it is damaged, every id may have been given up. Raises: OSError."""
     try:
         data = checked_json.read(fs, f"{path}/{FILE_NAME}")
         if data is None:
@@ -46,7 +46,7 @@ def load(fs: FileSystem, path: str) -> GivenUp:
 
 
 def without(state: OffsetsState, ids: Iterable[IdRange]) -> OffsetsState:
-    """What the offsets say was removed, but for ids that are given up: of these there may be a copy."""
+    """The ranges that the offsets say were removed, without the ids that are given up: a copy may have those."""
     gone = subtract([*([(0, state.first_id - 1)] if state.first_id else []), *state.removed], ids)
     first_id = 0
     if gone and gone[0][0] == 0:

@@ -50,9 +50,10 @@ def present(fs: FileSystem, root: str) -> Division:
 def redistribute(
     fs: FileSystem, root: str, number: int, moved: Callable[[str, int], None] = lambda topic, worker: None
 ) -> None:
-    """Blocks. Assumes that the caller holds the lock of the directory; ``moved`` is told of each topic.
+    """Divide the topics anew. Blocks. Assumes that the caller holds the lock of the directory; ``moved`` is called with each
+    topic.
 
-    Raises: DataDirectoryError: it cannot be divided, and nothing was changed; OSError: call it again.
+    Raises: DataDirectoryError when it cannot be divided, and nothing was changed; OSError: then call it again.
     """
     check_topics(fs, root)
     division, known = _division(fs, root)
@@ -101,7 +102,7 @@ def redistribute(
 
 
 def _division(fs: FileSystem, root: str) -> tuple[Division, bool]:
-    """How it is divided, and whether its file says so: else, each topic is looked for in every directory."""
+    """The division of the directory, and whether its file tells it; if not, each topic is looked for in every directory."""
     try:
         return present(fs, root), True
     except UnknownDivision as unknown:
@@ -120,7 +121,7 @@ def _directories(fs: FileSystem, root: str) -> Iterator[str]:
 
 
 def _check(fs: FileSystem, root: str) -> dict[str, dict[str, StoredPartitions]]:
-    """Returns: the partitioned topics of each directory. Raises: DataDirectoryError."""
+    """Check that all topics can be moved. Returns: the partitioned topics of each directory. Raises: DataDirectoryError."""
     tables: dict[str, dict[str, StoredPartitions]] = {}
     seen: dict[str, str] = {}
     webhooks: dict[str, Webhook] = {}
@@ -162,8 +163,8 @@ def _check_mounts(fs: FileSystem, root: str, homes: list[str]) -> None:
 
 
 def _united(tables: dict[str, dict[str, StoredPartitions]]) -> dict[str, StoredPartitions]:
-    """The partitioned topics of all workers. What one of them has, after a kill in the middle of CREATE, all are to have; what
-    one of them deletes, goes everywhere. Raises: DataDirectoryError."""
+    """The partitioned topics of all workers together. A topic that one worker has after a kill during CREATE is for all; one
+    that a worker is deleting goes everywhere. Raises: DataDirectoryError."""
     found: dict[str, StoredPartitions] = {}
     for directory, table in tables.items():
         for name, stored in table.items():
@@ -203,7 +204,7 @@ def _move_webhooks(fs: FileSystem, root: str, homes: list[str]) -> None:
 
 
 def _remove_empty(fs: FileSystem, root: str, directory: str) -> None:
-    """Remove a directory that nothing uses, but for what is unknown in it."""
+    """Remove a directory that is not used any more, if it holds nothing unknown."""
     drop_empty_topics(fs, directory)
     if directory != root and set(fs.listdir(directory)) <= LEFT_BY_PROCESSES:
         for name in fs.listdir(directory):

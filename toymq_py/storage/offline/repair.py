@@ -124,7 +124,7 @@ def repair(
 
 
 def _put_aside(fs: FileSystem, data_dir: str, directory: str, name: str, run: int, note: str) -> TopicRepair:
-    """Move a file beside the topics, or in the place of one, to the quarantine: with a wrong checksum, anything in it may be
+    """Move a file beside the topics, or in the place of one, to the quarantine: with a wrong checksum, any part of it may be
     wrong."""
     path, grave = data_dir, f"{data_dir}/{QUARANTINE}/{run}"
     for part in (QUARANTINE, str(run)):
@@ -195,7 +195,8 @@ class _TopicRepairer:
     # -- looking
 
     def _has_unreadable(self) -> bool:
-        """Whether the disk refuses a file that a repair would write anew: on a better day it may have the consumers."""
+        """Whether the disk refuses to read a file that a repair would write anew; later it may be readable, and have the
+        consumers."""
         for name in (
             offsets.FILE_NAME, offsets.PREVIOUS_NAME, segment_heads.FILE_NAME, evicted.FILE_NAME, evicted.OTHER_NAME
         ):  # fmt: skip
@@ -208,7 +209,7 @@ class _TopicRepairer:
         return bool(self._done.unreadable)
 
     def _readable_offsets(self) -> tuple[OffsetsState, bool, bool | None]:
-        """The offsets that can be trusted, whether the file says the same, and whether they know the first id."""
+        """The offsets that can be trusted, whether the file has the same ones, and whether they know the first id."""
         loaded = offsets.load(self._fs, self._path)
         state = loaded.state
         for name, raw in list(state.consumers.items()):
@@ -226,8 +227,8 @@ class _TopicRepairer:
         return state, loaded.problem is None and not self._done.forgotten, loaded.first_id_known
 
     def _look(self, state: OffsetsState, files: segment_heads.SegmentFiles) -> tuple[list[_Damaged], list[IdRange], int]:
-        """Find damaged segments, the id ranges that have records, and the end of the log. The first range is empty and says
-        where the log begins: what retention took before is not lost."""
+        """Find damaged segments, the id ranges with records, and the end of the log. The first range is empty and marks the
+        beginning of the log: ids that retention removed before it are not lost."""
         damaged: list[_Damaged] = []
         end = state.first_id
         begin = files.begin(end)
@@ -276,7 +277,7 @@ class _TopicRepairer:
         self._done.quarantined.append(name)
 
     def _move(self, file: str) -> None:
-        """Move to the quarantine what is there in the place of a file: of any size, and not opened."""
+        """Move whatever is in the place of a file to the quarantine, of any size, without opening it."""
         self._dig()
         name = file.rpartition("/")[2]
         move_file(self._fs, file, f"{self._grave}/{name}")

@@ -48,7 +48,7 @@ class SegmentCopies:
 
         Args:
             bases: first ids of the source's segments, ascending.
-            away: those of them that are in the bucket of ``--tier``: a copy of an earlier backup stays.
+            away: the segments among them that only the bucket of ``--tier`` has: their copies from an earlier backup stay.
             lost: copies of segments that the source has lost: they stay.
             next_id: the id that the last one should reach at least.
 
@@ -83,16 +83,16 @@ class SegmentCopies:
         return end
 
     def pass_over(self, path: str, error: OSError) -> None:
-        """Name what cannot be read, to go on with all else. Raises: OSError."""
+        """Report a file that cannot be read, and go on without it. Raises: OSError."""
         self._name(f"{path}: {unreadable_text(error)}, and was not copied")
 
     def _name(self, problem: str) -> None:
-        """Raises: OSError on a machine that can read nothing: it has no backup."""
+        """Name an unreadable file. Raises: OSError on a machine that can read nothing: there can be no backup of it."""
         read_part(self._fs, f"{self._backup_dir}/{MARK_NAME}", 1, 0)
         self._report.problem(problem)
 
     def mend(self, file: str, to: str) -> None:
-        """Replace a damaged copy by its source, if that has all that is left of it. Raises: OSError."""
+        """Replace a damaged copy by its source, if the source has all records that the copy still has. Raises: OSError."""
         base_id = int(to[-24:-4])
         try:
             if not self._keeps(file, to, scan_segment(self._fs, file, base_id), base_id):
@@ -135,7 +135,7 @@ class SegmentCopies:
                 self._fs.unlink(path)
 
     def _copy_sealed(self, file: str, to: str, base_id: int, following: int) -> bool:
-        """Returns: whether the copy that is there was kept, which may reach further than the source's."""
+        """Copy a sealed segment. Returns: whether the existing copy was kept, which may reach further than the source's."""
         fs = self._fs
         size = fs.file_size(file)
         same = fs.exists(to) and fs.file_size(to) == size and _ends(fs, to, size) == _ends(fs, file, size)
@@ -222,8 +222,8 @@ class SegmentCopies:
         return found.segment.next_id
 
     def _copy(self, file: str, to: str, size: int) -> None:
-        """Replace ``to`` by ``size`` bytes of a file, once they are all on the disk. Raises: OtherLog when ``to`` has records
-        that the file has not."""
+        """Replace ``to`` by ``size`` bytes of a file, once all are on the disk. Raises: OtherLog when ``to`` has records that
+        the file lacks."""
         fs, temporary = self._fs, to + TEMPORARY
         if fs.exists(to) and not holds_all_of(fs, file, to, scan_segment(fs, to, int(to[-24:-4])).segment):
             raise OtherLog
@@ -256,7 +256,7 @@ def _ends(fs: FileSystem, path: str, size: int) -> tuple[bytes, bytes]:
 
 
 def _refuses(fs: FileSystem, path: str) -> bool:
-    """Whether a file is there and the disk refuses some of it."""
+    """Whether a file exists and the disk refuses to read some of it."""
     try:
         for position in range(0, fs.file_size(path), COPY_BYTES):
             read_part(fs, path, COPY_BYTES, position)

@@ -53,11 +53,11 @@ class SupersededCopies:
         return place
 
     def list(self) -> list[tuple[str, str]]:
-        """The topics that are there, and the backup that each is in. Raises: OSError."""
+        """The superseded topics, with the backup that each is in. Raises: OSError."""
         fs = self._fs
         places = [f"{self._earlier}/{name}" for name in fs.listdir(self._earlier)] if fs.is_dir(self._earlier) else []
         return sorted((topic, place) for place in places for topic in topic_names(fs, place))
 
     def remove(self) -> None:
-        """Remove all of them. Raises: OSError."""
+        """Remove all superseded copies. Raises: OSError."""
         remove_tree(self._fs, self._earlier)

@@ -80,8 +80,8 @@ def log_bytes(fs: FileSystem, data_dir: str) -> int:
 
 
 def verify(fs: FileSystem, data_dir: str, progress: Progress | None = None) -> Iterator[TopicReport]:
-    """Yields: a report for each topic, and one in the name of each file beside them that is damaged or lacks topics. What
-    cannot be read is damage of its topic. Raises: OSError of a passing shortage, or when the topics cannot be listed."""
+    """Yields: a report for each topic, and one for each file beside the topics that is damaged or lacks topics. An unreadable
+    file is damage of its topic. Raises: OSError for a temporary shortage, or when the topics cannot be listed."""
     for topic in topic_names(fs, data_dir):
         path = f"{data_dir}/topics/{topic}"
         try:
@@ -102,8 +102,7 @@ def verify(fs: FileSystem, data_dir: str, progress: Progress | None = None) -> I
 
 
 def lost_topics(fs: FileSystem, data_dir: str) -> list[str]:
-    """What is to be said of each partitioned topic that only its partitions tell of; nothing while the table is damaged.
-    Raises: OSError."""
+    """A report of each partitioned topic that only its partitions show; none while the table is damaged. Raises: OSError."""
     try:
         known = partitions_file.load(fs, data_dir)
     except DamagedData:
@@ -158,7 +157,7 @@ def verify_topic(fs: FileSystem, path: str, topic: str, progress: Progress | Non
 def _check_segment(
     fs: FileSystem, each: InventoryEntry, report: TopicReport, gaps: list[IdRange], stored_id: int
 ) -> None:
-    """``stored_id``: all below was stored, by the word of the offsets."""
+    """Check a segment. ``stored_id``: all lower ids were stored, as the offsets say."""
     segment, result = each.segment, each.scan
     name = segment.path
     report.segments += 1

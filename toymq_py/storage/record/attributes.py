@@ -59,7 +59,7 @@ class Extras:
 
 
 def deliver_at_of(block: bytes) -> int | None:
-    """``deliver_at`` of an attribute block in nanoseconds, None without one."""
+    """The ``deliver_at`` of an attribute block in nanoseconds, None without one."""
     found = (parse_attributes(block) or {}).get(ATTRIBUTE_DELIVER_AT)
     return None if found is None else int.from_bytes(found, "little")
 

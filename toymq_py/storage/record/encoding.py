@@ -59,7 +59,7 @@ def encode_records(
 
 @lru_cache(LAYOUTS_CACHED_MAX)
 def _alike_layouts(shape: Shape) -> tuple[RowLayout, RowLayout]:
-    """Of frames without attributes: how they are put together, and what of them the checksum covers."""
+    """The layout of frames without attributes, and the part of them that the checksum covers."""
     key_len, payload_len = shape
     return RowLayout(f"4sQ10s{key_len}s4s{payload_len}s4x"), RowLayout(f"{FRAME_OVERHEAD - 4 + key_len + payload_len}s4x")
 

@@ -173,7 +173,8 @@ def scan(
 
 @lru_cache(LAYOUTS_CACHED_MAX)
 def _scan_layout(shape: tuple[int, int, int, int], with_columns: bool, with_payloads: bool) -> RowLayout:
-    """What is taken out of frames: the id, and with columns time, key, payload if asked for and the attribute's number."""
+    """The fields that a scan takes from frames: the id, and with columns the time, key, payload if asked for, and number
+    attribute."""
     length, key_len, payload_len, tag = shape
     if not with_columns:
         return RowLayout(f"4xQ{length - 8}x")
