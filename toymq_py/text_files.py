@@ -24,7 +24,7 @@ def read_text(path: str, what: str, *, encoding: str = "utf-8", errors: str = "s
 
 
 def read_bounded(file: IO[AnyStr], where: str) -> AnyStr:
-    """What an open file has. Raises: OSError; ConfigError, which names ``where``, when it is too large."""
+    """The content of an open file. Raises: OSError; ConfigError, which names ``where``, when it is too large."""
     content = file.read(BYTES_MAX + 1)
     if len(content) > BYTES_MAX:
         raise ConfigError(f"{where} has more than {BYTES_MAX} bytes: is it the right file?")

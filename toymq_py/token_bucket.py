@@ -16,7 +16,7 @@ class TokenBucket:
         self._at = clock.monotonic()
 
     def wait_s(self) -> float:
-        """How long until there is one to take; 0 when there is."""
+        """How long until there is one to take, in seconds; 0 when there is one."""
         now = self._clock.monotonic()
         self._left = min(self._left + (now - self._at) * self._per_s, self._burst)
         self._at = now

@@ -65,7 +65,7 @@ class TopicMoves:
     # -- at the start
 
     def settle(self, is_here: Callable[[str, str], bool | None]) -> None:
-        """End what a kill has interrupted. Blocks; before any topic is open.
+        """Finish the moves that a kill has interrupted. Blocks; call it before any topic is open.
 
         Args:
             is_here: whether this group has a topic, given the cluster's UUID of its mark; None when that is not known. Then it
@@ -124,15 +124,15 @@ class TopicMoves:
     # -- a topic that goes
 
     def names(self, origin: str) -> list[str]:
-        """The open topics of a move: the origin, its dead letters, or both."""
+        """The open topics of a move: the topic, its dead-letter topic, or both."""
         return [name for name in _pair(origin) if name in self._topics]
 
     def is_stored(self, origin: str) -> bool:
-        """Whether there are files of it."""
+        """Whether there are files of the topic."""
         return any(self._directory.has_topic(name) for name in _pair(origin))
 
     def refusal(self, origin: str) -> str | None:
-        """Why a topic cannot go: its copy here may be better than what can be read of it."""
+        """Why a topic cannot leave: its copy here may be better than what can be read of it."""
         for name in _pair(origin):
             if (error := self._unopened.get(name)) is not None:
                 return str(error)
@@ -148,12 +148,12 @@ class TopicMoves:
         self._dead_letters.suspend(self._pair_open(origin), _gone(origin), done)
 
     def resume(self, origin: str) -> None:
-        """The end of ``quiet``, for a topic that was not closed."""
+        """End ``quiet``, for a topic that was not closed."""
         self._dead_letters.resume(self._pair_open(origin))
 
     def close(self, origin: str, done: Closed) -> None:
-        """End a topic as a clean stop does, and close its files. It is in ``topics`` no more at once. ``done`` is called when
-        nothing writes there any more, with the error that kept its offsets from the disk. Assumes that it is quiet."""
+        """End a topic as a clean stop does, and close its files. It leaves ``topics`` at once. ``done`` is called when nothing
+        writes its files any more, with the error that kept its offsets from the disk, if any. Assumes that it is quiet."""
         closing = [self._topics.pop(name) for name in self.names(origin)]
         waiting = set(closing)
         errors: list[OSError | RequestError] = []
@@ -212,7 +212,7 @@ class TopicMoves:
     # -- a topic that comes, or stays
 
     def open(self, origin: str) -> None:
-        """Open what there is of a topic, and serve it. Blocks for its recovery. What cannot be opened stays closed."""
+        """Open the files of a topic, and serve it. Blocks for its recovery. A topic that cannot be opened stays closed."""
         for name in _pair(origin):
             if not self._directory.has_topic(name):
                 continue
@@ -235,5 +235,5 @@ def _pair(origin: str) -> tuple[str, str]:
 
 
 def _gone(origin: str) -> PlacementUnknown:
-    """For what still has hold of the topic; new commands wait."""
+    """The error for holders of a topic that has gone; new commands wait."""
     return PlacementUnknown(f"{origin} is being moved to another group: send it again")

@@ -40,12 +40,12 @@ def counted(count: int, noun: str, predicate: str = "") -> str:
 
 
 def agreeing(predicate: str, count: int) -> str:
-    """A predicate in the plural as it is said of so many: ``is lost`` of one, else ``are lost``."""
+    """A plural predicate, adapted to a count: ``are lost`` becomes ``is lost`` for one."""
     return _PLURAL.sub(lambda verb: _OF_ONE[verb[0]], predicate) if count == 1 else predicate
 
 
 def parse_duration_ms(text: str) -> int:
-    """``250ms``, ``30s``, ``5m``, ``24h``, ``7d`` or plain milliseconds, as milliseconds.
+    """Parse ``250ms``, ``30s``, ``5m``, ``24h``, ``7d`` or plain milliseconds into milliseconds.
 
     Raises: ConfigError when it is none of these, or longer than ten years.
     """
@@ -60,8 +60,8 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_time_ns(text: str) -> int:
-    """A time, ``2026-11-28T09:30:00Z`` or ``@<unix-ms>``, in nanoseconds since the epoch. Without an offset it is UTC. Raises:
-    ConfigError."""
+    """Parse a time, ``2026-11-28T09:30:00Z`` or ``@<unix-ms>``, into nanoseconds since the epoch. Without an offset it is UTC.
+    Raises: ConfigError."""
     refused = ConfigError(f"invalid time {text[:50]!r}: write 2026-11-28T09:30:00Z, with an offset +01:00, or @<unix-ms>")
     if text.startswith("@"):
         if not (text[1:].isascii() and text[1:].isdigit() and 12 <= len(text) <= 15):  # ten digits are seconds, most likely
@@ -87,8 +87,8 @@ def check_delay(delay_ms: int | None, ttl_ms: int | None) -> None:
 
 
 def duration_doubt(found: object) -> str | None:
-    """What to ask of a duration below a second that is said without a unit: `--visibility 5` is 5 ms, and 5 s are more likely
-    meant."""
+    """A question to the user about a duration below a second without a unit: `--visibility 5` means 5 ms, and 5 s are more
+    likely meant."""
     if not str(found).isdecimal() or not 0 < int(str(found)) < 1000:
         return None
     number = int(str(found))
@@ -96,7 +96,7 @@ def duration_doubt(found: object) -> str | None:
 
 
 def parse_size(text: str) -> int:
-    """Bytes, or ``64KiB``, ``64MiB``, ``2GiB``, as bytes.
+    """Parse bytes, or ``64KiB``, ``64MiB``, ``2GiB``, into bytes.
 
     Raises: ConfigError.
     """
@@ -144,7 +144,7 @@ PLAIN_SETTINGS = frozenset(("max_attempts", "dedupe_keys", "backlog_max_messages
 
 
 def parse_setting(name: str, text: str) -> str:
-    """A topic setting as people write it, ``30s`` say, as it is said on the wire, ``30000``. Raises: ConfigError."""
+    """Convert a topic setting as people write it, such as ``30s``, to its form on the wire, ``30000``. Raises: ConfigError."""
     if text != "default" and name in DURATION_SETTINGS:
         return str(parse_duration_ms(text))
     if text != "default" and name in SIZE_SETTINGS:
@@ -153,12 +153,12 @@ def parse_setting(name: str, text: str) -> str:
 
 
 def setting_doubt(name: str, found: object) -> str | None:
-    """``duration_doubt`` of a topic setting, a number or a text. None where a short time is usual."""
+    """``duration_doubt`` for a topic setting, a number or a text. None where a short time is usual."""
     return duration_doubt(found) if name in DURATION_SETTINGS and name not in USUALLY_SHORT else None
 
 
 def format_setting(name: str, value: object) -> str:
-    """The inverse, exactly."""
+    """The inverse of ``parse_setting``, exactly."""
     text = str(value)
     if text.isdigit() and name in DURATION_SETTINGS:
         return format_duration(int(text))

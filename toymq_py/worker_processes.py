@@ -115,7 +115,7 @@ def _bind_own(options: ServeOptions, worker: int, held: contextlib.ExitStack) ->
 
 
 def _lock(fs: FileSystem, root: str, within_s: float, clock: Clock) -> DirectoryLock:
-    """Lock the directory. Where a supervisor was killed, its workers hold the lock until they have ended: wait for them.
+    """Lock the directory. After a kill of a supervisor, its workers hold the lock until they have ended: wait for them.
 
     Raises: DirectoryLocked, DataDirectoryError.
     """
@@ -160,8 +160,8 @@ def _socket_path(directory: str, name: str, opened: int) -> str:
 
 @contextlib.contextmanager
 def _bound(path: str, *, waits: bool) -> Iterator[socket.socket]:
-    """Bind a socket for the other workers; one that is there is of a dead supervisor, as this one has the lock. Only the
-    user of this process may connect. ``waits``: what is sent there before the worker is up for the first time waits for it.
+    """Bind a socket for the other workers; an existing one is of a dead supervisor, since this one has the lock. Only the user
+    of this process may connect. ``waits``: bytes sent before the worker is first up wait for it.
 
     Raises: DataDirectoryError.
     """
@@ -209,7 +209,7 @@ class Workers:
     def __init__(self, seats: Sequence[Seat], run: Callable[[Seat], int], say: Callable[[str], None], clock: Clock) -> None:
         """
         Args:
-            run: a worker, in its process; returns the exit code.
+            run: runs a worker, in its process; returns the exit code.
             say: logs a line and leaves no thread behind.
         """
         self._processes = [_Process(seat) for seat in seats]
@@ -221,7 +221,7 @@ class Workers:
         self._looked = self._monotonic()
 
     def supervise(self) -> int:
-        """Returns: the exit code: 2 when no worker can start. Raises: OSError (no process)."""
+        """Run the workers until the end. Returns: the exit code, 2 when no worker can start. Raises: OSError (no process)."""
         gc.collect()
         gc.freeze()  # what was imported stays shared with the workers: a collection there would copy its pages
         signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR)
@@ -252,7 +252,7 @@ class Workers:
                 each.is_run_by(fork(lambda lives, seat=each.seat: self._become(seat, lives), line))  # type: ignore[misc] # its default
 
     def _become(self, seat: Seat, lives: int) -> int:
-        """In the child: leave to the others what is theirs alone."""
+        """Set up a child: leave to the other processes what belongs to them."""
         ours = {listener for some in seat.listeners.values() for listener in some}
         for other in self._processes:
             for some in other.seat.listeners.values():
@@ -263,7 +263,7 @@ class Workers:
         return self._run(seat)
 
     def _until_due_s(self) -> float:
-        """How long nothing is to do without a signal."""
+        """For how long there is nothing to do unless a signal comes, in seconds."""
         waiting = [each.due for each in self._processes if not each.pid and not self._stopping]
         return min(max(min(waiting) - self._monotonic(), 0.0) if waiting else LOOK_AT_BEATS_S, LOOK_AT_BEATS_S)
 

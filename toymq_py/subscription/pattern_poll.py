@@ -49,7 +49,7 @@ class PatternPoll(Lessee):
         self._registering: list[Done] = []
 
     def wake(self) -> bool:
-        """Tell that there may be messages. Returns: whether it looks soon."""
+        """Tell the poll that there may be messages. Returns: whether it looks soon."""
         return self._wake()
 
     @property
@@ -70,7 +70,7 @@ class PatternPoll(Lessee):
             self._registering.append(done)
 
     def settle(self) -> None:
-        """The group is registered, or this poll is closed."""
+        """Note that the group is registered, or this poll is closed."""
         waiting, self._registering = self._registering, []
         for done in waiting:
             done(self.problem)
@@ -118,7 +118,7 @@ class PollGroup(MultiSubscription):
         poll.group = self
 
     def leave(self, poll: PatternPoll) -> None:
-        """Remove a closed poll; what it was told of is for others."""
+        """Remove a closed poll; messages that it was told of are for others."""
         self._polls.pop(poll, None)
         self._idle.pop(poll, None)
         if not self._polls:
@@ -152,7 +152,8 @@ class PollGroup(MultiSubscription):
         return False
 
     def pass_on(self, poll: PatternPoll) -> None:
-        """What a poll was told of and cannot take: another one of the group is told, else other takers of the topics."""
+        """Pass on the news of messages that a poll cannot take: to another poll of the group, else to other takers of the
+        topics."""
         if poll in self._told:
             del self._told[poll]
             if not self.on_messages():
@@ -190,7 +191,7 @@ class PollGroup(MultiSubscription):
         return taken
 
     def _has_more(self) -> bool:
-        """Whether a part has messages; those before it that have none are idle from now on."""
+        """Whether a part has messages; parts before it without any are idle from now on."""
         while self._takeable:
             part = next(iter(self._takeable))
             if part.channel.available():

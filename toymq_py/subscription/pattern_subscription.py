@@ -93,7 +93,7 @@ class MultiSubscription(Lessee, ABC):
 
     @property
     def active_in(self) -> tuple[str, ...]:
-        """The topics in which this is the one session of mode=single that gets the messages."""
+        """The topics with mode=single in which this is the active session."""
         return tuple(chain.from_iterable(part.active_in for part in self.parts.values()))
 
     def attach(self, topic: Topic, start: Start | None) -> Registration:
@@ -114,13 +114,13 @@ class MultiSubscription(Lessee, ABC):
 
     @property
     def is_examining(self) -> bool:
-        """Damage of some topic is being looked at: what is behind it comes soon, and ``on_messages`` is called."""
+        """Whether damage of a topic is being examined: messages behind it come soon, and ``on_messages`` is called then."""
         parts = self.parts.values()
         seldom = next((part.channel.context.metrics.channels_examining for part in parts), 0)  # of all topics
         return bool(seldom) and any(part.channel.is_examining for part in parts)
 
     def attach_again(self, topic: Topic) -> None:
-        """As ``attach``, for a topic whose consumer was moved, which ended the part: what is ready is taken from now on."""
+        """As ``attach``, for a topic whose consumer was moved, which ended the part. Ready messages are taken from now on."""
         self.attach(topic, None)
         self.matched -= 1
         if (part := self.parts[topic.name]) in self._takeable:
@@ -190,7 +190,7 @@ class MultiSubscription(Lessee, ABC):
 
     def when_registered(self, done: Done) -> None:
         """Call ``done``, maybe at once, when every topic is attached and every new consumer is on stable storage (ADR 0009), or
-        when it is closed before. With an error the subscription is useless and must be closed."""
+        when the subscription is closed before. After an error it is useless and must be closed."""
         if self.registered:
             done(self.problem)
         else:
@@ -236,7 +236,7 @@ class PatternSubscription(MultiSubscription):
         self.paused = False
 
     def pause(self, paused: bool) -> None:
-        """Its session holds its deliveries (PAUSE), or goes on."""
+        """Pause the deliveries of the session, or resume them (PAUSE, RESUME)."""
         self.paused = paused
         for part in self.parts.values():
             part.pause(paused)
@@ -261,7 +261,7 @@ class PatternSubscription(MultiSubscription):
 
     def take(self, max_bytes: int) -> Delivery | None:
         """See ``Subscription.take``. A topic that cannot be read is logged and tried again after a moment; the others go on.
-        What came back without an answer again and again comes alone (ADR 0265)."""
+        A message that came back without an answer several times comes alone (ADR 0265)."""
         hungry = self._takeable
         while hungry:
             room, part = self.window - self.inflight, next(iter(hungry))
@@ -288,7 +288,7 @@ class PatternSubscription(MultiSubscription):
         return None
 
     def _keeps_apart(self, part: Subscription) -> bool:
-        """Whether nothing is delivered beside what it has yet. It is woken when that is over."""
+        """Whether nothing may be delivered beside the messages that the lessee has. It is woken when that is over."""
         now = part.channel.context.clock.monotonic()
         if not self._apart_until_s:
             self._apart_until_s = now + ALONE_S

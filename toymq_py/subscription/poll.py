@@ -36,12 +36,13 @@ class Taking:
         shared: bool,
         several: bool = False,
     ) -> list[Delivery]:
-        """Take of each part in turn; those that may have more stand in ``takeable`` again.
+        """Take from each part in turn; parts that may have more stay in ``takeable``.
 
         Args:
-            take: takes so many messages of so many bytes of a part.
+            take: takes so many messages, and so many bytes, from a part.
             shared: others take through the same parts: each gives one piece.
-            several: the parts are of several topics: what came back without an answer again and again comes alone (ADR 0265).
+            several: the parts are of several topics: a message that came back without an answer several times comes alone (ADR
+                0265).
 
         Raises: OSError when a log cannot be read, and nothing was taken.
         """
@@ -113,9 +114,9 @@ class Poll(MultiSubscription):
             self._wake()
 
     def take(self, max_count: int, max_bytes: int) -> list[Delivery]:
-        """Lease what is ready now, redeliveries first, the topics in turn: at most ``max_count`` messages of
-        ``max_bytes``, but one message at least. [] when there is nothing: ``wake`` is called when that may have changed. Where
-        others take from the same consumer, no more than the share of one.
+        """Lease what is ready now, redeliveries first, the topics in turn: at most ``max_count`` messages of ``max_bytes``, but
+        one message at least. [] when there is nothing: ``wake`` is called when that may have changed. With other takers of the
+        consumer, no more than the share of one.
 
         Raises: OSError when a log cannot be read, and nothing was taken; NoSuchTopic, NoSuchConsumer when it was deleted
             meanwhile.

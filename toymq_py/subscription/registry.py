@@ -48,7 +48,7 @@ class SubscriptionRegistry:
         self._watchers: dict[Callable[[Topic], None], None] = {}
 
     def watch(self, made: Callable[[Topic], None]) -> Callable[[], object]:
-        """Call ``made`` with every topic that is created. Returns: what ends that."""
+        """Call ``made`` with every topic that is created. Returns: a function that ends that."""
         self._watchers[made] = None
         return lambda: self._watchers.pop(made, None)
 
@@ -68,7 +68,7 @@ class SubscriptionRegistry:
         self._in_pieces(partial(self._attach_some, subscription, pattern, names, topics, flushes))
 
     def poll(self, poll: PatternPoll, topics: Mapping[str, Topic]) -> None:
-        """Have a poll join those of the same pattern and consumer, or attach the first of them."""
+        """Let a poll join those of the same pattern and consumer, or attach the first of them."""
         key = (poll.name, poll.consumer_name, poll.mode)
         group = self._groups.get(key)
         if group is not None:
@@ -85,8 +85,8 @@ class SubscriptionRegistry:
             del self._groups[key]
 
     def _in_pieces(self, work: Work) -> None:
-        """Do the first piece of ``work`` now, and the others in later passes of the loop. In a pass all that have work left do
-        one piece together: a thousand patterns at a time hold the loop no longer than one."""
+        """Do the first piece of ``work`` now, and the others in later passes of the loop. In each pass one piece is done of all
+        the work that is left: a thousand patterns at a time hold the loop no longer than one."""
         if work(TOPICS_PER_TURN) is not None:
             self._works.append((work, acting_token.get()))
             self._go_on_soon()
@@ -161,8 +161,8 @@ class SubscriptionRegistry:
         flushes.all_asked()
 
     def topic_made(self, topic: Topic) -> None:
-        """Attach matching subscriptions to a new topic, from its first id on. Of exclusive ones of the same consumer the newest
-        gets it."""
+        """Attach matching subscriptions to a new topic, from its first id on. Of several exclusive subscriptions of one
+        consumer the newest gets the topic."""
         taken: set[str] = set()
         for subscription in reversed(list(self._patterns)):
             pattern = subscription.pattern
@@ -180,7 +180,7 @@ class SubscriptionRegistry:
             made(topic)
 
     def are_of_patterns(self, topic: Topic) -> bool:
-        """Whether each consumer of a topic is one of patterns alone, which would make it anew."""
+        """Whether each consumer of a topic is used only by patterns, which would make it anew."""
         attached = [(*channel.sessions, *channel.polls) for channel in topic.channels.values()]
         return all(
             parts and all(isinstance(part.lessee, MultiSubscription) and part.lessee.pattern is not None for part in parts)
@@ -188,8 +188,8 @@ class SubscriptionRegistry:
         )
 
     def rejoin(self, topic: Topic, ended: Sequence[Subscription]) -> None:
-        """Attach the pattern subscriptions among those that a seek has ended: they go on from the new position. ``CLOSED`` of a
-        topic leaves no way to ask for it again, since the pattern is subscribed still (ADR 0109)."""
+        """Attach the pattern subscriptions among those that a seek has ended; they continue from the new position. After
+        ``CLOSED`` of one topic a client could not ask for it again, since it is still subscribed to the pattern (ADR 0109)."""
         for part in ended:
             subscription = part.lessee
             if isinstance(subscription, MultiSubscription) and not subscription.closed:
@@ -202,7 +202,7 @@ class SubscriptionRegistry:
         logger.warning("consumer %s of %s passes over a topic: %s", subscription.consumer_name, subscription.name, error)
 
     def leave(self, subscription: MultiSubscription) -> None:
-        """Detach the parts of a closed subscription; first that with the message of which an attempt counts."""
+        """Detach the parts of a closed subscription, first the one with the message whose attempt counts."""
         self._patterns.pop(subscription, None)
         self.retire(subscription)
         if subscription.order is not None and subscription.inflight:
@@ -220,7 +220,7 @@ class SubscriptionRegistry:
         return limit if subscription.parts else None
 
     def end_all(self, code: str) -> None:
-        """End every pattern subscription and pattern poll with a CLOSED code; none of what they hold counts an attempt."""
+        """End every pattern subscription and pattern poll with a CLOSED code; no attempt of their messages counts."""
         for subscription in list(self._patterns):
             subscription.uncounted = True
             subscription.end(code)

@@ -30,16 +30,16 @@ class Bucket(Protocol):
     """Objects by key. All raise BucketError."""
 
     def identity(self) -> object:
-        """Which bucket it is. Another answer than before: it was away, or is another one, so what it has is not known."""
+        """The identity of the bucket. If it changes, the bucket was away or is another one, so its content is not known."""
 
     def put_new(self, key: str, data: bytes) -> bool:
-        """Store an object unless the key has one. Returns: whether it was stored."""
+        """Store an object unless the key exists. Returns: whether it was stored."""
 
     def put(self, key: str, data: bytes) -> None:
-        """Store an object, in place of what the key has."""
+        """Store an object, replacing the one of the key."""
 
     def get(self, key: str) -> bytes | None:
-        """The object; None when there is none."""
+        """An object; None when there is none."""
 
     def size(self, key: str) -> int | None:
         """The size of an object; None when there is none."""
@@ -55,8 +55,8 @@ class Bucket(Protocol):
 
 
 def check_there(bucket: Bucket) -> None:
-    """Called when an object is missing. It is gone only if there is anything at all: a file system that is not mounted is an
-    empty directory, or none.
+    """Check, when an object is missing, that the bucket exists: the object is gone only if there is anything at all, since an
+    unmounted file system is an empty directory, or none.
 
     Raises: BucketError.
     """
@@ -67,7 +67,7 @@ def check_there(bucket: Bucket) -> None:
 def open_bucket(url: str, fs: FileSystem, *, read_only: bool = False) -> Bucket:
     """
     Args:
-        read_only: a directory that is not there is a bucket that is away; it is not made.
+        read_only: a missing directory is not made; it counts as a bucket that is away.
 
     Raises: ConfigError for an invalid URL, or without the extra.
     """
@@ -114,7 +114,7 @@ class DirectoryBucket:
         self._check_root()
 
     def _check_root(self) -> None:
-        """Raises: BucketError when it was made, and is gone."""
+        """Check the directory. Raises: BucketError when it was made, and is gone."""
         if self._is_made and not self._fs.is_dir(self._path):
             self._times_away += 1
             raise BucketError(f"the bucket: the directory {self._path} is gone: mount its file system, or make it")
@@ -261,7 +261,7 @@ class ObjectStoreBucket:
 
 
 def _empty_if_no_file(error: OSError) -> bytes:
-    """Raises: the error, when it is of a file."""
+    """Return no content for something that is not a file. Raises: the error, when it is of a file."""
     if error.errno not in NO_FILE:
         raise error
     return b""
@@ -269,7 +269,7 @@ def _empty_if_no_file(error: OSError) -> bytes:
 
 @contextlib.contextmanager
 def _named() -> Iterator[None]:
-    """Raises: BucketError in place of what a library raises."""
+    """A context in which a library's errors become BucketError."""
     try:
         yield
     except BucketError:
@@ -279,5 +279,5 @@ def _named() -> Iterator[None]:
 
 
 def _line(error: Exception) -> str:
-    """The first line: obstore shows its whole state behind it."""
+    """The first line of an error: obstore adds its whole state behind it."""
     return (str(error).splitlines() or [type(error).__name__])[0][:300]

@@ -36,8 +36,8 @@ def check(
     fs: FileSystem, bucket: Bucket, data_dir: str, *, repair: bool = False, delete: Collection[str] = ()
 ) -> Iterator[Finding]:
     """Compare, and with ``repair`` upload what is missing and delete what nothing needs: objects of topics that are marked as
-    deleted, and segments that the offsets say were removed. What only the bucket has is kept otherwise: the disk may have lost
-    it. ``delete`` names topics of which the incarnations that the disk does not have go. Harmless while the broker runs.
+    deleted, and segments that the offsets say were removed. Other objects that only the bucket has are kept, since the disk may
+    have lost them. ``delete`` names topics whose incarnations that the disk lacks are deleted. Harmless while the broker runs.
 
     Every segment of the bucket is fetched and compared with its seal.
 
@@ -109,7 +109,7 @@ def _check_topic(
 
 
 def _check_lost(bucket: Bucket, place: Place, segment: Segment, *, repair: bool) -> Finding:
-    """A segment that was evicted, of which the bucket lacks the object or its seal."""
+    """Check an evicted segment whose object or seal is missing in the bucket."""
     key = segment_key(place, segment.base_id)
     data = bucket.get(key)
     if data is None or segment.sha256 != hashlib.sha256(data).hexdigest():
@@ -173,7 +173,7 @@ def _compare(
 
 
 def _check_states(bucket: Bucket, place: Place, holding: Holding) -> Iterator[Finding]:
-    """A restore takes the newest that is not damaged."""
+    """Check the states; a restore takes the newest one that is not damaged."""
     whole = 0
     for at in sorted(holding.states):
         key = state_key(place, at)

@@ -87,11 +87,11 @@ class ColdReads:
     ) -> None:
         """
         Args:
-            directory: for the files; what is in it is removed, it is made.
+            directory: for the files; it is made, and its content is removed.
             cache_bytes: of all files.
-            files: those that are open.
+            files: limits the open files.
             place_of: the place of a topic's objects.
-            offload: runs a job on a thread that may wait for the bucket, and then the other one on the loop.
+            offload: runs a job on a thread that may wait for the bucket, then its callback on the loop.
             later: calls after a time.
 
         Raises: OSError.
@@ -142,7 +142,7 @@ class ColdReads:
         return held
 
     def _part_with(self, segment: Segment, msg_id: int) -> Segment | None:
-        """The part on the disk that has a record."""
+        """The part on the disk that has a record; None without one."""
         parts = self._parts.get(id(segment), ())
         at = bisect_right(parts, msg_id, key=lambda part: part.base_id) - 1
         return parts[at] if at >= 0 and msg_id < parts[at].next_id else None
@@ -167,7 +167,8 @@ class ColdReads:
     # -- fetching
 
     def _begin(self, topic: str, segment: Segment, adopt: Adopt, from_id: int | None, *, is_ahead: bool = False) -> _Fetch:
-        """Fetch a segment, or a part of it with ``from_id``, unless a fetch of it runs: those that wait look again then."""
+        """Fetch a segment, or the part of it with ``from_id``, unless a fetch of it runs; waiting readers look again
+        afterwards."""
         fetch = self._fetches.get(id(segment))
         if fetch is not None and not is_ahead:
             fetch.unasked = 0
@@ -261,7 +262,7 @@ class ColdReads:
             self._show()
 
     def _forget(self, fetch: _Fetch) -> None:
-        """Nothing waits for it any more; the next reader begins anew."""
+        """Forget a segment that nothing waits for; the next reader begins anew."""
         del self._fetches[id(fetch.segment)]
         self._ahead.discard(id(fetch.segment))
 

@@ -15,7 +15,7 @@ def encode(place: Place, at_ns: int) -> bytes:
 
 
 def decode(data: bytes, place: Place) -> int:
-    """When a topic was deleted. Raises: DamagedData; also when it was another one."""
+    """The time when a topic was deleted. Raises: DamagedData, also when another topic was."""
     found = checked_json.decode("deleted", data)
     named = found.get("topic"), found.get("incarnation")
     if named != place:
@@ -25,7 +25,7 @@ def decode(data: bytes, place: Place) -> int:
 
 
 def list_holdings(bucket: Bucket, folder: str = "") -> dict[Place, Holding]:
-    """What a bucket has, or a folder of it; what counts as deleted was deleted. Raises: BucketError."""
+    """List what a bucket, or a folder of it, has; topics that count as deleted are marked so. Raises: BucketError."""
     found = holdings(bucket.keys(folder))
     for place, holding in found.items():
         if not holding.deleted:

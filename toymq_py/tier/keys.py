@@ -66,7 +66,7 @@ def deleted_key(place: Place) -> str:
 
 
 def keys_of(place: Place, holding: Holding) -> list[str]:
-    """All objects of a place, the mark of its deletion excluded."""
+    """All object keys of a place, except the mark of its deletion."""
     return [
         *(state_key(place, at) for at in sorted(holding.states)),
         *(segment_key(place, first_id) for first_id in sorted(holding.segments)),
@@ -76,7 +76,7 @@ def keys_of(place: Place, holding: Holding) -> list[str]:
 
 
 def holdings(keys: Iterable[str]) -> dict[Place, Holding]:
-    """What a listing of a bucket says. Other objects in it are not ours, and are left alone."""
+    """The content of a bucket by a listing. Unknown objects are left alone."""
     found: dict[Place, Holding] = {}
     for key in keys:
         topic, _, rest = key.partition("/")

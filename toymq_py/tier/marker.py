@@ -31,7 +31,8 @@ class Marker:
         self._new_id = new_id
 
     def check(self) -> None:
-        """Before something is written to the bucket. Changes nothing. Raises: BucketError when it is away, or another one."""
+        """Check the bucket before something is written to it; changes nothing. Raises: BucketError when it is away, or another
+        one."""
         data = self._bucket.get(KEY)
         known = self._known()
         is_used = known is not None and _word(known, "url") in (self._url, None)
@@ -52,7 +53,7 @@ class Marker:
             raise BucketError(f"the bucket: {text}; mount the right one, or remove {self._path} to go on with this one")
 
     def settle(self) -> None:
-        """As ``check``; a bucket that was not used before gets its mark. Raises: BucketError, OSError."""
+        """Check as ``check``, and mark a bucket that was not used before. Raises: BucketError, OSError."""
         self.check()
         data = self._bucket.get(KEY)
         if data is None:
@@ -65,7 +66,7 @@ class Marker:
         replace_file(self._fs, self._path, checked_json.encode("bucket", {"url": self._url, "id": found}))
 
     def _known(self) -> bytes | None:
-        """What this directory remembers of its bucket; nothing that makes sense where the file cannot be read."""
+        """The bucket that this directory remembers; a value that fits none where the file cannot be read."""
         try:
             return checked_json.read(self._fs, self._path)
         except DamagedData:
@@ -73,7 +74,7 @@ class Marker:
 
 
 def _word(data: bytes, name: str) -> str | None:
-    """A word of one of the two files; None when it is damaged."""
+    """The word in one of the two files; None when it is damaged."""
     try:
         word = checked_json.decode("bucket", data).get(name)
     except DamagedData:

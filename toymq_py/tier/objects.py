@@ -68,21 +68,21 @@ class Seal:
         return self.misfit(data) is None
 
     def misfit(self, data: bytes) -> str | None:
-        """Why data is not what was sealed; None: it is."""
+        """Why data is not what was sealed; None if it is."""
         if len(data) != self.size:
             return f"it has {len(data)} bytes, and its seal says {self.size}"
         found = hashlib.sha256(data).hexdigest()
         return None if found == self.sha256 else f"its SHA-256 is {found[:16]}…, and its seal says {self.sha256[:16]}…"
 
     def quick_misfit(self, data: bytes) -> str | None:
-        """As ``misfit``, by the Adler-32 where the seal has one: for a reader that checks each record, and stores nothing."""
+        """As ``misfit``, by the Adler-32 if the seal has one; for a reader that checks each record and stores nothing."""
         if self.adler32 is None or len(data) != self.size:
             return self.misfit(data)
         found = adler32(data)
         return None if found == self.adler32 else f"its Adler-32 is {found:08x}, and its seal says {self.adler32:08x}"
 
     def misfit_of_size(self, size: int | None) -> str | None:
-        """As ``misfit``, of an object of which only the size is known; None: there is none."""
+        """As ``misfit``, for an object of which only the size is known; None for a missing one."""
         if size is None:
             return "it is gone"
         return None if size == self.size else f"it has {size} bytes, and its seal says {self.size}"
@@ -103,7 +103,7 @@ class Seal:
     def decode(cls, data: bytes, place: Place, first_id: int) -> "Seal":
         """Decode the seal that the key of a segment has.
 
-        Raises: MisplacedObject when it is that of another segment, DamagedData.
+        Raises: MisplacedObject when it is another segment's seal, DamagedData.
         """
         found = checked_json.decode("seal", data)
         try:
@@ -126,7 +126,7 @@ def _number(found: dict[str, Any], name: str) -> int | None:
 
 
 def time_of_first(head: bytes, first_id: int) -> int | None:
-    """The time of the record at the begin of a segment; None when it is no such record."""
+    """The time in the header of a segment's first record; None when it is not the header of that record."""
     if len(head) != HEADER.size:
         return None
     _, msg_id, ts_ns, _ = HEADER.unpack(head)

@@ -21,7 +21,7 @@ PARTED_MIN_BYTES = 3 * PART_BYTES
 
 
 def cut(segment: Segment, data: bytes) -> list[Part]:
-    """The parts of a sealed segment; none of one that is small, or was sealed with damage.
+    """The parts of a sealed segment; none for a small one, or one that was sealed with damage.
 
     Args:
         segment: as its sidecar says.
@@ -38,8 +38,8 @@ def cut(segment: Segment, data: bytes) -> list[Part]:
 
 
 def load_parts(bucket: Bucket, place: Place, segment: Segment) -> list[Span]:
-    """The parts of an evicted segment, by the seal that stood beside it when it left the disk: the one with the SHA-256 that
-    the disk knows. None of a small segment, or when the seal is another one, or of before 2026-11-29. Raises: BucketError."""
+    """The parts of an evicted segment, by the seal that it had when it left the disk, which has the SHA-256 that the disk
+    knows. None for a small segment, for another seal, or for one of before 2026-11-29. Raises: BucketError."""
     try:
         seal = Seal.decode(bucket.get(seal_key(place, segment.base_id)) or b"", place, segment.base_id)
     except DamagedData:
@@ -56,7 +56,7 @@ def part_of(parts: Sequence[Span], msg_id: int) -> Span:
 def fetch_part(fs: FileSystem, bucket: Bucket, place: Place, segment: Segment, part: Span, path: str) -> Segment | None:
     """Fetch a part into a file, which is a segment of its own.
 
-    Returns: None when it is not what the seal says: then the whole object says why. Raises: BucketError, OSError.
+    Returns: None when it does not fit the seal: then the whole object shows why. Raises: BucketError, OSError.
     """
     data = bucket.get_range(segment_key(place, segment.base_id), part.start, part.end - part.start)
     if data is None or hashlib.sha256(data).hexdigest() != part.sha256:

@@ -22,12 +22,12 @@ class Plan:
 def plan(
     bases: Sequence[int], committed_id: int, holding: Holding, is_removed: Callable[[int], bool], evicted: Container[int] = ()
 ) -> Plan:
-    """What to do for a topic.
+    """Decide what to do for a topic.
 
     Args:
         bases: first ids of the segments, ascending; the last one is active.
         evicted: those of them that are not on the disk.
-        committed_id: what lies at or above may be taken back, so a segment that reaches beyond it waits.
+        committed_id: records at or above it may be taken back, so a segment that reaches beyond it waits.
         is_removed: whether the offsets on the disk say that retention or PURGE removed an id.
     """
     sealed = [base for base, following in pairwise(bases) if following <= committed_id]

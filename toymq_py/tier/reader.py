@@ -78,7 +78,7 @@ class BucketReader:
         return sorted({place.topic for place in choose(list_holdings(self._bucket))[0]})
 
     def topic(self, name: str) -> BucketTopic:
-        """A topic as it is now. Of several incarnations the one with the newest state counts. Raises: NoSuchTopic."""
+        """A topic as it is now. With several incarnations the one with the newest state counts. Raises: NoSuchTopic."""
         found = {place: each for place, each in list_holdings(self._bucket, name).items() if place.topic == name}
         chosen = choose(found)[0]
         if not chosen:
@@ -113,10 +113,9 @@ class BucketReader:
         return found
 
     def id_at_time(self, topic: BucketTopic, ts_ns: int) -> int:
-        """The first record at or after a time, the next id when there is none; the first id of a segment that may have it, and
-        is lost. Looks at few segments, by halves: where a clock was set back by more than a day between two of them (ADR
-        0050), one of them may come early, or be passed over.
-        """
+        """The first record at or after a time, or the next id when there is none; the first id of a lost segment that may have
+        it. A binary search looks at few segments: where a clock was set back by more than a day between two of them (ADR 0050),
+        one may come early or be passed over."""
         segments = [each for each in topic.segments if each.is_whole and each.next_id > topic.first_id]
         low, high = 0, len(segments)
         while low < high:  # the first segment that begins at the time or later
@@ -141,7 +140,7 @@ class BucketReader:
     ) -> Iterator[RecordRun[T]]:
         """Read the records of an id range in runs, from the segments that begin at these ids.
 
-        Raises: SegmentLost; what is behind ``next_id`` of it can be read by another call.
+        Raises: SegmentLost; later records, from its ``next_id`` on, can be read by another call.
         """
         for first_id, following in pairwise([*segments, to_id]):
             if from_id < following and first_id < to_id:
@@ -189,7 +188,7 @@ class BucketReader:
 
 
 def _runs(data: bytes, base_id: int, next_id: int, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
-    """Read up to the first missing record. The bytes are not copied for it, which would cost a tenth of all."""
+    """Read up to the first missing record, without copying the bytes, which would cost a tenth of the time."""
     step = max(RUN_BYTES * (next_id - base_id) // max(len(data), 1), 1)
     pos, msg_id, stop = scan(data, 0, base_id, max_count=from_id - base_id)
     while msg_id < to_id and stop is Stop.COUNT:

@@ -31,7 +31,7 @@ def restore(
     """Make a data directory. Its topics appear in one step, when everything is on the disk.
 
     Args:
-        data_dir: missing or empty, but for what an interrupted restore left.
+        data_dir: missing or empty, apart from leftovers of an interrupted restore.
         pid: for its LOCK.
         now_ns: the time of the wall clock.
         progress: told each topic before it is fetched.
@@ -40,7 +40,7 @@ def restore(
     Raises:
         DataDirectoryError: ``data_dir`` is not empty, or the bucket has no topic, or none of that time.
         DirectoryLocked, OSError: of ``data_dir``.
-        BucketError: the bucket cannot be read. One that cannot be written is a problem of each topic.
+        BucketError: the bucket cannot be read. A bucket that cannot be written is reported as a problem of each topic.
     """
     if not is_empty(fs, data_dir, besides=(DIRECTORY_NAME,) if is_interrupted(fs, data_dir) else ()):
         raise DataDirectoryError(f"{data_dir} is not empty: name a new directory, nothing was overwritten")

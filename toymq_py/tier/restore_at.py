@@ -32,7 +32,7 @@ def restore_topic_at(
     """Write a topic as it was at a time. Nothing in the bucket changes.
 
     Args:
-        goes_on_at: ids of the topic below it may have been used since.
+        goes_on_at: lower ids of the topic may have been used since.
         incarnation: its new one.
 
     Returns: None when it was not there yet. Raises: OSError, BucketError.
@@ -80,8 +80,7 @@ def restore_topic_at(
 
 
 def _taken(bucket: Bucket, place: Place, bases: Sequence[int], at_ns: int, known_id: int) -> tuple[int, int]:
-    """How many segments had begun at a time, and how many are to be looked at: those behind them, too, of which that cannot be
-    told."""
+    """How many segments had begun at a time, and how many have to be looked at: also later ones that may have begun."""
     begun, unknown = len(bases), set()
     while begun and bases[begun - 1] >= known_id:
         time_ns = begins_at(bucket, place, bases[begun - 1])
@@ -99,7 +98,7 @@ def _taken(bucket: Bucket, place: Place, bases: Sequence[int], at_ns: int, known
 def _cut(
     data: bytes, first_id: int, next_id: int, at_ns: int, known_id: int, key: str, done: Restored
 ) -> tuple[bytes, int]:
-    """The records of a segment that were there at a time, and the id behind them. Ids below ``known_id`` were."""
+    """The records of a segment that existed at a time, and the id behind them. Ids below ``known_id`` did."""
     pos, msg_id, stop = 0, first_id, Stop.COUNT
     while stop is Stop.COUNT and msg_id < next_id:
         columns, began_id = Columns(), msg_id
@@ -113,7 +112,7 @@ def _cut(
 
 
 def _removed_since(bucket: Bucket, place: Place, holding: Holding, missing: Sequence[IdRange]) -> list[IdRange]:
-    """Those of the missing ids that the newest state calls removed."""
+    """The missing ids that the newest state calls removed."""
     newest = newest_state(bucket, place, holding.states, lambda _problem: None) if missing else None
     if newest is None:
         return []
@@ -123,7 +122,7 @@ def _removed_since(bucket: Bucket, place: Place, holding: Holding, missing: Sequ
 
 
 def _settings(bucket: Bucket, place: Place, holding: Holding, state: State, done: Restored) -> TopicSettings:
-    """The settings of the state, or where there is none of then, those of the first one that is known."""
+    """The settings of the state, or if there is none of that time, those of the first known one."""
     if done.state_ns is None:
         states = (newest_state(bucket, place, [at], lambda _problem: None) for at in sorted(holding.states))
         later = next(filter(None, states), None)

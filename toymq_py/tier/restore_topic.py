@@ -38,7 +38,7 @@ class Restored:
 
 
 def restore_topic(fs: FileSystem, bucket: Bucket, place: Place, holding: Holding, to: str, now_ns: int) -> Restored:
-    """``now_ns``: no id that was handed out until then is used again."""
+    """Write a topic into a directory. ``now_ns``: no id that was assigned before then is used again."""
     done = Restored(place)
     fs.mkdir(to)
     found = newest_state(bucket, place, holding.states, done.problems.append)
@@ -83,8 +83,8 @@ def restore_topic(fs: FileSystem, bucket: Bucket, place: Place, holding: Holding
 
 
 def fetch(bucket: Bucket, place: Place, first_id: int, holding: Holding, done: Restored) -> tuple[bytes | None, int]:
-    """A segment and the id behind it. No segment when it is gone, not what its seal says, has no record, or the seal of another
-    one; the id is that of the seal then, 0 without one."""
+    """A segment and the id behind it. There is no segment when it is gone, does not fit its seal, has no record, or has another
+    one's seal; the id is then that of the seal, 0 without one."""
     key, seal = segment_key(place, first_id), None
     data = bucket.get(key) if first_id in holding.segments else None
     if first_id in holding.seals and (sealed := bucket.get(seal_key(place, first_id))) is not None:

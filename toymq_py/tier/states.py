@@ -26,8 +26,8 @@ IDS_A_SECOND = 2_000_000
 
 
 def kept(times: Iterable[int]) -> set[int]:
-    """Which states stay: the newest ones, and for restores to a time fewer and fewer of those before. The first of a wide slot
-    is the first of a narrow one, so it is still there when the narrow ones are over."""
+    """The states to keep: the newest ones, and for restores to a time fewer and fewer older ones. The first state of a wide
+    time slot is also the first of a narrow one, so it still exists when the narrow slots are over."""
     ascending = sorted(times)
     stay = {*ascending[-NEWEST_KEPT:]}
     for width, age in SLOTS:
@@ -40,11 +40,10 @@ def kept(times: Iterable[int]) -> set[int]:
 
 
 def choose(found: dict[Place, Holding], at_ns: int | None = None) -> tuple[dict[Place, Holding], list[Place]]:
-    """The topics to restore, and other incarnations of theirs: the one with the newest state counts.
+    """Choose the topics to restore, and list their other incarnations: the one with the newest state is chosen.
 
     Args:
-        at_ns: only states up to this time count. Where a topic has none of them, the incarnation whose states begin first is
-            meant.
+        at_ns: only states up to this time count. If a topic has none, the incarnation whose states begin first is chosen.
     """
 
     def rank(holding: Holding) -> tuple[int, int]:
@@ -64,8 +63,7 @@ def choose(found: dict[Place, Holding], at_ns: int | None = None) -> tuple[dict[
 def newest_state(
     bucket: Bucket, place: Place, times: Iterable[int], problem: Callable[[str], None]
 ) -> tuple[int, State, offsets.OffsetsState] | None:
-    """The newest state of these times that is not damaged, its time, and its offsets; None: there is none. Raises:
-    BucketError."""
+    """The newest undamaged state of these times, its time, and its offsets; None without one. Raises: BucketError."""
     for at in sorted(times, reverse=True):
         data = bucket.get(state_key(place, at))
         try:
@@ -79,12 +77,12 @@ def newest_state(
 
 
 def ids_left_out(since_ns: int, now_ns: int) -> int:
-    """How many ids may have been handed out since a time, at most. Readers pass them as removed ids: they are not lost."""
+    """The highest number of ids that may have been assigned since a time. Readers pass them as removed ids, not as lost."""
     return IDS_LEFT_OUT + max(now_ns - since_ns, 0) * IDS_A_SECOND // 1_000_000_000
 
 
 def begins_at(bucket: Bucket, place: Place, first_id: int) -> int | None:
-    """Time of the first record of a segment; None when that cannot be told. Raises: BucketError."""
+    """The time of the first record of a segment; None when that is unknown. Raises: BucketError."""
     try:
         seal = Seal.decode(bucket.get(seal_key(place, first_id)) or b"", place, first_id)
         if seal.place is not None:
@@ -97,15 +95,15 @@ def begins_at(bucket: Bucket, place: Place, first_id: int) -> int | None:
 
 
 def known_until(bucket: Bucket, place: Place, holding: Holding, now_ns: int) -> int:
-    """A time at which the bucket still knew what a topic without a state had handed out: its last segment had begun. 0 when not
-    even that can be told. Raises: BucketError."""
+    """The last time at which the bucket knew the assigned ids of a topic without a state: the beginning of its last segment. 0
+    when that is unknown. Raises: BucketError."""
     begun = (begins_at(bucket, place, first_id) for first_id in sorted(holding.segments, reverse=True))
     return next((at for at in begun if at is not None and at <= now_ns), 0)
 
 
 def unused_from(bucket: Bucket, place: Place, holding: Holding, now_ns: int) -> int:
-    """The id from which on an incarnation has used none until now: behind all that the bucket knows of it, and what may have
-    been handed out since its newest state. Raises: BucketError."""
+    """The id from which on an incarnation has certainly used none: behind all ids that the bucket knows, and those that may
+    have been assigned since its newest state. Raises: BucketError."""
     newest = newest_state(bucket, place, holding.states, lambda _problem: None)
     ends = [] if newest is None else [newest[1].next_id, newest[2].next_id]
     for first_id in sorted(holding.seals, reverse=True):

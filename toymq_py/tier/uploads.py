@@ -71,7 +71,7 @@ def store_segment(
 ) -> bool:
     """Store a sealed segment, and its seal behind it, so that one with a seal is whole.
 
-    Returns: False when the key has another object, which stays, without a seal. Raises: BucketError.
+    Returns: False when the key has another object, which stays, but gets no seal. Raises: BucketError.
     """
     key = segment_key(place, first_id)
     if not bucket.put_new(key, data) and bucket.get(key) != data:
@@ -81,7 +81,7 @@ def store_segment(
 
 
 def parts_of(fs: FileSystem, path: str, first_id: int, next_id: int, data: bytes) -> Sequence[Part]:
-    """The parts of a segment of the disk; none without a sidecar that fits. Raises: OSError."""
+    """The parts of a segment on the disk; none without a fitting sidecar. Raises: OSError."""
     name = f"{path}/{segment_name(first_id)}"
     sidecar = read_if_there(fs, name[:-4] + ".idx")
     segment = None if sidecar is None else parse_sidecar(sidecar, name, first_id, next_id, len(data))
@@ -89,8 +89,8 @@ def parts_of(fs: FileSystem, path: str, first_id: int, next_id: int, data: bytes
 
 
 def known_of_copies(fs: FileSystem, path: str) -> tuple[offsets.OffsetsState, bool]:
-    """What the offsets of a topic say, where what ``toymq repair`` gave up is not removed: the bucket may have it. And whether
-    they are lost. Raises: OSError."""
+    """The offsets of a topic, in which ids that ``toymq repair`` gave up do not count as removed, since the bucket may have
+    them; and whether the offsets are lost. Raises: OSError."""
     loaded = offsets.load(fs, path)
     lost_ids = given_up.load(fs, path).ids
     state = given_up.without(loaded.state, lost_ids) if lost_ids else loaded.state
@@ -118,7 +118,7 @@ class Uploads:
     def __init__(
         self, fs: FileSystem, bucket: Bucket, wall_ns: Callable[[], int], settle: Callable[[], None] = lambda: None
     ) -> None:
-        """``settle``: asked before the bucket is listed, which may be another one than before; raises BucketError."""
+        """``settle``: called before the bucket is listed, which may be another one than before; raises BucketError."""
         self._fs = fs
         self._settle = settle
         self._bucket = bucket
@@ -145,11 +145,11 @@ class Uploads:
         """Go through all topics once.
 
         Args:
-            present: all that the broker has, also those that are being deleted. What was seen before and is not here any more
-                was deleted.
-            stopped: asked before each object: True ends the round.
+            present: all topics of the broker, including those that are being deleted. A topic that was seen before and is not
+                among them was deleted.
+            stopped: called before each object; True ends the round.
 
-        Raises: BucketError; what was not done is done by the next round.
+        Raises: BucketError; the next round does the rest.
         """
         done = Round()
         identity = self._bucket.identity()
@@ -186,7 +186,7 @@ class Uploads:
         return done
 
     def problem(self) -> str | None:
-        """Why the bucket is not as this directory needs it, though it can be written; None: it is."""
+        """The problem of a bucket that can be written but does not fit this directory; None without one."""
         if not self._conflicts:
             return None
         also = f" and {len(self._conflicts) - 1} more" if len(self._conflicts) > 1 else ""
@@ -194,8 +194,8 @@ class Uploads:
         return f"{text}: does another broker write to this prefix? `toymq tier check` compares them, then restart the broker"
 
     def behind_bytes(self, topics: Iterable[TopicOnDisk]) -> int:
-        """How much is sealed, on the disk, and not in the bucket. While that was never reached, what was sealed before the
-        first look is not counted: it may be there."""
+        """How many bytes are sealed on the disk and not in the bucket. Until the bucket was reached, segments sealed before the
+        first look are not counted, since it may have them."""
         lacking = 0
         for topic in topics:
             first_seen = self._first_seen.setdefault(topic.place, topic.sealed[-1][0] + 1 if topic.sealed else 0)
@@ -206,7 +206,7 @@ class Uploads:
         return lacking
 
     def _look_at_deletions(self, present: Collection[Place]) -> None:
-        """Nothing is deleted by an object that cannot be read; of a topic that lives here it is stray."""
+        """Look at the deletion marks. An unreadable mark deletes nothing; for a topic that lives here it is stray."""
         assert self._held is not None
         for place, holding in self._held.items():
             if holding.bad_deletion is None:
@@ -270,8 +270,8 @@ class Uploads:
             self._settled[topic.place] = (topic.log,) if is_owed else look
 
     def _prove_some(self, topic: TopicOnDisk, holding: Holding, stopped: Callable[[], bool]) -> dict[int, str]:
-        """First ids and SHA-256 of segments that stand in the bucket. One that did in the last round, and is still on the disk,
-        is not read again."""
+        """First ids and SHA-256 of segments that the bucket certainly has. A segment that was proved in the last round, and is
+        still on the disk, is not read again."""
         proven: dict[int, str] = {}
         known, self._proven[topic.place] = self._proven.get(topic.place, {}), proven
         whole = [ids for ids in topic.evictable if holding.is_whole(ids[0])]
@@ -284,7 +284,7 @@ class Uploads:
         return proven
 
     def _prove(self, topic: TopicOnDisk, first_id: int, next_id: int) -> str | None:
-        """The SHA-256 of a segment of the disk that stands in the bucket, with a seal that fits both; None: it does not."""
+        """The SHA-256 of a segment on the disk that the bucket has, with a seal that fits both; None if it does not."""
         key = segment_key(topic.place, first_id)
         sealed = self._bucket.get(seal_key(topic.place, first_id))
         if (data := self._read(topic, first_id)) is None:
@@ -307,7 +307,7 @@ class Uploads:
         return None
 
     def _read(self, topic: TopicOnDisk, first_id: int) -> bytes | None:
-        """A segment of the disk. None: retention was quicker, or the topic was made anew."""
+        """The content of a segment on the disk; None when retention was quicker, or the topic was made anew."""
         data = read_if_there(self._fs, f"{topic.path}/{segment_name(first_id)}")
         is_same = topic_settings.load(self._fs, topic.path).incarnation == topic.place.incarnation
         return data if is_same else None
@@ -319,7 +319,7 @@ class Uploads:
             return None
 
     def _read_state(self, topic: TopicOnDisk) -> tuple[bytes | None, Callable[[int], bool]]:
-        """The state to store, none when the offsets or the settings are damaged, and what says which ids were removed."""
+        """The state to store, None when offsets or settings are damaged, and the function that tells which ids were removed."""
         known, is_lost = known_of_copies(self._fs, topic.path)
         encoded, settings = offsets.encode(known, topic.place.topic) if known != offsets.OffsetsState() else None, None
         try:
@@ -350,7 +350,7 @@ class Uploads:
         return not 0 <= age_ns < STATE_INTERVAL_NS  # also when the clock was set back
 
     def _store_state(self, place: Place, state: bytes, holding: Holding, todo: Plan) -> None:
-        """Store a state if it is due, for the first time, or the reason why a segment goes."""
+        """Store a state if it is due, if it is the first one, or if it is the reason why a segment is deleted."""
         if state == self._stored.get(place) or (place in self._stored and not todo.delete and not self._state_is_due(holding)):
             return
         at = max(self._wall_ns(), max(holding.states, default=0) + 1)

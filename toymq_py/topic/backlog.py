@@ -37,14 +37,14 @@ class Backlog:
         self._common: CommonAcks | None = None  # where there is a limit, and more than one consumer
 
     def track(self) -> None:
-        """Keep the common acks of all consumers, so that frequent questions are cheap. Call it again after a consumer was made,
+        """Keep the common acks of all consumers, so that frequent counts are cheap. Call it again after a consumer was made,
         removed or moved."""
         self.untrack()
         if len(self._channels) > 1:
             self._common = Consumer.track_common_acks(self._consumers())
 
     def untrack(self) -> None:
-        """Stop the incremental count: it is not asked often any more."""
+        """Stop the incremental count: counts are not frequent any more."""
         self._common = None
         for consumer in self._consumers():
             consumer.untrack()
@@ -114,7 +114,7 @@ class BacklogLimit:
         settings: TopicSettings,
         drop_below: Callable[[int], None],
     ) -> None:
-        """``name`` is the topic's. ``drop_below`` drops what the backlog holds below an id."""
+        """``name`` is the topic's. ``drop_below`` drops the backlog's messages below an id."""
         self._name = name
         self._log = log
         self._committer = committer
@@ -146,7 +146,7 @@ class BacklogLimit:
         return True
 
     def admit(self, sizes: Sequence[int]) -> tuple[int, int, RequestError | None]:
-        """Which part of a run is appended.
+        """Decide which part of a run is appended.
 
         Args:
             sizes: of each record, in bytes, encoded.
@@ -199,7 +199,7 @@ class BacklogLimit:
     # -- afterwards
 
     def recount(self) -> None:
-        """Count anew before the next publish: the backlog may have grown without one."""
+        """Count again before the next publish: the backlog may have grown without one."""
         self._room = self._room_bytes = 0
         self._recount_after = 0.0
         if not self._rejects:

@@ -36,8 +36,7 @@ class CarefulStart:
         flush: Callable[[Callable[[OSError | RequestError | None], None]], None],
         has: dict[Lessee, "CarefulStart"],
     ) -> None:
-        """``flush`` stores the consumers of the topic. ``has``: of all that begin, which one has or had a message for a
-        lessee."""
+        """``flush`` stores the consumers of the topic. ``has``: the careful start that has or had a message for each lessee."""
         self._channel = channel
         self._flush = flush
         self._has = has
@@ -84,7 +83,7 @@ class CarefulStart:
         return None
 
     def _occupies(self, lessee: Lessee) -> bool:
-        """Whether a lessee waits for, or has and did not settle, what this one gives it."""
+        """Whether a lessee waits for a message of this start, or has one and has not settled it."""
         return self._still_leased() is not None or bool(self._channel.consumer.inflight_to(lessee))
 
     def _take(self, subscription: Subscription, max_bytes: int, waiting: Subscription | None) -> Delivery | None:
@@ -96,7 +95,7 @@ class CarefulStart:
             channel.instead = self.take
 
     def _uncount(self, leased: Delivery) -> None:
-        """It is not delivered yet."""
+        """Take back the attempt: the message is not delivered yet."""
         metrics = self._channel.context.metrics
         metrics.deliver_total -= len(leased)
         if leased.attempt > 1:
@@ -104,7 +103,8 @@ class CarefulStart:
             self._channel.redelivered_total -= len(leased)
 
     def _still_leased(self) -> Delivery | None:
-        """None, too, when it was settled meanwhile: by a client that had it in the life before."""
+        """The lease that is still valid. None also when it was settled meanwhile, by a client that had the message in the run
+        before."""
         if self._leased is not None and not self._channel.consumer.inflight_to(self._lessee):
             self._leased = None
         return self._leased
@@ -114,7 +114,7 @@ class CarefulStart:
         self._channel.consumer.unsend(self._lessee, leased.first_id, leased.last_id)
 
     def _is_stored(self, error: OSError | RequestError | None) -> None:
-        """Also when the disk has refused it: the message does not wait for a disk that is full."""
+        """Note that the attempt is stored, or that the disk has refused it: the message does not wait for a full disk."""
         self._stored = True
         self._wake_one()
 
@@ -153,7 +153,7 @@ class CarefulStart:
 
 
 def begin_carefully(topics: Iterable[Topic], unclean_ends: int) -> None:
-    """Let the consumers of topics that were opened begin like this, behind so many lives without a clean stop."""
+    """Let the consumers of opened topics begin carefully, after so many runs without a clean stop."""
     if unclean_ends >= UNCLEAN_ENDS_MIN:
         has: dict[Lessee, CarefulStart] = {}
         for topic in topics:

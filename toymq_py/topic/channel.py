@@ -74,8 +74,8 @@ class Subscription(Lessee):
         self, channel: "Channel", *, mode: Mode | None, window: int, visibility_s: float | None,
         wake: Callable[["Subscription"], bool], ended: Callable[["Subscription", str], None], lessee: Lessee | None = None,
     ) -> None:  # fmt: skip
-        """``mode``: None for a poll, whose leases end by their deadline alone. ``lessee``: the owner of the leases, with the
-        window that counts; by default the subscription."""
+        """``mode``: None for a poll, whose leases end by their deadline alone. ``lessee``: the owner of the leases, whose
+        window counts; by default the subscription."""
         Lessee.__init__(self, window)
         self.channel = channel
         self.mode = mode
@@ -87,7 +87,7 @@ class Subscription(Lessee):
         self.paused = False  # see ``pause``
 
     def pause(self, paused: bool) -> None:
-        """Its session holds its deliveries (PAUSE), or goes on."""
+        """Pause the deliveries of the session, or resume them (PAUSE, RESUME)."""
         self.paused = paused
         if self.channel.single is not None:
             self.channel.single.paused(self)
@@ -102,7 +102,7 @@ class Subscription(Lessee):
 
     @property
     def active_in(self) -> tuple[str, ...]:
-        """The topic, where this is the one session of mode=single that gets the messages."""
+        """The topic, if this is the active session of mode=single; otherwise none."""
         single = self.channel.single
         return (self.name,) if single is not None and single.active is self else ()
 
@@ -120,7 +120,7 @@ class Subscription(Lessee):
         return self.take_some(room if max_count is None else min(room, max_count), max_bytes)
 
     def take_some(self, max_count: int, max_bytes: int) -> Delivery | None:
-        """As ``take``, with another limit than the window."""
+        """As ``take``, with a given limit instead of the window."""
         if self.closed:
             return None
         channel = self.channel
@@ -197,7 +197,7 @@ class Channel:
 
     @property
     def is_examining(self) -> bool:
-        """Nothing to take is no answer yet: a thread looks how far damage goes, or see ``instead``. A taker is woken then."""
+        """Whether an empty take is not final: damage is being examined, or see ``instead``. A taker is woken afterwards."""
         return self.instead is not None or self._deliverer.is_examining
 
     def attach(
@@ -321,12 +321,12 @@ class Channel:
             subscription.wake(subscription)
 
     def wake_next(self) -> None:
-        """Wake takers for what is ready."""
+        """Wake takers for ready messages."""
         if self.idle:
             self.wake(self.available())
 
     def wake_rested(self) -> None:
-        """Wake sessions that rest no more."""
+        """Wake sessions whose rest is over."""
         if self.resting:
             self.resting.wake(self.context.clock.monotonic())
 
@@ -340,7 +340,7 @@ class Channel:
             lessee.on_capacity()
 
     def _notify_room(self) -> list[Lessee]:
-        """Tell those that have room again. Returns: those that are late, to be told last."""
+        """Tell the lessees that have room again. Returns: the late ones, to be told last."""
         self.wake_rested()
         if self.held_up:
             self._let_go()
@@ -437,7 +437,7 @@ class Channel:
         return settlement.settle_each(self.consumer, ids, lease, settle, dead=dead)
 
     def leased_under(self, ids: Sequence[IdRange], number: int | None) -> Sequence[IdRange]:
-        """Of the ids, what is leased to the subscription or poll of that number; all of them with None."""
+        """The ids that are leased to the subscription or poll of that number; all of them with None."""
         return ids if number is None else self.consumer.leased_under(ids, number)
 
     def return_uncounted(self, ids: Sequence[IdRange]) -> int:
@@ -482,7 +482,7 @@ class Channel:
             self.context.changed()
 
     def arm(self) -> None:
-        """Have ``due`` called when the next lease or backoff ends, or see ``SingleSessions.next_look``."""
+        """Have ``due`` called when the next lease or backoff ends, or at ``SingleSessions.next_look``."""
         if (deadline := self.consumer.next_deadline()) is None and self.single is not None:
             deadline = self.single.next_look()
         if deadline is not None:

@@ -39,7 +39,7 @@ class TopicCommits(CommitListener):
         """Called when publishes were refused by their commit."""
 
     def when_committed(self, call: Callable[[], None]) -> Callable[[], object]:
-        """Call ``call`` once, at the next commit or when the topic is deleted. Returns: what withdraws it."""
+        """Call ``call`` once, at the next commit or when the topic is deleted. Returns: a function that withdraws it."""
         self._waiters[call] = None
         return lambda: self._waiters.pop(call, None)
 

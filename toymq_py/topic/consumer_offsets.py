@@ -20,13 +20,13 @@ class OffsetsWatch(Protocol):
     """Observes the writes of one topic's offsets."""
 
     def offsets_writing(self) -> None:
-        """The write of the present state begins."""
+        """Called when the write of the present state begins."""
 
     def offsets_written(self) -> None:
-        """The state of the last ``offsets_writing`` is on stable storage."""
+        """Called when the state of the last ``offsets_writing`` is on stable storage."""
 
     def topic_deleted(self) -> None:
-        """The topic is deleted: no more writes follow."""
+        """Called when the topic is deleted: no more writes follow."""
 
 
 class ConsumerOffsets:
@@ -74,8 +74,8 @@ class ConsumerOffsets:
             self._flusher.mark(self)
 
     def moved_back(self) -> None:
-        """Have the next flush write both generations. After SEEK and FORGET the previous one would take back messages that the
-        consumer is to see again."""
+        """Have the next flush write both generations. After SEEK and FORGET the previous one would ack messages that the
+        consumer shall see again."""
         self._moved_back = True
 
     def flush(self, done: Done) -> None:

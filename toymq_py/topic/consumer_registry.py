@@ -42,7 +42,7 @@ class ConsumerRegistry:
         self._max_attempts = 0
 
     def limit_attempts(self, max_attempts: int) -> None:
-        """Apply ``max_attempts`` of the topic to all consumers, also to those that come; 0 for no limit."""
+        """Apply ``max_attempts`` of the topic to all consumers, present and later; 0 for no limit."""
         self._max_attempts = max_attempts
         for channel in self._channels.values():
             channel.limit_attempts(max_attempts)
@@ -74,13 +74,13 @@ class ConsumerRegistry:
         return channel
 
     def add(self, consumer: Consumer) -> Channel:
-        """Enter one that is on the disk, or was just made. Returns: its channel."""
+        """Enter a consumer that is on the disk, or was just made. Returns: its channel."""
         channel = self._channels[consumer.name] = self._open_channel(consumer)
         channel.limit_attempts(self._max_attempts)
         return channel
 
     def seek(self, name: str, start: Start, *, creates: bool = True) -> int:
-        """Move a consumer, or make it at that position (ADR 0104). The caller flushes the offsets before it answers.
+        """Move a consumer, or make it at the position (ADR 0104). The caller flushes the offsets before it answers.
 
         Returns: the id. Raises: NoSuchConsumer (without ``creates``), OutOfRange, TooManyConsumers, OSError.
         """
@@ -112,7 +112,7 @@ class ConsumerRegistry:
         self._offsets.moved_back()
 
     def withdraw(self, channel: Channel) -> None:
-        """Remove a consumer that could not be stored, unless others take from it by now."""
+        """Remove a consumer that could not be stored, unless others already take from it."""
         if not channel.closed and not channel.takers:
             self._remove(channel)
 
@@ -123,5 +123,5 @@ class ConsumerRegistry:
         self._moved()
 
     def missing(self, name: str) -> NoSuchConsumer:
-        """The error for a consumer that is not there."""
+        """The error for a consumer that does not exist."""
         return NoSuchConsumer(f"{self._topic} has no consumer {name}: it has {some_of(self._channels)}")

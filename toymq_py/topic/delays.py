@@ -158,7 +158,7 @@ class Delays:
         self._arm_next()
 
     def close(self) -> None:
-        """Stop: the topic is deleted."""
+        """Stop, since the topic is deleted."""
         self._closed = True
 
     def _arm_next(self) -> None:

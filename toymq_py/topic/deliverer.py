@@ -79,7 +79,7 @@ class Deliverer:
     __slots__ = ("_again_only", "_closed", "_consumer", "_context", "_is_full", "_log", "_on_examined", "is_examining")
 
     def __init__(self, context: ChannelContext, consumer: Consumer, on_examined: Callable[[], None]) -> None:
-        """``on_examined`` is called when what was ``NoDelivery.BEING_EXAMINED``, or beyond the budget, can be taken."""
+        """``on_examined`` is called when messages can be taken that were ``BEING_EXAMINED``, or beyond the budget."""
         self._context = context
         self._consumer = consumer
         self._log = context.log
@@ -121,7 +121,7 @@ class Deliverer:
                 return rows
 
     def _room(self, room: int) -> int:
-        """How many of so many messages may be leased, and whether redeliveries alone."""
+        """How many of so many messages may be leased, and whether only redeliveries."""
         spare = self._spare()
         self._again_only = spare <= 0
         if spare > 0:
@@ -134,7 +134,7 @@ class Deliverer:
         return room if self.has_again() else 0
 
     def _spare(self) -> int:
-        """How many new messages may be leased; counts those that are out."""
+        """How many new messages may be leased, given the unsettled ones."""
         consumer, budget = self._consumer, self._context.budget
         outstanding = consumer.outstanding
         if outstanding != consumer.counted and not self._closed:
@@ -143,8 +143,8 @@ class Deliverer:
         return budget.room(outstanding)
 
     def has_room_again(self) -> bool:
-        """Whether new messages can be leased that could not be when last tried: those that found nothing are to be woken.
-        Called when messages were settled."""
+        """Whether new messages can be leased that could not at the last try, so that takers that found nothing have to be
+        woken. Called when messages were settled."""
         return self._spare() > 0 and self._is_full
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ class Deliverer:
             self._context.budget.change(-self._consumer.counted)
 
     def has_again(self) -> bool:
-        """Whether a message that was delivered before may be the next."""
+        """Whether the next message may be one that was delivered before."""
         return self._consumer.redeliverable > 0
 
     def available(self) -> int:
@@ -169,7 +169,7 @@ class Deliverer:
         return min(ids, default=None)
 
     def _next(self, lessee: Lessee, room: int, max_bytes: int, deadline: float, now: float) -> LeasedRows | NoDelivery | None:
-        """One pass of ``take``: None when a read found nothing to deliver, and the next may."""
+        """Make one pass of ``take``: None when a read found nothing to deliver, but the next one may."""
         consumer = self._consumer
         if consumer.has_ready():
             return self._take_ready(lessee, room, max_bytes, deadline, now)
@@ -199,7 +199,7 @@ class Deliverer:
     def _take_again(
         self, lessee: Lessee, room: int, max_bytes: int, deadline: float, now: float
     ) -> LeasedRows | None:
-        """Lease the lowest messages that wait for redelivery; of several topics (ADR 0265) one, if it is suspect."""
+        """Lease the lowest messages that wait for redelivery; with several topics (ADR 0265) only one, if it is suspect."""
         consumer = self._consumer
         most = 1 if lessee.order is not None and consumer.is_suspect(consumer.first_ready()) else min(room, 256)
         ((first, last, attempt),) = consumer.take_ready(lessee, most, deadline, max_runs=1, now=now)
@@ -229,7 +229,7 @@ class Deliverer:
         self, lessee: Lessee, ids: list[int], max_bytes: int, deadline: float, now: float
     ) -> LeasedRows | None:
         """Lease ids that fell due behind the cursor, as far as one cheap read gives their records. None when the lowest is
-        expired, another consumer's, or needs a closer read: then it is ready like others."""
+        expired, another consumer's, or needs a closer read: it then becomes ready like others."""
         consumer = self._consumer
         run = self._log.read_each(ids, min(max_bytes, READ_BYTES))
         if run is None:
@@ -301,7 +301,7 @@ class Deliverer:
         self._context.changed()
 
     def _pass_over_unread(self, lessee: Lessee, first: int, last: int, now: float) -> int:
-        """As ``_pass_over``, for ids that were looked at ahead of their turn. Returns: the last one passed over."""
+        """As ``_pass_over``, for ids that were looked at before their turn. Returns: the last one passed over."""
         consumer = self._consumer
         if self._log.is_unreadable(first):
             last = min(last, first + SCAN_ROWS)
@@ -317,8 +317,8 @@ class Deliverer:
         return last
 
     def _read_late(self, lessee: Lessee, late: IdSet, now: float) -> Records | None:
-        """Take messages that fell due behind what was looked at ahead out of ``late``, as far as one cheap read gives their
-        records; the caller enters those that are due. None when the first needs a closer read. Raises: OSError."""
+        """Take messages out of ``late`` that fell due behind the ids looked at ahead, as far as one cheap read gives their
+        records; the caller enters the due ones. None when the first needs a closer read. Raises: OSError."""
         ids = late.lowest(DUE_PER_DELIVERY, MSG_ID_MAX + 1)
         run = self._log.read_each(ids, READ_BYTES)
         for msg_id in ids[:1] if run is None else run.ids:
@@ -345,7 +345,7 @@ def rows_of(run: Records, rows: list[int]) -> Records:
 
 
 def fit(run: Records, start: int, count: int, max_bytes: int) -> tuple[int, int]:
-    """Returns: the row after the last one that fits in ``max_bytes``, at least one row, and the bytes."""
+    """How many rows fit. Returns: the row after the last one that fits in ``max_bytes``, at least one row, and the bytes."""
     stop = start + count
     if start == 0 and stop == len(run) and run.payload_bytes <= max_bytes:
         return stop, run.payload_bytes

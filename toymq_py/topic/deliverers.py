@@ -10,7 +10,8 @@ from toymq_py.topic.priority_deliverer import PRIORITY_ORDER, PriorityDeliverer
 
 
 def deliverer_for(mode: Mode, context: ChannelContext, consumer: Consumer, notify_ready: Callable[[], None]) -> Deliverer:
-    """The deliverer of a mode. What waits for its key, or for its priority, is ready where another order holds."""
+    """Make the deliverer of a mode. Messages that waited for their key or priority are ready if the new order does not need
+    that."""
     lanes = consumer.lanes
     if isinstance(lanes, PriorityLanes):
         consumer.lanes = None

@@ -34,18 +34,18 @@ class DeliveryBudget:
 
     @property
     def total_max(self) -> int:
-        """Of all consumers, but what ``FLOOR`` allows; 0 without a limit of memory."""
+        """The limit over all consumers, apart from what ``FLOOR`` allows; 0 without a limit of memory."""
         return self._quotas.memory_max_bytes // BYTES_OF_MEMORY
 
     def room(self, outstanding: int) -> int:
-        """How many new messages a consumer may get that has so many; none, if not above 0."""
+        """How many new messages a consumer with so many unacked ones may get; 0 or less for none."""
         room = self.consumer_max - outstanding
         if total_max := self.total_max:
             room = min(room, max(total_max - self.total, FLOOR - outstanding))
         return room
 
     def change(self, by: int) -> None:
-        """The consumers together have so many more, or fewer."""
+        """Note that the consumers together have so many messages more, or fewer."""
         self.total += by
         if by < 0 and self._waiting and self.total <= self.total_max * 7 // 8:
             waiting, self._waiting = self._waiting, {}
@@ -53,6 +53,6 @@ class DeliveryBudget:
                 self._scheduler.soon(notify)
 
     def wait(self, notify: Callable[[], None]) -> None:
-        """Have ``notify`` called once when the others have fewer, if they are why there is no room."""
+        """Have ``notify`` called once when the others have fewer messages, if they are the reason for the lack of room."""
         if self.total_max and self.total >= self.total_max:
             self._waiting[notify] = None

@@ -20,11 +20,11 @@ class DeliveryPermit:
         self._waiting: dict[Callable[[], None], None] = {}  # one of each channel
 
     def wait(self, call: Callable[[], None]) -> None:
-        """Call when the permit was extended; once, however often that is asked."""
+        """Call a function when the permit is extended; once, however often this is called."""
         self._waiting[call] = None
 
     def extend(self, until_s: float) -> None:
-        """Let the permit end at another time, and call those that wait: each looks at the time by itself."""
+        """Set the end of the permit, and call the waiting functions; each checks the time itself."""
         self.until_s = until_s
         if self._waiting:
             waiting, self._waiting = list(self._waiting), {}

@@ -19,18 +19,18 @@ PASSES_MAX = 8
 
 
 def unconsumed(log: Log, scheduled: IdSet, waiting: Callable[[], int], context: ChannelContext) -> tuple[int, int]:
-    """What waits in a topic without any consumer: its backlog, which is what is due, and what is scheduled beside it. A
-    stream has no backlog (ADR 0175).
+    """The counts of a topic without consumers: its backlog, which is the due messages, and its scheduled messages. A stream has
+    no backlog (ADR 0175).
 
     Args:
-        waiting: how many messages there are; of dead letters, those that did not go back.
+        waiting: the number of messages; for dead letters, of those that were not redriven.
     """
     later = scheduled.count(log.first_id, log.committed_id - 1)
     return 0 if context.is_stream else waiting() - later, later
 
 
 def describe_consumers(channels: Mapping[str, Channel], alone: Callable[[], tuple[int, int]]) -> dict[str, Any]:
-    """A topic's consumers, with the largest of their backlogs and of what is scheduled for them; without any: ``alone``."""
+    """A topic's consumers, with the largest of their backlogs and of their scheduled counts; without consumers: ``alone``."""
     found = [describe_channel(channel) for channel in channels.values()]
     backlog, scheduled = [max(each[word] for each in found) for word in ("backlog", "scheduled")] if found else alone()
     return {"backlog": backlog, "scheduled": scheduled, "consumers": found}
@@ -65,14 +65,14 @@ def describe_channel(channel: Channel) -> dict[str, Any]:
 
 
 def is_attached(channel: Channel, counts: MessageCounts) -> bool:
-    """Whether something takes a consumer's messages: a session, a PULL that waits, or a client that works on what it pulled."""
+    """Whether something takes a consumer's messages: a session, a waiting PULL, or a client that works on pulled messages."""
     return channel.takers > 0 or counts.inflight > 0
 
 
 def oldest_due_ns(channel: Channel, *, given_back: bool = False) -> int | None:
-    """Since when the oldest message of a consumer is due, of those that are due, not acked and readable, in unix nanoseconds;
-    None when there is none. Only the first of each kind is read: a later one is no older, unless its delay was shorter. With
-    ``given_back`` also of those that were due and wait for a time to be delivered again."""
+    """Since when the oldest unacked, readable message of a consumer is due, in unix nanoseconds; None when none is due. Only
+    the first of each kind is read: a later one is no older, unless its delay was shorter. With ``given_back`` messages that
+    were due and wait for the time of their redelivery count, too."""
     consumer, log = channel.consumer, channel.context.log
     for _ in range(PASSES_MAX):
         due = consumer.first_due(log.committed_id, given_back=given_back)
@@ -97,7 +97,7 @@ def due_times(log: Log, first: int, last: int) -> dict[int, int]:
 
 
 def _due_since_ns(log: Log, msg_id: int) -> int | None:
-    """When a record was stored, or was due if that was later; None when it cannot be read."""
+    """When a record was stored, or was due if that was later; None for an unreadable one."""
     segment = log.segment_of(msg_id)
     if segment.is_away:  # a figure is no reason to fetch it
         return segment.index_ts_ns[0]

@@ -39,8 +39,8 @@ class KeyedDeliverer(Deliverer):
     __slots__ = ("_lanes", "_read", "_warned_at")
 
     def __init__(self, context: ChannelContext, consumer: Consumer, notify_ready: Callable[[], None]) -> None:
-        """Begin to order a consumer. ``notify_ready`` is called soon after the turn of a waiting message has come, and as
-        ``on_examined`` of ``Deliverer``."""
+        """Begin to order a consumer. ``notify_ready`` is called soon after the turn of a waiting message has come, and serves
+        as ``on_examined`` of ``Deliverer``."""
         super().__init__(context, consumer, notify_ready)
         self._lanes = consumer.lanes = KeyLanes(consumer.floor, lambda: context.scheduler.soon(notify_ready))
         self._warned_at = -inf
@@ -82,7 +82,7 @@ class KeyedDeliverer(Deliverer):
         return NoDelivery.NOTHING_READY
 
     def _warn_full(self, now: float) -> None:
-        """Nothing else shows why messages whose keys are free are not delivered."""
+        """Warn that the lanes are full: nothing else shows why messages whose keys are free are not delivered."""
         if now >= self._warned_at + FULL_EACH_S:
             self._warned_at = now
             attempt, msg_id = self._consumer.most_attempted()
@@ -210,7 +210,7 @@ class KeyedDeliverer(Deliverer):
         return msg_id >= self._consumer.cursor or self._consumer.is_due(msg_id)
 
     def _stop_of_new(self, run: Records, start: int, stop: int) -> int:
-        """The row behind those that were never delivered, from ``start`` on."""
+        """The row behind the messages that were never delivered, from ``start`` on."""
         for row in range(start + 1, stop):
             if run.ids[row] >= self._consumer.cursor:
                 break
@@ -219,7 +219,7 @@ class KeyedDeliverer(Deliverer):
         return stop
 
     def _enter_delivered(self, run: Records, start: int, stop: int) -> None:
-        """Enter records that were delivered before this began."""
+        """Enter records that were delivered before this deliverer began."""
         for row in range(start, stop):
             msg_id = run.ids[row]
             if self._is_new(msg_id) or self._lanes.full:

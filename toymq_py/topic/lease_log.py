@@ -16,19 +16,19 @@ RANGES_MAX = 100
 
 
 def log_expiring(topic: str, consumer: Consumer, now: float) -> None:
-    """Leases end at ``now``, which is monotonic, as nothing was heard of them. Call it before they do."""
+    """Log leases that end at ``now``, which is monotonic, without an answer. Call it before they end."""
     if logger.isEnabledFor(logging.DEBUG) and (ranges := consumer.expiring(now)):
         ended = "%s, consumer %s: the leases of %s ended, and nothing had settled them"
         logger.debug(ended, topic, consumer.name, _ids(ranges))
 
 
 def log_lost(topic: str, consumer: Consumer, lessee: Lessee) -> None:
-    """A session goes, or ends its subscription, and holds messages. Call it before they are given back."""
+    """Log the messages of a session that leaves, or ends its subscription. Call it before they are given back."""
     if logger.isEnabledFor(logging.DEBUG) and (ranges := consumer.inflight_to(lessee)):
         logger.debug("%s, consumer %s: a session ended and had %s", topic, consumer.name, _ids(ranges))
 
 
 def _ids(ranges: Sequence[IdRange]) -> str:
-    """As commands name them."""
+    """Ids as commands name them."""
     named = ",".join(f"{first}-{last}" if first < last else f"{first}" for first, last in ranges[:RANGES_MAX])
     return named if len(ranges) <= RANGES_MAX else f"{named} and {len(ranges) - RANGES_MAX} more ranges"

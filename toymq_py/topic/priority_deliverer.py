@@ -151,7 +151,7 @@ class PriorityDeliverer(Deliverer):
         return self._priority_of(block) if block else 0
 
     def _enter_late(self, lessee: Lessee, now: float) -> None:
-        """Enter messages that fell due behind what was looked at."""
+        """Enter messages that fell due behind the ids looked at ahead."""
         lanes, consumer = self._lanes, self._consumer
         if (run := self._read_late(lessee, lanes.late, now)) is None:
             return
@@ -164,7 +164,7 @@ class PriorityDeliverer(Deliverer):
                 lanes.enter(msg_id, self._priority(run, row))
 
     def _enter_again(self, lessee: Lessee) -> None:
-        """Have the lowest redeliveries wait for their turn."""
+        """Make the lowest redeliveries wait for their turn."""
         for _ in range(AGAIN_PER_PASS):
             span = self._consumer.ready_range()
             if span is None or self._lanes.again_full:
@@ -174,7 +174,7 @@ class PriorityDeliverer(Deliverer):
                 self._consumer.hold(PRIORITY_ORDER, first, last)
 
     def _of_one_read(self, lessee: Lessee, span: IdRange) -> IdRange:
-        """Read redeliveries and enter them. Returns: which."""
+        """Read redeliveries and enter them. Returns: the entered ones."""
         first, last = span
         run, start, next_id = self._log.read(first, min(SCAN_ROWS, last + 1 - first), READ_BYTES)
         last = min(last, next_id - 1)

@@ -115,7 +115,7 @@ class Publisher:
         self.producers.resize(min(self.dedupe.capacity, PRODUCERS_MAX))
 
     def release(self, keys: Sequence[bytes]) -> None:
-        """Forget what was published under these keys."""
+        """Forget the publishes under these keys."""
         self.dedupe.forget(keys)
         self.producers.forget(keys)
 
@@ -251,8 +251,7 @@ class Publisher:
     ) -> Sequence[Published]:
         """Append a run of messages whose keys name producers. A sequence not above the producer's highest appends nothing.
 
-        Returns: outcomes that cover the run in order, up to the first refused one: what becomes of the rest is the session's
-        to say.
+        Returns: outcomes that cover the run in order, up to the first refused one: the session decides about the rest.
         """
         if not self.dedupe.capacity:
             return [Refused(1, BadArgument(REMEMBERS_NO_PRODUCER))]
@@ -312,7 +311,7 @@ class Publisher:
         return outcomes
 
     def highest_sequence(self, producer: bytes) -> int:
-        """The highest that was appended of a producer; -1 for none."""
+        """The highest appended sequence of a producer; -1 for none."""
         found = self.producers.find(producer, self.log.first_id)
         return -1 if found is None else found[0]
 

@@ -31,7 +31,7 @@ class RedriveConsumer:
         """How many went back since the start of the broker."""
 
     def consumer(self) -> Consumer:
-        """The consumer; made if there is none."""
+        """The consumer, made if it does not exist."""
         if not self.consumers:
             consumer = Consumer(REDRIVER, start=self._log.first_id, since_ns=self._clock.wall_ns())
             for first, last in self._log.lost:
@@ -49,7 +49,7 @@ class RedriveConsumer:
 
     def discard(self, ids: Sequence[IdRange]) -> int:
         """Settle letters that shall neither wait nor go back. Ids that are not retained are left out. Returns: how many were
-        not settled before."""
+        unsettled."""
         consumer, log = self.consumer(), self._log
         before = consumer.unacked(log.committed_id)
         for first, last in ids:
@@ -63,22 +63,22 @@ class RedriveConsumer:
         return any(consumer.has_acked_all(msg_id, msg_id) for consumer in self.consumers)
 
     def waiting(self) -> int:
-        """How many of the retained letters did not go back."""
+        """How many retained letters were not redriven."""
         waiting = self._log.messages()
         for consumer in self.consumers:
             waiting = min(waiting, consumer.unacked(self._log.committed_id) - consumer.unacked(self._log.first_id))
         return waiting
 
     def describe(self) -> dict[str, Any]:
-        """Fields for DESCRIBE: the first id ranges of retained letters that were redriven, how many were since the start, and
-        how many wait (``letters``)."""
+        """Fields for DESCRIBE: the first id ranges of retained letters that were redriven, the number redriven since the start,
+        and the number that wait (``letters``)."""
         first_id = self._log.first_id
         acked = self.consumers[0].snapshot().acked_above if self.consumers else ()
         ranges = [(max(first, first_id), last) for first, last in acked if last >= first_id]
         return {"letters": self.waiting(), "redriven": ranges[:RANGES_MAX], "redriven_total": self.total}
 
     def pinning(self, stored: OffsetsState, consumers: list[Consumer]) -> tuple[OffsetsState, list[Consumer]]:
-        """The consumers that hold segments back, as stored and now. ``#redrive`` counts only without others."""
+        """The consumers that hold segments back, as stored and as they are now. ``#redrive`` counts only without others."""
         if not self.consumers:
             return stored, consumers
         others = {name: raw for name, raw in stored.consumers.items() if name != REDRIVER}

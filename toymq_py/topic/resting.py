@@ -43,7 +43,7 @@ class Resting(Generic[S]):
         return bool(self._until_s)
 
     def rests(self, session: S, now: float, visibility_s: float) -> float | None:
-        """Until when a session gets nothing; it is woken then. None: it may take."""
+        """Until when a session gets nothing; it is woken then. None when it may take."""
         lessee = session.lessee
         until_s = lessee.expired_at + visibility_s
         if not lessee.late or now >= until_s or not self._is_other_working(session):
@@ -52,7 +52,7 @@ class Resting(Generic[S]):
         return until_s
 
     def wake(self, now: float) -> None:
-        """Wake those that rest no more."""
+        """Wake the sessions whose rest is over."""
         over = [each for each, until_s in self._until_s.items()
                 if not each.lessee.late or now >= until_s or not self._is_other_working(each)]  # fmt: skip
         for session in over:
@@ -61,7 +61,7 @@ class Resting(Generic[S]):
             session.wake(session)
 
     def forget(self, session: S) -> None:
-        """It is gone. Idempotent."""
+        """Forget a session that is gone. Idempotent."""
         self._until_s.pop(session, None)
 
     def _is_other_working(self, session: S) -> bool:

@@ -226,7 +226,7 @@ class Retention:
     # -- the bucket of --tier
 
     def evictable(self) -> list[IdRange]:
-        """Ids of the segments that are to leave the disk as soon as the bucket has them."""
+        """First ids of the segments that shall leave the disk as soon as the bucket has them."""
         settings = self.settings
         local_bytes, local_age = settings.tier_local_bytes, settings.tier_local_age
         if (local_bytes is None and local_age is None) or self.suspended or self._context.topic_deleted:
@@ -241,13 +241,13 @@ class Retention:
         return [(each.base_id, each.next_id) for each in self._unpinned(found) if not examined(each.base_id)]
 
     def evict(self, proven: Mapping[int, str]) -> None:
-        """Unlink segments that stand in the bucket, by first id and SHA-256, if they still may leave the disk."""
+        """Unlink segments that are in the bucket, by first id and SHA-256, if they may still leave the disk."""
         going = {first: proven[first] for first, _ in self.evictable() if first in proven}
         if going:
             self._evicted.change(going)
 
     def describe(self) -> dict[str, Any]:
-        """The fields ``removed`` and ``evicted`` of DESCRIBE, where something is."""
+        """The fields ``removed`` and ``evicted`` of DESCRIBE, if there are any."""
         removed = {"removed": self._log.removed} if self._log.removed else {}
         away = [segment for segment in self._log.segments if segment.sha256 is not None]
         if not away:
@@ -348,7 +348,7 @@ class Retention:
 
         Args:
             marked: the offsets cannot be written: each file is cut to nothing and stays, to say what was removed (ADR 0065).
-            marks: earlier ones that the offsets know of by now; they are removed.
+            marks: earlier marks that the offsets know by now; they are removed.
         """
         fs, path = self._fs, self._path
         if any(segment.sha256 is not None for segment in going):

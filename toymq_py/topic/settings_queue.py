@@ -23,7 +23,7 @@ Change = Callable[[TopicSettings], TopicSettings | None]
 
 
 def incarnation_of_log(recovered: RecoveredLog, loaded: LoadedOffsets | None, settings: str | None) -> str:
-    """The incarnation of a log: as its files have it, by the one that decides first; otherwise a new one."""
+    """The incarnation of a log: that of the first of its files that has one; otherwise a new one."""
     consumers = None if loaded is None else loaded.state.incarnation
     return recovered.incarnation or consumers or settings or secrets.token_hex(8)
 
@@ -64,7 +64,7 @@ class SettingsQueue:
 
     @property
     def asked(self) -> bool:
-        """Whether ``topic.json`` is there, or somebody waits for it."""
+        """Whether ``topic.json`` has the incarnation, or a caller waits for it."""
         return self.incarnation is not None or bool(self._waiting)
 
     def change(self, make: Change, done: Done) -> None:
@@ -74,8 +74,8 @@ class SettingsQueue:
             self._begin(make, done)
 
     def identify(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when the incarnation is on stable storage, or cannot be: the disk is full, or what it holds cannot be
-        trusted. At once when it is there."""
+        """Call ``done`` when the incarnation is on stable storage, or cannot be stored: the disk is full, or the file cannot be
+        trusted. At once if it is stored already."""
         if self.incarnation is not None or self.problem is not None:
             done()
             return

@@ -14,7 +14,7 @@ Settle = Callable[[Sequence[IdRange]], int]
 
 
 def ack_each(consumer: Consumer, ids: Sequence[int]) -> list[int]:
-    """Ack deliveries as one ``ack`` after the other does. Returns: for each id 1 when it was acked by this, else 0."""
+    """Ack deliveries with the effect of one ``ack`` for each. Returns: for each id 1 when this acked it, else 0."""
     counts: list[int] = []
     for first, last in [span for ascending in stretches_of(ids) for span in ranges_of(ascending)]:
         if first < last and consumer.has_delivered(first, last):
@@ -40,9 +40,9 @@ def nack(
 def settle_each(
     consumer: Consumer, ids: Sequence[int], lease: int | None, settle: Settle, *, dead: bool = False
 ) -> list[int]:
-    """Call ``settle`` as for one id after the other, but once for ids that ascend. It gets those that are leased: under the
-    number ``lease``, or any with None; then also those that it takes with ``dead`` without a lease. Returns: for each id 1
-    when ``settle`` got it, else 0. Raises: as ``settle``."""
+    """Call ``settle`` with the effect of one call for each id, but once for ascending ids. It gets the ids that are leased
+    under the number ``lease``; with None those with any lease, and those that ``dead`` takes without a lease. Returns: for each
+    id 1 when ``settle`` got it, else 0. Raises: as ``settle``."""
     counts: list[int] = []
     for ascending in stretches_of(ids):
         ranges = ranges_of(ascending)

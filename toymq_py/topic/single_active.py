@@ -31,8 +31,8 @@ class SingleActive(Generic[S]):
     __slots__ = ("_hung", "_turn", "active", "heir")
 
     def __init__(self, turn: int = 0) -> None:
-        """``turn``: the number of a partition: one that is left over goes to another session for each. Their shares
-        elsewhere, at other workers and groups, are not known here, and each would favour the oldest one (ADR 0201)."""
+        """``turn``: the number of a partition, so that left-over partitions go to different sessions. The sessions' shares at
+        other workers and groups are not known here, and each place would favour the oldest session (ADR 0201)."""
         self.active: S | None = None
         self.heir: S | None = None
         self._hung: dict[S, None] = {}  # each has lost the topic as it hung, or was paused
@@ -44,8 +44,8 @@ class SingleActive(Generic[S]):
         return self.active if self.heir is None else None
 
     def joined(self, session: S, attached: Collection[S]) -> None:
-        """A session is attached: it is active where no other one is, and takes over from one that has more than its share of
-        what all that are ``attached`` have, this one among them, or that hangs or is paused."""
+        """Note an attached session: it becomes active if no other is; it takes over from one that hangs, is paused, or has more
+        than its share of the topics of all ``attached`` sessions, this one included."""
         if self.active is None:
             self.active = session
             session.lessee.active += 1
@@ -62,8 +62,8 @@ class SingleActive(Generic[S]):
         heir.lessee.active += 1
 
     def hand_over(self, attached: Iterable[S], *, in_turn: bool) -> bool:
-        """The active session hangs or is paused: another one takes over, as where it had gone; where all hang, the next one
-        ``in_turn``. None that is paused does. Returns: whether there is a new heir."""
+        """Let another session take over from the active one, which hangs or is paused, as if that had gone; if all hang, the
+        next one ``in_turn``. A paused session never takes over. Returns: whether there is a new heir."""
         if self.active is None or self.heir is not None:
             return False
         sessions = list(attached)
@@ -89,22 +89,23 @@ class SingleActive(Generic[S]):
         return self._turn % len(shares) == len(shares) - 1
 
     def readmit(self, attached: Collection[S]) -> None:
-        """Give one that lost the topic as it hung or was paused, and does or is no more, its share, as to one that comes."""
+        """Give a session that lost the topic, because it hung or was paused and does so no more, its share, like one that
+        attaches."""
         session = None if self.heir is not None else next(filter(self._is_able, self._hung), None)
         if session is not None:
             del self._hung[session]
             self.joined(session, attached)
 
     def settle(self, holds: Callable[[Lessee], object]) -> S | None:
-        """Let the heir take over where the active session holds no lease any more. Returns: the heir, which may take now."""
+        """Let the heir take over when the active session has no lease any more. Returns: the heir, which may take now."""
         if self.heir is None or self.active is None or holds(self.active.lessee):
             return None
         self.active, self.heir = self.heir, None
         return self.active
 
     def left(self, session: S, others: Iterable[S]) -> S | None:
-        """A session is gone. Returns: the one that may take now and could not before; one of the ``others`` with the fewest
-        active topics, in turn from the oldest on; one that hangs or is paused only where all do."""
+        """Note that a session is gone. Returns: the session that may take now and could not before: one of the ``others`` with
+        the fewest active topics, in turn from the oldest on; one that hangs or is paused only if all do."""
         self._hung.pop(session, None)
         if session is self.heir:
             self.heir = None

@@ -45,22 +45,22 @@ class SingleSessions(SingleActive[S]):
         self._until_s = 0.0  # how long one that hangs, and takes nothing, has its turn where all hang
 
     def came(self, session: S) -> None:
-        """See ``joined``."""
+        """Note an attached session; see ``joined``."""
         self.joined(session, self._attached)
         self.look()
 
     def gone(self, session: S) -> None:
-        """See ``left``."""
+        """Note that a session is gone; see ``left``."""
         self._begin(self.left(session, self._attached))
 
     def look(self) -> None:
-        """Leases have ended: the heir may take over."""
+        """Note that leases have ended: the heir may take over."""
         if self._hung:
             self.readmit(self._attached)
         self._begin(self.settle(self._consumer.inflight_to))
 
     def paused(self, session: S) -> None:
-        """PAUSE, or RESUME: what it has of this topic is settled first, and another one gets what comes then."""
+        """Handle PAUSE or RESUME: the session's messages of this topic are settled first; another one gets later ones."""
         if session.paused:
             if session is self.taker:
                 self._pass_on(session, in_turn=False)
@@ -70,7 +70,7 @@ class SingleSessions(SingleActive[S]):
             self.came(session)
 
     def wake(self) -> None:
-        """There are messages."""
+        """Wake the active session: there are messages."""
         if self.taker in self._idle:
             self._begin(self.taker)
 
@@ -81,8 +81,8 @@ class SingleSessions(SingleActive[S]):
             active.wake(active)
 
     def may_take(self, session: object) -> bool:
-        """Whether it may take now, or is woken when it may. One that hangs does not where another one could; what is
-        behind a message that was given back for a while (NACK) waits as long."""
+        """Whether a session may take now; otherwise it is woken when it may. One that hangs may not if another one could;
+        messages behind one that was given back for a while (NACK) wait as long."""
         if session is self.taker and self.active is not None and self.active.lessee.late:
             self._pass_on(self.active, in_turn=False)
         taker = self.taker
@@ -95,13 +95,13 @@ class SingleSessions(SingleActive[S]):
         return True
 
     def given_back(self, first: int) -> None:
-        """The session that has messages gives back this one and others: what is behind it comes again behind it."""
+        """Note that the active session gives back this message and others: those behind it come again after it."""
         if self.active is not None:
             self._take_what_is_behind(self.active.lessee, first)
 
     def tick(self, now: float) -> bool:
-        """End leases and backoffs that are due, and take the topic from one that hangs: at once where a lease of this topic
-        has ended; else where it takes nothing. Returns: see ``Consumer.tick``."""
+        """End due leases and backoffs, and take the topic from a session that hangs: at once if a lease of this topic has
+        ended, otherwise if it takes nothing. Returns: see ``Consumer.tick``."""
         active = self.active
         held = 0 if active is None else active.lessee.inflight
         ended = self._consumer.tick(now)
@@ -113,7 +113,7 @@ class SingleSessions(SingleActive[S]):
         return ended
 
     def _take_what_is_behind(self, lessee: Lessee, msg_id: int) -> None:
-        """The session has a message no more, so it has no more of what is behind that: it comes again in its order."""
+        """Take back the messages behind one that the session has no more, so that they come again in their order."""
         ranges = [(max(first, msg_id + 1), last) for first, last in self._consumer.inflight_to(lessee) if last > msg_id]
         self._consumer.return_uncounted(ranges)
 
@@ -123,8 +123,8 @@ class SingleSessions(SingleActive[S]):
             self.look()
 
     def next_look(self) -> float | None:
-        """When ``tick`` is to be called although no lease ends: the active session may hang on messages of other topics, or not
-        read what it gets, and take nothing of this one."""
+        """When to call ``tick`` although no lease ends: the active session may hang on messages of other topics, or not read
+        its messages, and take nothing of this one."""
         if self.active is None or len(self._attached) < 2 or not self._available():
             return None
         now = self._context.clock.monotonic()

@@ -20,14 +20,14 @@ class Ticker:
     """Calls each part when its timed work is due, and keeps the earliest time of each."""
 
     def __init__(self, earlier: Callable[[float], None]) -> None:
-        """``earlier``: told when ``tick`` must run before it was said."""
+        """``earlier`` is called when ``tick`` must run sooner than it last said."""
         self._earlier = earlier
         self._due: list[tuple[float, int, Due]] = []
         self._armed: dict[Due, float] = {}
         self._ticket = count()
 
     def arm(self, part: Due, at: float) -> None:
-        """Call ``part.due`` at a monotonic time, in seconds, unless it is armed for an earlier one."""
+        """Have ``part.due`` called at a monotonic time, in seconds, unless it is armed for an earlier one."""
         armed = self._armed.get(part)
         if armed is not None and armed <= at:
             return
@@ -43,7 +43,7 @@ class Ticker:
             self._earlier(at)
 
     def tick(self, now: float) -> float | None:
-        """Do all that is due at ``now``. Returns: when there is something to do next, None for never."""
+        """Do all timed work that is due at ``now``. Returns: when there is more to do, None for never."""
         due = self._due
         while due and due[0][0] <= now:
             at, _, part = heappop(due)

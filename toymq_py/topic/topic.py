@@ -153,7 +153,7 @@ class Topic:
 
     @property
     def end_is_unrecorded(self) -> bool:
-        """The offsets on the disk do not know where the log ends. Damaged ones stay so, and are not overwritten."""
+        """Whether the offsets on the disk lack the log's end; False for damaged ones, which are not overwritten."""
         stored = self.retention.stored
         return self.offsets.problem is None and self.log.committed_id > (0 if stored is None else stored.next_id)
 
@@ -177,8 +177,8 @@ class Topic:
         self.registry.limit_attempts(0 if self.is_dead_letters else self._setting("max_attempts"))
 
     def distrust_settings(self, problem: str) -> None:
-        """The settings of the disk are damaged or another topic's: the defaults hold, and nothing is removed that the right
-        ones might keep, until some are stored anew (CONFIG, or ``toymq repair``)."""
+        """Distrust the settings on the disk, which are damaged or another topic's: the defaults hold, and nothing is removed
+        that the right ones might keep, until new ones are stored (CONFIG, or ``toymq repair``)."""
         self.settings_queue.problem = problem
         self.retention.suspended = True
 
@@ -349,7 +349,7 @@ class Topic:
         self.offsets.changed()
 
     def purge(self, done: Purged) -> None:
-        """See ``Retention.purge``. What is published after the answer has the room that this made."""
+        """Purge the topic; see ``Retention.purge``. Publishes after the answer have the room that this made."""
 
         def purged(count: int, error: OSError | RequestError | None) -> None:
             self._backlog_moved()
@@ -425,8 +425,8 @@ class Topic:
         self.commits.notify_waiters()
 
     def close(self, *, neatly: bool = True) -> None:
-        """Close the files; ``neatly``: cut the active segment's preallocated tail before, if nothing writes there. Zeros that
-        stay are known to recovery. Assumes that no job of the committer runs."""
+        """Close the files; ``neatly``: first cut the active segment's preallocated tail, if nothing writes there. Recovery
+        knows remaining zeros. Assumes that no job of the committer runs."""
         if self.deleted or not neatly or not self.committer.idle:
             self.committer.abandon()
         else:

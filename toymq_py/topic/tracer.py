@@ -18,11 +18,12 @@ class Tracer(ABC):
 
     @abstractmethod
     def appended(self, topic: str, outcomes: Sequence[Appended], headers: Sequence[bytes]) -> None:
-        """Messages were appended and wait for their commits. ``headers``: a block for each message, in order, b"" for none."""
+        """Called when messages were appended and wait for their commits. ``headers``: a block for each message, in order, b""
+        for none."""
 
     @abstractmethod
     def synced(self, seconds: float) -> None:
-        """A batch was synced. Called before the commits of its messages are reported.
+        """Called when a batch was synced, before the commits of its messages are reported.
 
         Args:
             seconds: how long the fsync took.
@@ -30,8 +31,9 @@ class Tracer(ABC):
 
     @abstractmethod
     def delivered(self, delivery: Delivery) -> None:
-        """Messages were delivered to a consumer. Some of them have headers."""
+        """Called when messages were delivered to a consumer. Some of them have headers."""
 
     @abstractmethod
     def settled(self, what: str, topic: str, consumer: str, ids: Sequence[IdRange]) -> None:
-        """Messages were acked or given back. ``what``: "ack" or "nack". Ids that were not delivered may be among them."""
+        """Called when messages were acked or given back. ``what``: "ack" or "nack". Ids that were not delivered may be among
+        them."""
