@@ -32,7 +32,7 @@ class LifeLine:
         self.lives, self._holds = os.pipe()
 
     def inherited(self) -> None:
-        """The reading end, in a child: leaves the writing end to the parent."""
+        """Close the writing end, in a child: only the parent may hold it."""
         os.close(self._holds)
 
     def close(self) -> None:

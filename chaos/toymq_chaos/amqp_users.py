@@ -180,7 +180,7 @@ class AmqpPublisher(_AmqpUser):
 
 class AmqpConsumer(_AmqpUser):
     def __init__(self, where: Surroundings, diary: Diary, rng: random.Random, confirmed: set[str]) -> None:
-        """``confirmed``: names of the messages that it has to see."""
+        """``confirmed``: names of the messages that the consumer has to see."""
         super().__init__(where, diary, rng)
         self._confirmed = confirmed
         self._seen: set[str] = set()
@@ -213,7 +213,7 @@ class AmqpConsumer(_AmqpUser):
 
 
 def amqp_users(where: Surroundings, seed: int) -> list[User]:
-    """Both of a run."""
+    """Both AMQP users of a run."""
     confirmed: set[str] = set()
 
     def of(name: str) -> tuple[Surroundings, Diary, random.Random]:

@@ -79,7 +79,7 @@ class Checker:
 
     @property
     def missing(self) -> str | None:
-        """What this history lacks; None when it is complete."""
+        """The missing part of this history; None when it is complete."""
         if not self._started:
             return "it has no start: it is empty, or its beginning is missing"
         return None if self._drained is not None else 'it has no "drained": it was cut off, or the run did not come to its end'
@@ -280,7 +280,7 @@ class Checker:
         return age_ms is not None and any(self._fates.may_be_older(each, age_ms, by.t_ns) for each in may_have_stored)
 
     def _again(self, message: tuple[str, str, int], before: Event, event: Event) -> None:
-        """Find what allowed a redelivery."""
+        """Find the event that allowed a redelivery."""
         assert event.attempt is not None
         assert before.attempt is not None
         life, life_before = self._life_of[event.process], self._life_of[before.process]
@@ -302,8 +302,8 @@ class Checker:
             self._verdict.broken("attempts fell", before, event)
 
     def _was_read_late(self, ack: Event | None, event: Event) -> bool:
-        """Whether it may have been sent before its ack: to another connection of a shared consumer, or to a client that
-        buffered it."""
+        """Whether a delivery may have been sent before its message's ack: to another connection of a shared consumer, or to a
+        client that buffered it."""
         if ack is None or self._life_of[ack.process] < self._life_of[event.process]:
             return False
         if self._leases.buffered(event):
@@ -387,7 +387,7 @@ class Checker:
         return None if owner is None else owner.digest
 
     def _published_ns(self, delivery: Event) -> int:
-        """When its message was first sent to the broker; 0: unknown."""
+        """When a message was first sent to the broker; 0 when unknown."""
         attempts = self._attempts.get((delivery.topic or "", delivery.key or ""), ())
         return min((attempt.sent_ns or 0 for attempt in attempts), default=0)
 
@@ -442,7 +442,7 @@ class Checker:
         self._fates.judge_dropped(dropped, self._verdict, drained)
 
     def _may_have_ended(self, delivery: Event, end_ns: int) -> bool:
-        """Whether a message may have ended without an ack: dead letter, expired, dropped or removed."""
+        """Whether a message may have ended without an ack: as a dead letter, expired, dropped or removed."""
         topic = delivery.topic or ""
         attempts = self._attempts.get((topic, delivery.key or ""), [])
         return self._fates.is_letter(topic, delivery.consumer or "", delivery.id or 0) or any(
@@ -465,7 +465,8 @@ class Checker:
                 self._verdict.broken("a message was never acked, and did not come again", last)
 
     def _may_have_met(self, ack: Event, delivery: Event) -> bool:
-        """Whether an ack whose answer was lost, or is either worker's, may have been taken by the life of a delivery."""
+        """Whether the broker's life that made a delivery may also have taken an ack, whose answer was lost or may be either
+        worker's."""
         life = self._life_of[delivery.process]
         if self._life_of[ack.process] == life:
             return True

@@ -58,7 +58,7 @@ class Shift:
         self._names = count()
 
     def _take(self, event: Event) -> None:
-        """Drop the event: a soak tests resources, ``experiment`` tests guarantees."""
+        """Drop the event: a soak tests resources; ``experiment`` tests guarantees."""
 
     # -- workload.World
 
@@ -140,13 +140,13 @@ class Shift:
     # -- what they do
 
     async def _publish(self, rng: random.Random) -> None:
-        """A publisher that publishes for some seconds."""
+        """Run a publisher for some seconds."""
         name = self._name("publisher")
         most = rng.randrange(20, round(4 * HABITS.rate))
         await Publisher(self, name, rng, self._messages(name, rng, STANDING_TOPICS, PAYLOAD_BYTES, most), HABITS).run()
 
     async def _consume(self, rng: random.Random) -> None:
-        """A consumer that reads for some seconds, one in three slowly, and is forgotten."""
+        """Run a consumer that reads for some seconds, one in three slowly, and is forgotten."""
         topic, consumer = rng.choice(STANDING_TOPICS), self._name("passing")
         async with self._connected("forgetter") as forgetter:
             async with asyncio.TaskGroup() as tasks:
@@ -157,7 +157,7 @@ class Shift:
             await do(forgetter, Forget(topic, consumer))
 
     async def _dawdle(self, rng: random.Random) -> None:
-        """A consumer that stops reading; it is forgotten during its session, or after it."""
+        """Run a consumer that stops reading; it is forgotten during its session, or after it."""
         topic, consumer = rng.choice(STANDING_TOPICS), self._name("dawdler")
         async with self._connected("forgetter") as forgetter:
             async with self._connected(consumer) as client:
@@ -170,11 +170,11 @@ class Shift:
             await do(forgetter, Forget(topic, consumer))
 
     async def _use_topic(self, rng: random.Random) -> None:
-        """A topic that is created, used by up to two consumers, drained or not, and deleted, sometimes with a subscriber."""
+        """Create a topic that is used by up to two consumers, drained or not, and deleted, sometimes with a subscriber."""
         await self._create_use_delete(rng, PAYLOAD_BYTES, rng.randrange(5, 200))
 
     async def _use_big_topic(self, rng: random.Random) -> None:
-        """A topic that nearly fills its segment, or exceeds it."""
+        """Use a topic that nearly fills its segment, or exceeds it."""
         await self._create_use_delete(rng, (BIG_PAYLOAD_BYTES,), rng.randrange(20, 80))
 
     async def _create_use_delete(self, rng: random.Random, sizes: Sequence[int], most: int) -> None:

@@ -21,7 +21,7 @@ def draw(samples: Sequence[Vitals], path: Path, title: str) -> None:
     per_unit_s = 60.0 if minutes else 1.0
 
     def curve(axes: Axes, quantity: Quantity, color: str, unit: float = 1.0) -> None:
-        """The samples as a line, the rests among them as dots."""
+        """Draw the samples as a line, with the rests as dots."""
         for only_rests in (False, True):
             chosen = leaks.rests_of(samples) if only_rests else samples
             known = [(vitals.t_s, value) for vitals in chosen if (value := quantity.of(vitals)) is not None]

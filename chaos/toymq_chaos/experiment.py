@@ -302,7 +302,7 @@ class Experiment:
             raise BrokerFailed(f"the broker ended with code {code}: {self._broker.last_line()}")
 
     async def _start_workers(self, broker: WorkerSupervisor, workers: int, *options: str) -> None:
-        """Start as many as that, after a change of their number that is killed again and again."""
+        """Start so many workers, after a change of their number that is killed again and again."""
         if broker.workers not in (0, workers):
             kills = await broker.divide(workers, self._divisions)
             self.report.counts["kill of toymq workers --set"] += kills
@@ -348,7 +348,7 @@ class Experiment:
         return users.users(where, seed, numbered=True) + amqp_users(where, seed)
 
     async def _last_life(self, publishers: "list[asyncio.Task[None]]") -> None:
-        """Without faults: publish and deliver everything, also what a clock that was ahead delayed."""
+        """Run the last life, without faults: publish and deliver everything, also what a clock that was ahead delayed."""
         self._set_clock(self._farthest_ns)
         if isinstance(self._broker, WorkerSupervisor):
             await self._broker.start_workers(self._broker.workers, "--min-free-bytes", "0")

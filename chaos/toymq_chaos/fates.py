@@ -29,7 +29,7 @@ class _Seen(NamedTuple):
 
 
 def _connection(event: Event) -> str:
-    """The client's name for it."""
+    """The connection that a client names."""
     return event.process.partition(OF_A_LIFE)[0]
 
 
@@ -70,7 +70,7 @@ class Fates:
             self._ahead.append((event.t_ns, event.ahead_ns))
 
     def configured(self, event: Event, verdict: Verdict) -> None:
-        """A "config", or "settings" that were read: one client does both, so it reads what it set last."""
+        """Note a "config", or "settings" that were read. One client does both, so it reads what it set last."""
         assert event.topic is not None
         name = (event.topic, event.key or "")
         known = self._settings[name]
@@ -87,7 +87,7 @@ class Fates:
                 self._max_attempts[event.topic].append(int(event.note or 0))
 
     def removed(self, event: Event) -> None:
-        """A "purge" or "delete"."""
+        """Note a "purge" or "delete"."""
         assert event.topic is not None
         if event.result != "err":
             self._removals[event.topic].append(event)
@@ -96,7 +96,7 @@ class Fates:
         self._dropped[event.topic or ""] += event.count or 0
 
     def given_back(self, event: Event) -> None:
-        """A "nack"."""
+        """Note a "nack"."""
         if event.dead and event.result != "err":
             self._given_up.add((event.topic or "", event.consumer or "", event.id or 0))
 
@@ -164,7 +164,7 @@ class Fates:
         return (topic, consumer, key) in self._seen_keys
 
     def acked_as_another(self, published: Event, consumer: str) -> bool:
-        """Whether an ack of a message of the topic that was deleted may have met the one of the same id (ADR 0212)."""
+        """Whether an ack of a message of the deleted topic may have met the message of the same id (ADR 0212)."""
         if published.id is None:
             return False
         acks = self._namesakes.get((published.topic or "", consumer, published.id), ())
@@ -178,7 +178,8 @@ class Fates:
         return self.may("drop", published.topic) or self.may_be_removed(published, life_of)
 
     def may_be_removed(self, published: Event, life_of: Mapping[str, int]) -> bool:
-        """Whether PURGE or DELETE may have removed it. An unanswered one may have been done until its broker ended."""
+        """Whether PURGE or DELETE may have removed a message. An unanswered command may have taken effect until its broker
+        ended."""
         return any(
             (published.sent_ns or 0) <= removal.t_ns
             or (removal.result == "unknown" and life_of[published.process] <= life_of[removal.process])
@@ -190,12 +191,12 @@ class Fates:
         return self._wall(published, end_ns) >= age_ms * MS - SLACK_NS
 
     def _wall(self, since: Event, until_ns: int) -> int:
-        """Longest time that may have passed on the broker's clock from ``since`` to ``until_ns``."""
+        """The longest time that may have passed on the broker's clock from ``since`` to ``until_ns``."""
         low, high = self._between(since.sent_ns or since.t_ns, until_ns)
         return until_ns + high - (since.sent_ns or since.t_ns) - low
 
     def _between(self, since_ns: int, until_ns: int) -> tuple[int, int]:
-        """Least and most that the clock was ahead in between."""
+        """The least and the most that the clock was ahead in a span of time."""
         first = bisect_right(self._ahead, since_ns, key=lambda one: one[0]) - 1
         behind = bisect_right(self._ahead, until_ns, key=lambda one: one[0])
         values = [ahead for _, ahead in self._ahead[max(first, 0) : max(behind, first + 1)]]

@@ -81,7 +81,7 @@ class Event:
     workers: int | None = None
 
     def to_json(self) -> str:
-        """One line, without what is not set."""
+        """The event as one line of JSON, without fields that are not set."""
         return json.dumps({name: value for name, value in asdict(self).items() if value is not None})
 
     def __str__(self) -> str:
@@ -167,7 +167,7 @@ class Recorder:
         self._turn = threading.Lock()
 
     def __call__(self, process: str, op: Op, result: Result = "ok", **rest: Any) -> None:
-        """Record an event of now; ``rest`` are the other fields of ``Event``."""
+        """Record an event that happens now; ``rest`` are the other fields of ``Event``."""
         with self._turn:
             self._sink(Event(self.now_ns(), process, op, result, **rest))
 

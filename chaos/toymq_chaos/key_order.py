@@ -24,11 +24,11 @@ class KeyOrder:
         self._acked_ns: dict[Message, int] = {}  # when the first ack was sent, whatever became of it
 
     def declare(self, topic: str, consumer: str) -> None:
-        """The consumer is keyed all the time."""
+        """Note that a consumer is keyed all the time."""
         self._keyed.add((topic, consumer))
 
     def stored(self, event: Event) -> None:
-        """A "pub" with an id that is certain, or a "deliver"."""
+        """Note a "pub" with a certain id, or a "deliver"."""
         if event.group is not None and event.id is not None:
             self._groups.setdefault((event.topic or "", event.group), set()).add(event.id)
 
@@ -43,8 +43,8 @@ class KeyOrder:
         self._acked_ns[message] = min(self._acked_ns.get(message, sent_ns), sent_ns)
 
     def judge(self, verdict: Verdict, *, drained: bool) -> None:
-        """Check each message against the one before it of its group. Of a history that was cut off, an ack may be missing that
-        was sent: an answer is recorded when it is read."""
+        """Check each message against the one before it of its group. A history that was cut off may lack an ack that was sent:
+        an answer is recorded when it is read."""
         for topic, consumer in self._keyed:
             for (of, _), ids in self._groups.items():
                 ordered = sorted(ids) if of == topic else []

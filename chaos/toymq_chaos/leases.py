@@ -76,13 +76,13 @@ class Leases:
         self._visibility_ns = None if event.visibility_ms is None else event.visibility_ms * MS
 
     def disconnected(self, process: str, *, with_leases: bool = False) -> None:
-        """``with_leases``: what it had pulled may be lost, too, and may have been so before it was read."""
+        """Note the end of a connection. ``with_leases``: its pulled messages may be lost, perhaps before they were read."""
         self._gone.add(process)
         if with_leases:
             self._uncertain.add(process)
 
     def share(self, topic: str, consumer: str) -> None:
-        """Several connections share the consumer."""
+        """Note that several connections share the consumer."""
         self._shared.add((topic, consumer))
 
     def shared(self, event: Event) -> bool:
@@ -90,17 +90,17 @@ class Leases:
         return any(consumer == event.consumer and covers(topic, event.topic or "") for topic, consumer in self._shared)
 
     def buffered(self, event: Event) -> bool:
-        """Whether its client buffers deliveries."""
+        """Whether an event's client buffers deliveries."""
         subscription = self._subscriptions.get(event.process)
         return subscription is not None and subscription.buffered
 
     def not_before_ns(self, event: Event) -> int:
-        """Earliest time that a delivery, the latest of its connection, was sent."""
+        """The earliest time at which a delivery, the latest of its connection, was sent."""
         subscription = self._subscriptions.get(event.process)
         return 0 if subscription is None else subscription.asked_ns
 
     def asked(self, event: Event) -> None:
-        """A "sub", "pull", "ack" or "nack"."""
+        """Note a "sub", "pull", "ack" or "nack"."""
         assert event.topic is not None
         assert event.consumer is not None
         name = event.process
@@ -127,7 +127,7 @@ class Leases:
                 subscription.waiting.pop(event.id, None)
 
     def delivered(self, event: Event, verdict: Verdict) -> None:
-        """Any delivery, after its ``first`` or ``again``."""
+        """Note any delivery, after its ``first`` or ``again``."""
         assert event.topic is not None
         assert event.consumer is not None
         assert event.id is not None
@@ -150,14 +150,14 @@ class Leases:
         subscription.waiting[event.id] = event
 
     def first(self, event: Event, verdict: Verdict) -> None:
-        """The first recorded delivery of a message. Earlier ones were lost with an earlier connection, or a client that buffers
-        dropped them for a later one."""
+        """Note the first recorded delivery of a message. Earlier ones were lost with an earlier connection, or a client that
+        buffers dropped them for a later one."""
         first = self._first.get((event.topic or "", event.consumer or ""))
         if event.attempt != 1 and first == event.process and not self.shared(event) and not self.buffered(event):
             verdict.broken("a first delivery was not attempt 1", event)
 
     def again(self, before: Event, event: Event, verdict: Verdict) -> None:
-        """A repeated delivery, in the same life, of an unacked message."""
+        """Note a repeated delivery, in the same life, of an unacked message."""
         assert event.attempt is not None
         assert before.attempt is not None
         leased = self._subscriptions.get(before.process)
@@ -185,7 +185,7 @@ class Leases:
         Args:
             published_ns: when the message of a delivery was sent to the broker, or 0.
             gone: whether a message may have ended instead of becoming ready again.
-            delayed: whether it was published with a delay, and so may be delivered before what is due again.
+            delayed: whether a message was published with a delay, and so may be delivered before one that is due again.
         """
         for before, sent_ns, event, event_sent_ns in self._again:
             nacks = (answer for answer in self._answers[_message(event)] if answer.op == "nack" and answer.result != "err")

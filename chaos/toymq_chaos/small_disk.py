@@ -17,7 +17,7 @@ class SmallDisk:
 
     @classmethod
     def mount(cls, path: Path) -> tuple["SmallDisk | None", str | None]:
-        """Mount one at an empty directory. Returns: the disk, or the reason why that failed."""
+        """Mount a small disk at an empty directory. Returns: the disk, or the reason why that failed."""
         if os.geteuid() != 0:
             return None, "mounting a file system needs root"
         command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES}", "toymq-chaos", str(path)]
@@ -38,5 +38,5 @@ class SmallDisk:
         (self._path / "filler").unlink(missing_ok=True)
 
     def unmount(self) -> None:
-        """Unmount it; its files are gone."""
+        """Unmount the disk; its files are gone."""
         subprocess.run(["umount", "-l", str(self._path)], check=False)

@@ -124,7 +124,7 @@ class Soak:
                 task.cancel()
 
     async def _stop(self) -> None:
-        """SIGTERM, then SIGKILL if that does not end it."""
+        """Stop the broker by SIGTERM, then SIGKILL if that does not end it."""
         self._broker.signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(STOP_S):
@@ -149,7 +149,7 @@ class Soak:
         await self._sample(at_rest=True)
 
     async def _sample_until(self, over: asyncio.Event, every_s: float) -> None:
-        """The last sample comes at the end, so that pings of the work do not count at rest.
+        """Sample until a time. The last sample comes at the end, so that pings of the work do not count at rest.
 
         Do not cancel it: the reply of a cancelled command would be taken for that of the next.
         """
@@ -167,7 +167,7 @@ class Soak:
         self._lines.write(sample.to_json() + "\n")
 
     def _look(self, stats: dict[str, Any], pings_s: Sequence[float], *, at_rest: bool) -> Vitals:
-        """Raises: BrokerFailed when the process is gone."""
+        """Look at the process. Raises: BrokerFailed when it is gone."""
         try:
             return vitals.take(
                 self._broker.pid, self._data_dir, stats, pings_s,
@@ -221,7 +221,7 @@ class Soak:
     # -- the background
 
     async def _watch(self) -> None:
-        """Raises: BrokerFailed when the broker ends."""
+        """Watch the broker. Raises: BrokerFailed when it ends."""
         raise BrokerFailed(await self._end())
 
     async def _end(self) -> str:

@@ -22,8 +22,8 @@ class Supervisor(BrokerProcess):
     def __init__(self, data_dir: Path, log: Path, clock: Path, options: Sequence[str]) -> None:
         """
         Args:
-            log: its stderr is appended there.
-            clock: the file that shifts its wall clock (``fault_injection``).
+            log: the file that the broker's stderr is appended to.
+            clock: the file that shifts the broker's wall clock (``fault_injection``).
         """
         site = str(Path(fault_injection.__file__).with_name("site"))
         environment = {
@@ -37,11 +37,11 @@ class Supervisor(BrokerProcess):
 
     @property
     def ports(self) -> list[int]:
-        """Where it takes connections."""
+        """The ports where the broker takes connections."""
         return [self.port]
 
     async def come_up(self, point: Point | None, *options: str) -> bool:
-        """Start it. Returns: False when it died at its ``point`` before it was ready.
+        """Start the broker. Returns: False when it died at its ``point`` before it was ready.
 
         Raises: BrokerFailed when it cannot be executed, exited in another way, or was not ready in time.
         """
@@ -66,7 +66,7 @@ class Supervisor(BrokerProcess):
         return True
 
     async def ended(self) -> int:
-        """Wait until it exits, for whatever reason. Returns: the exit code, at once when it does not run."""
+        """Wait until the broker exits, for whatever reason. Returns: the exit code, at once when it does not run."""
         process = self._process
         if process is not None:
             await asyncio.to_thread(process.wait)
@@ -75,6 +75,6 @@ class Supervisor(BrokerProcess):
         return self.returncode
 
     def set_clock(self, ahead_ns: int) -> None:
-        """Set its wall clock ahead of ours, also in its next lives."""
+        """Set the broker's wall clock ahead of the harness's, also in later lives."""
         with self._clock.open("r+b") as file:
             file.write(ahead_ns.to_bytes(fault_injection.CLOCK_BYTES, "little", signed=True))

@@ -59,7 +59,7 @@ def draw(events: Iterable[Event], path: Path, title: str) -> None:
     named: set[str] = set()
 
     def once(name: str) -> str | None:
-        """A legend has a name once."""
+        """A label for a legend, which shall have each name only once."""
         fresh = name not in named
         named.add(name)
         return name if fresh else None

@@ -103,7 +103,7 @@ class Diary:
         return self._recorder.now_ns()
 
     def on_event(self, event: Connected | Disconnected) -> None:
-        """The client's callback."""
+        """Record an event of the client; its callback."""
         if isinstance(event, Connected):
             self._connect()
         else:
@@ -117,7 +117,7 @@ class Diary:
         self._connected = self._subscribed = False
 
     def subscribed(self) -> None:
-        """The SUB of this connection is answered. Idempotent."""
+        """Record that the SUB of this connection is answered. Idempotent."""
         self._connect()
         if not self._subscribed:
             self._subscribed = True
@@ -126,11 +126,11 @@ class Diary:
             )
 
     def connected(self) -> None:
-        """For a client without events. Idempotent."""
+        """Record a connection of a client without events. Idempotent."""
         self._connect()
 
     def confirmed(self, name: str, digest: str, result: Result, sent_ns: int) -> None:
-        """A confirm of AMQP, which tells no id; "unknown" without one."""
+        """Record a confirm of AMQP, which has no id; "unknown" without one."""
         self._recorder(self.process, "pub", result, topic=TOPIC, key=name, digest=digest, sent_ns=sent_ns, note=CONFIRM)
 
     def _connect(self) -> None:
@@ -140,7 +140,7 @@ class Diary:
             self._recorder(self.process, "connect")
 
     def published(self, item: Item, sent_ns: int, losses: int, outcome: Receipt | ToymqError) -> bool:
-        """``losses``: when it was sent. Returns: whether it is to be published again."""
+        """Record a publish. ``losses``: the count when it was sent. Returns: whether it has to be published again."""
         told: dict[str, Any] = {
             "topic": TOPIC, "key": item.name, "digest": digest_of(item.payload), "sent_ns": sent_ns, "seq": item.number,
         }  # fmt: skip
@@ -159,7 +159,7 @@ class Diary:
         return False
 
     def delivered(self, message: Delivery) -> int:
-        """Returns: the losses before it."""
+        """Record a delivery. Returns: the losses before it."""
         self.subscribed()
         self.moved = True
         key = message.key or message.payload.partition(b" ")[0]
@@ -170,8 +170,9 @@ class Diary:
         return self.losses
 
     def settled(self, message: Delivery, choice: Choice, sent_ns: int, losses: int) -> None:
-        """``losses``: when it was delivered; -1: there was no answer. A nack binds on the connection of its delivery, which
-        gives it back when it is lost; a synced ack binds on any (ADR 0052), one that waits for no answer never."""
+        """Record an ack or nack. ``losses``: the count at the delivery; -1: there was no answer. A nack binds on the connection
+        of its delivery, whose loss gives the message back; a synced ack binds on any (ADR 0052), one that waits for no answer
+        never."""
         if choice != "forget":
             bound = losses >= 0 and (choice == "sync" or (choice == "nack" and losses == self.losses))
             self._recorder(
@@ -180,7 +181,7 @@ class Diary:
             )  # fmt: skip
 
     def stalled(self) -> None:
-        """Record that it made no progress in time."""
+        """Record that the client made no progress in time."""
         self._recorder(self.process, "stalled", topic=TOPIC, note=f"{self.name} after {self.losses} losses")
 
 
@@ -228,7 +229,7 @@ class User(ABC):
 
     @abstractmethod
     async def run(self) -> None:
-        """Publishers end when the faults are over; subscribers when they are cancelled."""
+        """Run the user: publishers end when the faults are over; subscribers when they are cancelled."""
 
     def cut(self) -> None:
         """Cut the client's connections like a network fault; it reconnects by itself."""
@@ -239,8 +240,9 @@ class User(ABC):
                     connection.shutdown(socket.SHUT_RDWR)
 
     def tell_each_loss(self) -> None:
-        """The client tells of an outage, which ends when all its connections are back. With several workers it has one to each:
-        every loss gives back what was delivered over it. A subscription on another one goes on as it is."""
+        """Tell the diary of each lost connection, where the client tells only of an outage, which ends when all connections are
+        back. With several workers there is one to each: every loss gives back the messages delivered over it. A subscription on
+        another one goes on as it is."""
         if not self._where.workers or self.client is None:
             return
         outages, diary = self.client._outages, self.diary
@@ -258,7 +260,7 @@ class User(ABC):
         outages.down = told  # type: ignore[method-assign]
 
     def owes(self) -> int:
-        """Confirmed messages that it has not seen, where only it knows that."""
+        """Confirmed messages that a user has not seen, if only that user knows."""
         return 0
 
     @property

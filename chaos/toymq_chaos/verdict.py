@@ -51,7 +51,7 @@ class Verdict:
         self.violations += other.violations
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; events have only the fields that are set."""
+        """The verdict for JSON; events have only the fields that are set."""
         found = {name: getattr(self, name) for name in Verdict.__slots__}
         found["duplicated"] = dict(self.duplicated)
         found["violations"] = [

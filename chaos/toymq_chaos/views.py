@@ -135,7 +135,7 @@ class _View:
             self.checker.feed(Event(event.t_ns, event.process, "disconnect", note=OF_EITHER))
 
     def _of_its_worker(self, event: Event) -> Event:
-        """A command of the connection as the topic's worker knows that."""
+        """A command of the connection, as the topic's worker knows the connection."""
         name, begun = event.process, self._begun[event.process]
         if name in self._subscribed:
             return replace(event, process=self._listening.get(name, name))

@@ -40,7 +40,7 @@ class Vitals:
     publish_total: int
 
     def to_json(self) -> str:
-        """One line."""
+        """The sample as one line of JSON."""
         return json.dumps(asdict(self))
 
 

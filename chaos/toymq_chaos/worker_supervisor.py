@@ -43,11 +43,11 @@ class WorkerSupervisor(Supervisor):
 
     @property
     def ports(self) -> list[int]:
-        """That of all workers, and each one's own."""
+        """The port of all workers, and each one's own."""
         return [self.port + at for at in range(self.workers + 1)]
 
     async def start_workers(self, workers: int, *options: str) -> None:
-        """Start it and wait until all workers are ready. Raises: BrokerFailed."""
+        """Start the broker and wait until all workers are ready. Raises: BrokerFailed."""
         self.workers = workers
         self._pids.clear()
         self._expected.clear()
@@ -76,7 +76,7 @@ class WorkerSupervisor(Supervisor):
         self.ready_line = "ready"
 
     def _heard(self, line: str) -> None:
-        """A worker is ready."""
+        """Note that a worker is ready."""
         found = re.search(r"/workers/(\d+)\b.*\(pid (\d+)\)$", line)
         assert found is not None, line
         worker = int(found[1])
@@ -86,7 +86,7 @@ class WorkerSupervisor(Supervisor):
         self._expected[worker].set()
 
     async def _ready(self, worker: int) -> None:
-        """Raises: BrokerFailed: it never will be."""
+        """Wait until a worker is ready. Raises: BrokerFailed when it never will be."""
         ready = asyncio.ensure_future(self._expected[worker].wait())
         over = asyncio.ensure_future(self._over.wait())
         try:
@@ -99,7 +99,7 @@ class WorkerSupervisor(Supervisor):
             raise BrokerFailed(f"the workers did not start, exit code {code}: {self.last_line()}")
 
     async def answers(self, worker: int) -> None:
-        """Wait until it has accepted what was connected before: that is lost with it, and does not wait for the next one."""
+        """Wait until a worker has accepted earlier connections: they are lost with it, and do not wait for its successor."""
         client = Client("supervisor.1")
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -127,7 +127,7 @@ class WorkerSupervisor(Supervisor):
             await self._ready(worker)
 
     async def ended(self) -> int:
-        """Wait until it and all its workers have exited. Returns: the supervisor's exit code."""
+        """Wait until the supervisor and all its workers have exited. Returns: the supervisor's exit code."""
         if self._process is not None:
             await asyncio.to_thread(self._process.wait)
             await self._over.wait()

@@ -44,11 +44,11 @@ class Message(NamedTuple):
 
     @property
     def told_key(self) -> str:
-        """Key in the history."""
+        """The message's key in the history."""
         return self.key if self.seq is None else f"{self.key}#{self.seq}"
 
     def encode(self) -> bytes:
-        """Its PUB."""
+        """Encode the message as a PUB."""
         options: dict[str, Any] = {}
         body = self.payload
         if self.group is not None:
@@ -79,7 +79,7 @@ class World(Protocol):
         """Connect a client; waits while there is no broker."""
 
     def subscribed(self, topic: str, consumer: str) -> None:
-        """A consumer exists now."""
+        """Note that a consumer exists now."""
 
     async def ready(self) -> None:
         """Wait until every consumer exists: a later one misses what retention removed."""

@@ -43,7 +43,7 @@ _repr.maxstring = _repr.maxother = 100
 
 
 def shown(value: object) -> str:
-    """A value in an error: its repr, cut; never raises."""
+    """A value for an error: its repr, cut short; never raises."""
     try:
         return _repr.repr(value)
     except Exception:  # noqa: BLE001 (a caller's own class)
@@ -173,8 +173,8 @@ def duration_ms(what: str, value: object, low_ms: int = 0) -> int:
 
 
 def lease_ms(what: str, value: object) -> int:
-    """The time of a lease or of a backoff. A warning for a number that looks like milliseconds: thirty seconds are 30 and not
-    30000, which is more than eight hours. Raises: TypeError, BadArgument."""
+    """The time of a lease or of a backoff, as milliseconds. Warns about a number that looks like milliseconds: thirty seconds
+    are 30 and not 30000, which is more than eight hours. Raises: TypeError, BadArgument."""
     ms = duration_ms(what, value, 1)
     if not isinstance(value, str) and ms >= DOUBTED_S * 1000 and ms % 1_000_000 == 0 and ms % 3_600_000:
         seconds = ms // 1000
@@ -184,12 +184,12 @@ def lease_ms(what: str, value: object) -> int:
 
 
 def visibility(value: object) -> int | None:
-    """The time of a lease; None leaves it to the topic. Raises: TypeError, BadArgument."""
+    """The time of a lease, as milliseconds; None leaves it to the topic. Raises: TypeError, BadArgument."""
     return None if value is None else lease_ms("visibility", value)
 
 
 def to_ms(what: str, value: object, low_ms: int = 0) -> int | None:
-    """The same where None leaves it to the topic. Raises: TypeError, BadArgument."""
+    """The time of a lease or of a backoff, as milliseconds; None leaves it to the topic. Raises: TypeError, BadArgument."""
     return None if value is None else duration_ms(what, value, low_ms)
 
 
@@ -202,7 +202,8 @@ def publish_times(delay: object, ttl: object) -> tuple[int | None, int | None]:
 
 
 def timeout(what: str, value: object) -> float:
-    """Seconds that the client itself waits. What is below 0 is over: a deadline may be. Raises: TypeError, BadArgument."""
+    """Seconds that the client itself waits. A negative number is allowed: a deadline may be over. Raises: TypeError,
+    BadArgument."""
     seconds = number_of_seconds(what, value)
     return duration_ms(what, value) / 1000 if not seconds < 0 else 0.0
 
@@ -223,7 +224,7 @@ def mode(value: object, modes: tuple[Mode, ...] = MODES) -> Mode | None:
 
 
 def start(what: str, value: object) -> Start:
-    """An id, as a number or a text, or another position. Raises: TypeError, BadArgument."""
+    """A start position: an id, as a number or a text, or another position. Raises: TypeError, BadArgument."""
     if isinstance(value, str):
         try:
             return Start.parse_checked(str.__str__(value))
@@ -247,7 +248,7 @@ def exceptions(what: str, value: object) -> None:
 
 
 def function(what: str, value: object, *, optional: bool = True) -> None:
-    """One that is called and not awaited, or None. Raises: TypeError."""
+    """Check a function that is called and not awaited, or None. Raises: TypeError."""
     if not callable(value) and not (optional and value is None):
         raise TypeError(f"{what} is a function{' or None' if optional else ''}, not {shown(value)}")
     if any(map(inspect.iscoroutinefunction, (value, type(value).__call__))):
@@ -255,7 +256,7 @@ def function(what: str, value: object, *, optional: bool = True) -> None:
 
 
 def instance(what: str, value: object, kind: type, name: str) -> None:
-    """None or one. Raises: TypeError."""
+    """Check an object of a class, or None. Raises: TypeError."""
     if value is not None and not isinstance(value, kind):
         raise TypeError(f"{what} is {name} or None, not {shown(value)}")
 
@@ -264,7 +265,7 @@ def instance(what: str, value: object, kind: type, name: str) -> None:
 
 
 def payload_bytes(payload: object) -> bytes:
-    """Raises: TypeError, which says how it becomes one."""
+    """A payload. Raises: TypeError, which says how to make bytes of the value."""
     if isinstance(payload, bytes):
         return payload
     if isinstance(payload, bytearray | memoryview):
@@ -292,7 +293,7 @@ def key_bytes(key: str | bytes) -> bytes:
 
 
 def route_bytes(route: str | bytes) -> bytes:
-    """What chooses a partition. Raises: BadArgument, TypeError."""
+    """A route, which chooses a partition. Raises: BadArgument, TypeError."""
     if not isinstance(route, str | bytes):
         raise TypeError(f"a route is str or bytes, not {type(route).__name__}: use str(route)")
     data = route.encode(errors="surrogatepass") if isinstance(route, str) else route
@@ -303,7 +304,7 @@ def route_bytes(route: str | bytes) -> bytes:
 
 
 def headers(value: object) -> Mapping[str, str]:
-    """Raises: TypeError; BadArgument for what would be read as something else."""
+    """Headers. Raises: TypeError; BadArgument for a header that would be read as something else."""
     if not isinstance(value, Mapping):
         raise TypeError(f"headers is a dict of str to str, not {shown(value)}")
     for name, one in value.items():
@@ -316,7 +317,7 @@ def headers(value: object) -> Mapping[str, str]:
 
 
 def items(value: Any) -> Iterable[Any]:
-    """Of ``pub_many``. Raises: TypeError."""
+    """The items of ``pub_many``. Raises: TypeError."""
     if isinstance(value, str | bytes | bytearray | memoryview) or not isinstance(value, Iterable):
         remedy = f": use [{shown(value)}]" if isinstance(value, bytes) else ""
         if hasattr(value, "__aiter__"):
@@ -348,7 +349,7 @@ def ids(what: str, value: object) -> tuple[IdRange, ...]:
 
 
 def why(reason: object, error: object) -> tuple[str | None, BaseException | None]:
-    """Text and exception of a failure; an exception as the reason is the error. Raises: TypeError."""
+    """The text and the exception of a failure; an exception as the reason is taken as the error. Raises: TypeError."""
     if isinstance(reason, BaseException) and error is None:
         return None, reason
     if error is not None and not isinstance(error, BaseException):
@@ -364,7 +365,7 @@ def why(reason: object, error: object) -> tuple[str | None, BaseException | None
 
 def settings(value: object, label: Callable[[str], str] = "settings[{!r}]".format) -> dict[str, str]:
     """Settings by name, as they are said on the wire: numbers are seconds, bytes or a count, texts have their unit (``"2m"``,
-    ``"64MiB"``) or are ``"default"``. Which there are the broker knows.
+    ``"64MiB"``) or are ``"default"``. The broker knows which settings exist.
 
     Args:
         label: what an error calls a setting.

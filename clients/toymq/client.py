@@ -102,7 +102,7 @@ class Client(ClientBase, AsyncWith):
 
     @property
     def _trouble(self) -> str:
-        """Why it is not connected, for the end of a text; "" when it is, or no attempt has failed yet."""
+        """Why the client is not connected, for the end of an error; "" when it is, or when no attempt has failed yet."""
         return self._main.trouble if self._main is not None else ""
 
     async def __aenter__(self) -> "Client":
@@ -173,7 +173,7 @@ class Client(ClientBase, AsyncWith):
             codec: ``"json"``, ``"msgpack"``, a ``toymq.Codec``, or a function that makes bytes of the value.
             key, headers, delay, ttl, route: as of ``pub``.
 
-        Raises: TypeError, BadArgument, for what the codec cannot say; ConfigError without its package; and as ``pub``.
+        Raises: TypeError, BadArgument for a value that the codec cannot write; ConfigError without its package; and as ``pub``.
         """
         payload, headers = encoded(codec, value, headers)
         return await self.pub(topic, payload, key=key, headers=headers, delay=delay, ttl=ttl, route=route)
@@ -402,7 +402,7 @@ class Client(ClientBase, AsyncWith):
         return next(links, None) or self._started_link(home)
 
     def _goes_on(self, request: requests.Request[T], link: Link) -> bool:
-        """Whether a request that a connection was refused goes on over another one: its topic is with another worker."""
+        """Whether a refused request continues over another connection, because its topic is with another worker."""
         answer = request.slot.answer
         if not isinstance(answer, Moved) or self._closed or not self._homes.learn(request.topic, answer, link):
             return False
@@ -427,7 +427,7 @@ class Client(ClientBase, AsyncWith):
         return request.result()
 
     async def _ask_waiting(self, request: requests.Request[T]) -> T:
-        """Make a request on a connection that has no other."""
+        """Make a request on a connection that has no other one."""
         while True:
             self._link  # noqa: B018 (raises when closed)
             home = self._homes.address(request.topic)
@@ -446,7 +446,7 @@ class Client(ClientBase, AsyncWith):
                 return request.result()
 
     def _retire(self, link: Link) -> None:
-        """Close the connection of an abandoned request, which ends the broker's wait, or one that none takes."""
+        """Close the connection of an abandoned request, which ends the broker's wait; or a spare one that is not needed."""
         self._links.remove(link)
         self._waiting.remove(link)
         self._outages.left(link)

@@ -29,11 +29,11 @@ class ClientBase(ABC):
 
     @abstractmethod
     def _conversations(self) -> Iterable[Conversation]:
-        """Those of all connections of this client."""
+        """The conversations of all connections of this client."""
 
     @property
     def _hello(self) -> HelloReply | None:
-        """The broker's last greeting."""
+        """The broker's last reply to HELLO."""
         conversation = self._main_conversation
         return conversation.server if conversation is not None else None
 

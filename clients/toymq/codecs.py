@@ -74,7 +74,7 @@ _BY_TYPE = {
 
 
 def _named(codec: object) -> Codec | None:
-    """Raises: TypeError for what is no codec."""
+    """The codec of a name, or a codec itself. Raises: TypeError for anything else."""
     if isinstance(codec, Codec):
         return codec
     if isinstance(codec, str) and codec in _BY_NAME:

@@ -36,7 +36,7 @@ class _Touch(CallSlot):
 
     @property
     def lacks_some(self) -> bool:
-        """Whether the broker said that some of the leases are not ours."""
+        """Whether the broker answered that this client does not hold some of the leases."""
         count = sum(last - first + 1 for first, last in self._ids)
         return isinstance(self.answer, OkReply) and self.answer.value < count
 

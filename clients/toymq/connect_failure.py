@@ -29,7 +29,7 @@ def connect_failed(address: Address, error: BaseException) -> ConnectFailed:
 
 
 def as_failure(address: Address, error: OSError | ToymqError) -> ToymqError:
-    """The error of one attempt: an answer stays as it is, but for that of a node that does not lead."""
+    """The error of one attempt: the broker's answer as it is, except that of a node that does not lead."""
     return error if isinstance(error, ToymqError) and not isinstance(error, NotLeader) else connect_failed(address, error)
 
 
@@ -41,7 +41,7 @@ def _not_leader(address: Address, error: NotLeader) -> ConnectFailed:
 
 
 def what_failed(address: Address, error: BaseException | None) -> str:
-    """What happened at an address, without a remedy that belongs to a Python program."""
+    """The failure at an address, without remedies that belong into a Python program."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate of {address} is not accepted: {error.verify_message or error.reason}"
     if isinstance(error, ssl.SSLError):
@@ -55,8 +55,8 @@ def what_failed(address: Address, error: BaseException | None) -> str:
 
 
 def of_a_round(failures: Sequence[ToymqError]) -> ToymqError:
-    """The error of a round in which every address failed: the last one, with the texts of all. Its cause is the answer of a
-    node of a cluster, if one came: the others may be down."""
+    """The error of a round in which every address failed: the last error, with the texts of all. Its cause is the answer of a
+    cluster node, if one came, since the other nodes may be down."""
     last = failures[-1]
     if len(failures) == 1 or not isinstance(last, ConnectFailed):
         return last
@@ -68,6 +68,6 @@ def of_a_round(failures: Sequence[ToymqError]) -> ToymqError:
 
 
 def is_hopeless(error: ToymqError) -> bool:
-    """Whether another round would end as this one did: with a refusal, with what is no broker, with a certificate, or without
-    the directory of ``toymq.open``."""
+    """Whether another round would fail like this one: by a refusal, by something that is not a broker, by a certificate, or for
+    want of the directory of ``toymq.open``."""
     return isinstance(error, RequestError | ProtocolViolation | CertificateRefused | DirectoryLost) and not error.retryable

@@ -72,11 +72,11 @@ class Conversation:
 
     @property
     def outstanding(self) -> Outstanding:
-        """Bytes of its unanswered publishes."""
+        """Bytes of this connection's unanswered publishes."""
         return self._streams.outstanding
 
     def is_leaving(self, topic: str) -> bool:
-        """Whether publishes to a topic of another worker are still answered here."""
+        """Whether publishes to a topic of another worker still have to be answered here."""
         return self._streams.departures.has(topic)
 
     @property
@@ -89,13 +89,13 @@ class Conversation:
 
     @property
     def idle(self) -> bool:
-        """Whether no reply is due and nothing is left to send."""
+        """Whether no reply is due, and nothing has to be sent."""
         return not (self._unanswered or self._waiting or self._acks or self._out or self._streams.held)
 
     # -- the connection
 
     def connected(self, hello: Hello, on_answer: Callable[[HelloReply | ToymqError], None]) -> None:
-        """A connection is made: say HELLO; commands follow once it is answered."""
+        """Say HELLO on a new connection; commands follow once it is answered."""
 
         def answer(reply: HelloReply | ToymqError) -> None:
             if isinstance(reply, HelloReply):
@@ -122,7 +122,7 @@ class Conversation:
         self._put(waiting)
 
     def lost(self, error: ToymqError) -> None:
-        """The connection is gone: commands that cannot be repeated fail with ``error``."""
+        """Handle the loss of the connection: commands that cannot be repeated fail with ``error``."""
         if self._state in (State.OFFLINE, State.CLOSED):
             return
         self._state = State.OFFLINE
@@ -151,7 +151,7 @@ class Conversation:
 
     @property
     def unanswered_count(self) -> int:
-        """Commands without a reply, also abandoned ones."""
+        """The number of commands without a reply, including abandoned ones."""
         return len(self._unanswered)
 
     def close(self, error: ToymqError) -> None:
@@ -238,7 +238,7 @@ class Conversation:
     # -- topics of other workers
 
     def _goes_elsewhere(self, slot: Slot, moved: Moved) -> bool:
-        """Let a refused publish or subscription go on over another connection. Returns: False, where its caller is told."""
+        """Let a refused publish or subscription go on over another connection. Returns: False: its caller gets the error."""
         if isinstance(slot, PublishSlot):
             stream = slot.stream
             if self._streams.departures.take(slot):
@@ -281,13 +281,13 @@ class Conversation:
         Conversation.subscribe(self, feed)
 
     def adopt_acks(self, acks: Sequence[AckList]) -> None:
-        """Send them in place of another connection. Any worker passes an ACK on."""
+        """Send acks in place of another connection. Any worker passes an ACK on."""
         for one in acks:
             one.listed = False
             self._list(one)
 
     def hand_back(self) -> None:
-        """The worker cannot be reached at this address: what waits for it goes on where ``elsewhere`` says now."""
+        """Hand back what waits for a worker that cannot be reached here: it goes on where ``elsewhere`` says."""
         gone = Moved("-")
         for feed in list(self.feeds):
             self._feed_goes(feed, gone)
@@ -324,11 +324,11 @@ class Conversation:
 
     @property
     def _due(self) -> bool:
-        """Whether there is output, announced when it appeared. Computed: a flag would outlive a lost connection."""
+        """Whether there is output; announces new output. Computed, since a flag would outlive a lost connection."""
         return bool(self._out or (self._acks and self._state is State.ONLINE))
 
     def take_output(self) -> bytes:
-        """Take all that has to be sent now."""
+        """Take all output that has to be sent now."""
         if self._acks and self._state is State.ONLINE:
             self._send_acks()
         out, self._out = self._out, []
@@ -385,12 +385,12 @@ class Conversation:
     # -- publishing
 
     def check_topic(self, topic: str) -> None:
-        """Check a topic's name; one that was published to is known. Raises: TypeError, BadName."""
+        """Check a topic's name, unless it was published to before. Raises: TypeError, BadName."""
         if type(topic) is not str or topic not in self._streams:
             arguments.topic(topic)
 
     def publish(self, topic: str, items: Iterable[Outgoing], batch: Batch) -> Stream:
-        """Publish as many items as the batch awaits. Returns: the stream that they are of. Raises: BadName."""
+        """Publish the items that the batch awaits. Returns: their stream. Raises: BadName."""
         stream = self._streams.of(topic)
         stream.add([PublishSlot(stream, item, batch, index) for index, item in enumerate(items)])
         return stream
@@ -405,7 +405,7 @@ class Conversation:
             self.end(feed, self._end)
 
     def unsubscribe(self, feed: Feed, on_done: Callable[[], None]) -> None:
-        """End a subscription; unacked deliveries go back. ``on_done``: at its answer, or at once without a connection."""
+        """End a subscription; unacked deliveries go back. ``on_done``: at the answer, or at once without a connection."""
         known = feed in self.feeds
         feed.close()
         if known:
@@ -458,7 +458,7 @@ class Conversation:
         return feed.lease if self.server is not None and self.server.numbers_leases else None
 
     def route(self, feed: Feed) -> None:
-        """Its SUB is answered: deliver messages of its topic to it."""
+        """Deliver messages of a feed's topic to it: its SUB is answered."""
         if feed.pattern is not None:
             self._patterns.append(feed)
         else:
@@ -477,7 +477,7 @@ class Conversation:
             self.feeds.remove(feed)
 
     def is_overdue(self, now: float) -> bool:
-        """Whether the broker owes the answer of the first command that has a deadline: answers come in order."""
+        """Whether the broker owes the answer to the first command with a deadline: answers come in order."""
         return next((slot.deadline for slot in self._unanswered if slot.deadline is not None), math.inf) <= now
 
     def expire(self, now: float, timeout_s: float, trouble: str) -> float | None:
@@ -494,7 +494,7 @@ class Conversation:
         return earliest
 
     def drop_done(self) -> None:
-        """Drop what waits for a connection, and no caller waits for. Its numbers are not used again."""
+        """Drop commands that wait for a connection, but for no caller. Their numbers are not used again."""
         waiting, self._waiting = self._waiting, deque(slot for slot in self._waiting if not slot.done)
         for slot in (one for one in waiting if one.done):
             slot.dropped()

@@ -66,7 +66,7 @@ class AckList:
         return msg_id in self.ids or any(first <= msg_id <= last for line in self.unanswered for first, last in line)
 
     def take(self) -> list["AckSlot"]:
-        """Take all, as few ACK lines as they fit into."""
+        """Take all ids, in as few ACK lines as they fit into."""
         waiters, self.waiters = self.waiters, []
         lines = list(lines_of(to_ranges(self.ids)))
         self.unanswered += lines
@@ -78,7 +78,7 @@ class AckList:
 
 
     def repeat(self) -> None:
-        """All that is not answered is to be sent again."""
+        """Send all unanswered ids again."""
         self.listed = False
         for line in self.unanswered:
             for first, last in line:
@@ -176,23 +176,23 @@ class Feed:
         self._acks: dict[str, AckList] = {}
 
     def link(self, present: L) -> L:
-        """The client's connection that it is on; ``present``: the one that it was on before."""
+        """The client's connection that the feed is on; ``present``: the one that it was on before."""
         if self.gone_to is None:
             return present
         link: L | None = self.gone_to()
         return present if link is None else link
 
     def goes_to(self, link: object) -> None:
-        """It goes on over another connection of its client, as do all acks, also of what came over an earlier one."""
+        """Note that the feed goes on over another connection of its client, with all acks, even of earlier deliveries."""
         self.gone_to = ref(link)
 
     @property
     def awaited(self) -> str:
-        """The answer to its SUB, for the text of a time-out."""
+        """The awaited answer to the SUB, for the text of a time-out."""
         return f"the OK of SUB {self.command.topic} {self.command.consumer}" + (f"; {self.place}" if self.place else "")
 
     def overlaps(self, topic: str) -> bool:
-        """Whether a message could belong to this and to a subscription of ``topic``; of two patterns: assumed. Each may be a
+        """Whether a message could belong to this subscription and to one of ``topic``; assumed of two patterns. Either may be a
         partitioned topic."""
         mine = self.command.topic
         if topic in (mine, whole_name(mine)) or whole_name(topic) == mine:
@@ -228,12 +228,13 @@ class Feed:
         return push
 
     def handed_out(self, pulled: Iterable[MessagePush]) -> None:
-        """The application has what a pull gave."""
+        """Note that the application has the messages of a pull."""
         if any(push.attempt > 1 for push in pulled):
             self.careful = CAREFUL_MESSAGES
 
     def put_back(self, push: MessagePush) -> None:
-        """Hand out a delivery again, before all others: the application did not get it. A later one that waits replaces it."""
+        """Hand out a delivery again, before all others: the application did not get it. A later delivery of the message that
+        waits replaces it."""
         if self.state is not FeedState.LIVE:
             return
         if self._with_repeats is not None:
@@ -247,7 +248,7 @@ class Feed:
 
     @property
     def arrived(self) -> Collection[object]:
-        """Deliveries that are not handed out yet."""
+        """The deliveries that were not handed out yet."""
         return self._arrived if self._with_repeats is None else self._with_repeats
 
     def drop_arrived(self) -> None:
@@ -261,7 +262,7 @@ class Feed:
         return [*self.open.copy(), *self.waiting(), *unsaid]
 
     def seen_topics(self, max_count: int) -> Collection[str]:
-        """Topics of which something came; none where there are more. For any thread."""
+        """The topics of which messages came; none if there are too many. For any thread."""
         return self._highest.copy() if len(self._highest) <= max_count else ()
 
     def waiting(self) -> list[Place]:
@@ -270,29 +271,30 @@ class Feed:
         return [(push.topic, push.msg_id) for push in self._arrived.copy()] if repeats is None else list(repeats.copy())
 
     def came_again(self, topic: str, msg_id: int, turn: int) -> bool:
-        """Whether a message that was handed out at that ``turn``, and is not settled, was delivered again behind it: that lease
-        is over, wherever the later delivery is now."""
+        """Whether a message that was handed out at that ``turn``, and is not settled, was delivered again later. Its lease is
+        then over, wherever the later delivery is now."""
         return self._again.get((topic, msg_id), 0) > turn
 
     def is_stale(self, now: float) -> bool:
-        """Whether what waits may have been given to another worker meanwhile. Leases that are renewed end, too, where a handler
-        holds what renews them."""
+        """Whether another worker may have got the waiting messages meanwhile. Renewed leases can end, too, where a handler
+        blocks what renews them."""
         return now - self.since > (self.kept_s / 2 or CONFIRM_S) and bool(self.arrived)
 
     def asked(self) -> None:
-        """The broker is being asked for the leases of all that waits."""
+        """Note that the broker is being asked for the leases of all waiting messages."""
         self._since_asked = math.inf
 
     def confirmed(self, now: float) -> None:
-        """What waited when the broker was asked is ours, but for what was dropped since."""
+        """Note that this client holds the leases of the messages that waited when the broker was asked, apart from those
+        dropped since."""
         self.since = min(self._since_asked, now)
 
     def came(self, at: float, looked_at: float = math.inf) -> None:
-        """Deliveries are about to arrive that may have been there since a time.
+        """Note that deliveries are about to arrive, and since when they may have waited in the socket.
 
         Args:
-            looked_at: when the connection was looked at before. Where the application did not wait for a message meanwhile, but
-                for half a second, it may have held its event loop: they may have been there since then.
+            looked_at: when the connection was last read. If the application has not waited for a message for half a second
+                since, it may have blocked its event loop, and the deliveries may have waited since then.
         """
         if (at if self.open or at < self.waits_since else self.waits_since) - looked_at > CONFIRM_S:
             at = looked_at
@@ -301,14 +303,15 @@ class Feed:
             self.since = at
 
     def drop(self, topic: str, msg_id: int) -> None:
-        """Forget a delivery that waits: its lease is over."""
+        """Forget a waiting delivery, whose lease is over."""
         if self._with_repeats is not None:
             self._with_repeats.pop((topic, msg_id), None)
         else:
             self._arrived = deque(push for push in self._arrived if (push.topic, push.msg_id) != (topic, msg_id))
 
     def settle(self, topic: str, msg_id: int) -> None:
-        """A delivery is acked or nacked: it is no longer open, and a later one of the same message that waits is dropped."""
+        """Settle a delivery that was acked or nacked: it is no longer open, and a later waiting one of the same message is
+        dropped."""
         self.open.pop((topic, msg_id), None)
         if self._again:
             self._again.pop((topic, msg_id), None)
@@ -318,7 +321,7 @@ class Feed:
             self.on_settled()
 
     def let_go(self, topic: str, msg_id: int) -> None:
-        """A handler has heard that its lease is over: it does not go on, and the next delivery is handed out."""
+        """Release a delivery whose handler has heard that its lease is over and stops; the next delivery is handed out."""
         self.open.pop((topic, msg_id), None)
 
     @property
@@ -332,8 +335,8 @@ class Feed:
         return acks
 
     def arrive(self, push: MessagePush) -> None:
-        """Keep a delivery until it is handed out, unless its message is acked here: when a lease ends before the application
-        comes to it, the broker delivers again what was read already."""
+        """Keep a delivery until it is handed out, unless its message is acked already: when a lease ends before the application
+        comes to its message, the broker delivers the message again."""
         if self.state is not FeedState.LIVE:
             return
         if push.msg_id > self._highest.get(push.topic, -1):
@@ -365,13 +368,13 @@ class Feed:
         self._with_repeats[place] = push
 
     def lost(self) -> None:
-        """The connection is gone: what was not handed out comes again."""
+        """Handle the loss of the connection: messages that were not handed out come again."""
         self.drop_arrived()
         self._still_open = set(self.open) - self._moved_open
 
     def moved(self, topic: str) -> None:
-        """The consumer was moved on a topic, and its leases there are forgotten: what is handed out may come again, for the
-        application to handle again."""
+        """Handle a move of the consumer on a topic, whose leases are forgotten: messages that were handed out may come again,
+        and the application shall handle them again."""
         if self._with_repeats is not None:
             waiting = [push for push in self._with_repeats.values() if push.topic != topic]
             self._with_repeats = OrderedDict(((push.topic, push.msg_id), push) for push in waiting) or None

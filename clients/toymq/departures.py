@@ -18,18 +18,18 @@ class Target(Protocol):
     """The conversation that a stream moves to."""
 
     def adopt(self, stream: Stream, size: int) -> bool:
-        """Take a stream with ``size`` unanswered bytes. What is published to it waits until all of it is here, in order.
+        """Take a stream with ``size`` unanswered bytes. Later publishes to it wait until all earlier ones are here, in order.
 
-        Returns: False, where this one has publishes to the topic that wait, too.
+        Returns: False when this conversation also has waiting publishes to the topic.
         """
         ...
 
     def accept(self, stream: Stream, slots: Sequence[PublishSlot]) -> None:
-        """Send all of it, now or once there is a connection."""
+        """Send publishes of a stream, now or once there is a connection."""
         ...
 
     def forsake(self, stream: Stream) -> None:
-        """It does not come: later publishes to its topic have another stream."""
+        """Note that a stream does not come after all: later publishes to its topic have another stream."""
         ...
 
     def adopt_feed(self, feed: Feed, acks: Sequence[AckList]) -> None:
@@ -37,7 +37,7 @@ class Target(Protocol):
         ...
 
     def adopt_acks(self, acks: Sequence[AckList]) -> None:
-        """Send them."""
+        """Send the acks of another connection."""
         ...
 
 
@@ -52,7 +52,8 @@ class Elsewhere(Protocol):
 
 
 def place_of(moved: Moved) -> str:
-    """What has the topic, as MOVED says behind the addresses: "group b has the topic orders"; "" for nothing."""
+    """The words in a MOVED, behind the addresses, about the place that has the topic: "group b has the topic orders"; "" for
+    none."""
     return str(moved).partition(" (")[2].replace(")", "", 1)
 
 
@@ -77,12 +78,12 @@ class Departures:
         return bool(self._leaving)
 
     def begin(self, stream: Stream, target: Target) -> None:
-        """A first publish of the stream was refused."""
+        """Begin to move a stream: a first publish of it was refused."""
         departure = self._leaving[stream] = _Departure(target)
         stream.send = departure.new.extend
 
     def take(self, slot: Slot) -> bool:
-        """Keep a publish that was not stored here, if its stream leaves. Returns: whether it does."""
+        """Keep a publish that was not stored here, if its stream is moving. Returns: whether it is."""
         departure = self._leaving.get(slot.stream) if isinstance(slot, PublishSlot) else None
         if departure is None:
             return False
@@ -91,31 +92,31 @@ class Departures:
         return True
 
     def has(self, topic: str) -> bool:
-        """Whether publishes to a topic are still answered here."""
+        """Whether publishes to a topic still have to be answered here."""
         return any(stream.topic == topic for stream in self._leaving)
 
     def slots(self) -> Iterator[PublishSlot]:
-        """All that are kept."""
+        """All kept publishes."""
         for departure in self._leaving.values():
             yield from departure.returned
             yield from departure.new
 
     def go(self, unanswered: Collection[Slot]) -> None:
-        """Send the streams on of which none is left among the unanswered."""
+        """Send on the streams without unanswered publishes."""
         busy = {slot.stream for slot in unanswered if isinstance(slot, PublishSlot)}
         for stream in [one for one in self._leaving if one not in busy]:
             departure = self._leaving.pop(stream)
             departure.target.accept(stream, list(_living([*departure.returned, *departure.new])))
 
     def forget(self) -> None:
-        """Drop all that is kept."""
+        """Drop all kept publishes."""
         leaving, self._leaving = self._leaving, {}
         for stream, departure in leaving.items():
             departure.target.forsake(stream)
 
 
 def _living(slots: Iterable[PublishSlot]) -> Iterator[PublishSlot]:
-    """Those that a caller waits for."""
+    """The publishes that a caller waits for."""
     for slot in slots:
         if slot.done:
             slot.dropped()

@@ -39,7 +39,7 @@ class WorkerLink(Protocol):
     def conversation(self) -> Conversation: ...
     @property
     def address(self) -> Address | None:
-        """Where it is connected, or was last."""
+        """The address where the connection is, or was last."""
 
     def now(self) -> float: ...
 
@@ -62,15 +62,15 @@ class Homes(Generic[L]):
         return bool(self._addresses)
 
     def address(self, topic: str) -> Address | None:
-        """Of the worker that has a topic; None: ask over the main connection."""
+        """The address of the worker that has a topic; None: ask over the main connection."""
         return self._addresses.get(topic)
 
     def place(self, topic: str) -> str:
-        """What has a topic, in the words of the last MOVED; "" while none has told."""
+        """The place that has a topic, in the words of the last MOVED; "" without one."""
         return self._places.get(topic.removesuffix(DEAD_LETTERS), "")
 
     def nodes(self, address: Address) -> tuple[Address, ...]:
-        """The addresses of the worker, or the nodes of the group, that was named with this one."""
+        """The addresses of the worker, or of the group's nodes, that were named together with this one."""
         return self._nodes.get(address, (address,))
 
     def find(self, topic: str, make: Callable[[Address], L]) -> L | None:
@@ -84,7 +84,7 @@ class Homes(Generic[L]):
         return link
 
     def learn(self, topic: str, moved: Moved, link: L) -> bool:
-        """Note what a connection was told. Returns: whether to follow it."""
+        """Learn from a connection's MOVED. Returns: whether to follow it."""
         origin = topic.removesuffix(DEAD_LETTERS)
         names = (origin, origin + DEAD_LETTERS)
         if moved.address == GONE:
@@ -119,7 +119,7 @@ class Homes(Generic[L]):
 
 
 def _bound(kept: dict[str, Any], most: int) -> None:
-    """Forget the oldest."""
+    """Forget the oldest entries."""
     while len(kept) > most:
         del kept[next(iter(kept))]
 
@@ -146,7 +146,7 @@ class Follower(Protocol[L]):
         """The connection for publishes to a topic."""
 
     def _free_link(self, topic: str) -> L:
-        """One for a subscription to a topic, without another that overlaps."""
+        """A connection for a subscription to a topic, without another subscription that overlaps."""
 
 
 class Following(Generic[L]):

@@ -82,12 +82,12 @@ class HttpGateway:
 
 
 def told_by(cluster: Mapping[str, Any], worker: int = 0) -> list[str] | None:
-    """The URLs of ``choose``, in an answer to CLUSTER: it comes from one process alone, whatever others are away.
+    """The URLs for ``choose``, from an answer to CLUSTER, which comes from one process, whichever others are away.
 
     Args:
-        worker: whose gateway, where there are several; each of them tells those of all.
+        worker: the worker whose gateway is wanted, if there are several; each tells those of all.
 
-    Returns: None of an older broker that tells none.
+    Returns: None for an older broker, which does not tell.
     """
     if workers := cluster.get("workers"):
         return [url for scheme in ("https://", "http://") for url in workers[worker] if url.startswith(scheme)]
@@ -119,7 +119,7 @@ def choose(gateways: Sequence[str] | None, address: Address, needs_it: str) -> s
 
 
 def named_in(moved: Moved, asked: str) -> str | None:
-    """The gateway that a MOVED names; None for none, and for one without TLS of a client that asked over TLS: the token would
+    """The gateway that a MOVED names; None for none, and for one without TLS when the client asked over TLS: the token would
     cross the network in the clear."""
     words = str(moved).partition(" (")[0].split(" ")
     named = [word for word in words if word.startswith(("https://", "http://"))]
@@ -129,7 +129,7 @@ def named_in(moved: Moved, asked: str) -> str | None:
 
 
 def _reachable(url: str, address: Address) -> str:
-    """A URL as it is reached: a listener on every address is where the broker is."""
+    """A URL as the client can reach it: a listener on every address is reached where the broker is."""
     parts = urlsplit(url)
     if not address.host or not _is_any(parts.hostname or ""):
         return url

@@ -46,7 +46,7 @@ _TEXTS: dict[type, tuple[Callable[[str], Any], str]] = {
 
 
 def write(what: str, value: object, depth: int = 0) -> Any:
-    """A value as ``json.dumps`` takes it. Raises: TypeError, which says what to pass instead; BadArgument (nan, too deep)."""
+    """Convert a value for ``json.dumps``. Raises: TypeError, which says what to pass instead; BadArgument (nan, too deep)."""
     if depth > DEPTH_MAX:
         raise BadArgument(f"{what} is nested deeper than {DEPTH_MAX} levels, or contains itself")
     if isinstance(value, enum.Enum):
@@ -84,7 +84,7 @@ def write(what: str, value: object, depth: int = 0) -> Any:
 
 
 def dump(what: str, value: object) -> bytes:
-    """A value as a JSON document in UTF-8. Raises: as ``write``."""
+    """Encode a value as a JSON document in UTF-8. Raises: as ``write``."""
     found = write(what, value)
     try:
         return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
@@ -100,7 +100,7 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def load(payload: bytes) -> Any:
-    """A JSON document in UTF-8. Raises: BadArgument."""
+    """Decode a JSON document in UTF-8. Raises: BadArgument."""
     try:
         text = payload.decode()
         if text[:1] == "{":  # a job; without the searches for white space around it, which cost as much as the rest
@@ -113,7 +113,7 @@ def load(payload: bytes) -> Any:
 
 
 def reader_of(what: str, kind: object) -> Reader:
-    """How values for a parameter of a type are read. Raises: TypeError, where no JSON can become one."""
+    """The function that reads values for a parameter of a type. Raises: TypeError when no JSON can become one."""
     if kind is Any or kind is object:
         return lambda _, value: value
     if isinstance(kind, typing.TypeAliasType if hasattr(typing, "TypeAliasType") else ()):
@@ -141,7 +141,7 @@ def reader_of(what: str, kind: object) -> Reader:
 
 
 def result_reader(kind: object) -> Reader:
-    """How what a function returned is read; as JSON has it where its annotation is none that JSON can become."""
+    """The function that reads a function's result; it leaves JSON as it is if no JSON can become the annotated type."""
     try:
         return reader_of("the result", kind)
     except TypeError:

@@ -29,7 +29,7 @@ SETTINGS = DURATION_SETTINGS | SIZE_SETTINGS | PLAIN_SETTINGS
 
 
 def hinted(method: Callable[P, T]) -> Callable[P, T]:
-    """A function or method that says more of an argument that it does not have."""
+    """A function or method that explains an argument that it does not have."""
     if inspect.iscoroutinefunction(method):
 
         @wraps(method)
@@ -62,7 +62,7 @@ def _refuse(method: Callable[..., object], given: Iterable[str]) -> None:
 
 
 def remedy(unknown: str, known: list[str]) -> str:
-    """What to write instead of an unknown argument."""
+    """The hint for an unknown argument: what to write instead."""
     if unknown in SETTINGS and "settings" in known:
         return f'settings are a dict, {{"{unknown}": …}}'
     meant = MEANT.get(unknown)

@@ -42,7 +42,7 @@ class LeasedMessage(Delivery, Generic[C]):
 
     @property
     def _link(self) -> C:
-        """The connection that settles it: that of its subscription, which may have gone to another worker."""
+        """The connection that settles the message: its subscription's, which may have moved to another worker."""
         return self._feed.link(self._came_over)
 
     @property
@@ -52,11 +52,11 @@ class LeasedMessage(Delivery, Generic[C]):
 
     @property
     def _in_reach(self) -> bool:
-        """Whether a request about its lease is of use: now, or, for a lease of ``pull``, once there is a connection again."""
+        """Whether a request about the lease is of use: now, or for a lease of ``pull`` once there is a connection again."""
         return self._link.conversation.online or (self._feed.pulled and self.lease is not None)
 
     def _check_open(self) -> None:
-        """Of an ACK or a NACK, which would never be sent. Raises: ClientClosed, or why the client gave up."""
+        """Check that an ACK or NACK could still be sent. Raises: ClientClosed, or the reason why the client gave up."""
         conversation = self._link.conversation
         if conversation.is_closed:
             raise conversation._end
@@ -79,9 +79,9 @@ class LeasedMessage(Delivery, Generic[C]):
         return requests.touch(self.topic, self._feed.command.consumer, [(self.id, self.id)], visibility, lease=self.lease)
 
     def _is_extended(self, request: requests.Request[int] | None) -> bool:
-        """What the answer to ``_touch`` says of this delivery; None: there is no connection to ask. Where the same subscription
-        has the message again, which came before the answer, that one is renewed. A handler that hears False stops, and gets
-        the next delivery."""
+        """Whether the answer to ``_touch`` renewed this delivery; None when there is no connection to ask. If the same
+        subscription got the message again before the answer, that delivery was renewed. A handler that gets False stops, and
+        gets the next delivery."""
         if self._feed.came_again(self.topic, self.id, self._turn):
             return False
         with suppress(ConnectionLost, Moved):
@@ -98,7 +98,7 @@ class LeasedMessage(Delivery, Generic[C]):
     def _handler_failed(
         self, error: BaseException, retry_delay: Seconds | None, dead_on: DeadOn, dead_reason: str | None = None
     ) -> None:
-        """Say NACK and do not wait for its reply: the exception goes on. A cancellation gives the message back at once."""
+        """Send a NACK and do not wait for its reply: the exception propagates. A cancellation gives it back at once."""
         if self._given_back:
             return
         if isinstance(error, Exception):
@@ -167,5 +167,5 @@ class Processing(Generic[M]):
     if not TYPE_CHECKING:  # a type checker says it itself
 
         def __call__(self, *_: object) -> NoReturn:
-            """A decorator of a coroutine function would ack before the work is done."""
+            """Refuse use as a decorator: of a coroutine function it would ack before the work is done."""
             raise TypeError("message.process() is not a decorator: write the work into its `with` or `async with` block")

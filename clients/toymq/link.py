@@ -273,9 +273,9 @@ class Link:
             self._wake()
 
     def look(self) -> None:
-        """Note when all was read that is there now: two passes of the loop later, as the next one may read behind its calls.
+        """Note when everything present was read: two passes of the loop later, since the next one may read after its calls.
 
-        What comes then is new, however long a handler held the loop before.
+        Later deliveries are new, however long a handler held the loop before.
         """
         self._loop.call_soon(self._loop.call_soon, self._looked)
 
@@ -284,7 +284,7 @@ class Link:
             self.conversation.looked_at = self.now()
 
     def writable(self) -> None:
-        """The transport takes bytes again: wake waiting publishes."""
+        """Wake waiting publishes: the transport takes bytes again."""
         self._wake()
 
     def _flush_soon(self) -> None:
@@ -373,7 +373,7 @@ class Link:
     def _look_silent(self, wire: _Wire, *, suspected: bool = False) -> None:
         """Leave a broker that has been silent for ``SILENT_S``, and ask one from which nothing is due for a sign of life.
 
-        ``suspected``: so it was a moment ago. After a pause of this loop timers run before input.
+        ``suspected``: it was silent a moment ago, too. After a pause of this loop timers run before input.
         """
         if wire is not self._wire:
             return
@@ -392,8 +392,8 @@ class Link:
         self._silence = self._loop.call_later(SILENCE_LOOK_S, self._look_silent, wire)
 
     async def ask(self, slot: CallSlot, *, extra_s: float = 0.0) -> None:
-        """Send a request and wait for its answer or failure. A cancelled request's reply is dropped. One that goes on here
-        after another connection keeps its deadline."""
+        """Send a request and wait for its answer or failure. A cancelled request's reply is dropped. A request that comes from
+        another connection keeps its deadline."""
         if slot.deadline is None:
             slot.deadline = self.deadline(extra_s)
         else:

@@ -244,5 +244,5 @@ def _sequenced_options(item: Sequenced) -> bytes:
 
 
 def too_large(body: bytes, bytes_max: int) -> PayloadTooLarge:
-    """The broker's error, without sending the payload."""
+    """The error of the broker for a payload that is too large, without sending it."""
     return PayloadTooLarge(f"{len(body)} bytes with headers; this broker takes at most {bytes_max}")

@@ -62,7 +62,7 @@ def encodable(text: str) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an exception, which UTF-8 can encode; of one whose ``str`` raises: none."""
+    """The text of an exception, as UTF-8 can encode it; "" when its ``str`` raises."""
     if isinstance(error.__cause__, FromProcess):
         return error.__cause__.text
     try:

@@ -34,6 +34,6 @@ class Outages:
         self._down[link] = address
 
     def left(self, link: object) -> None:
-        """A connection was closed and does not come back."""
+        """Note that a connection was closed and does not come back."""
         if (address := self._down.get(link)) is not None:
             self.up(link, address)

@@ -86,7 +86,7 @@ class PublishSlot(Slot):
     __slots__ = ("batch", "body", "index", "key", "options", "seq", "stream")
 
     def __init__(self, stream: "Stream", item: Outgoing, batch: Batch, index: int) -> None:
-        """Without ``super().__init__``: this runs for each message."""
+        """Make a slot. Does not call ``super().__init__``, since this runs for each message."""
         self.deadline = batch.deadline
         self.stream = stream
         self.key, self.body, self.options = item
@@ -128,7 +128,7 @@ class PublishSlot(Slot):
             self._settle(error)
 
     def failed(self, error: ToymqError) -> None:
-        """Tell the caller. If it was sent, its reply still comes."""
+        """Tell the caller. If the publish was sent, its reply still comes."""
         self._settle(error)
 
     def dropped(self) -> None:
@@ -189,7 +189,7 @@ class Stream:
         return not self._in_flight and not self._held
 
     def add(self, slots: list[PublishSlot]) -> None:
-        """Send them, in this order."""
+        """Send publishes, in this order."""
         self.outstanding.bytes += sum([len(slot.body) for slot in slots])
         if self._names is not None:
             numbered = [slot for slot in slots if not slot.key]
@@ -207,13 +207,13 @@ class Stream:
         self.gone()
 
     def gone(self) -> None:
-        """A numbered publish has its final answer, or will never be sent."""
+        """Note that a numbered publish has its final answer, or will never be sent."""
         self._in_flight -= 1
         if self._refused is not None and not self._in_flight:
             self._renumber()
 
     def holds(self, slot: PublishSlot, seq: int, error: ToymqError) -> bool:
-        """Whether the refused publish is repeated, after the one whose refusal caused this."""
+        """Hold a refused publish if it can be repeated after the one whose refusal caused this. Returns: whether it can."""
         again = isinstance(error, OutOfSequence) and not (slot is self._first and self._is_new) and not slot.done
         self._waited_for |= again and slot is self._first
         if again:

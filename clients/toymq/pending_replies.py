@@ -41,16 +41,16 @@ class Slot(ABC):
     @property
     @abstractmethod
     def awaited(self) -> str:
-        """What is awaited, for the text of a time-out."""
+        """The awaited answer, for the text of a time-out."""
 
     @property
     def follows_acks(self) -> bool:
-        """Whether it goes behind the acks that were said before it: a SEEK would bring back what they settled."""
+        """Whether the command goes behind the acks given before it: a SEEK would otherwise bring back what they settled."""
         return True
 
     @property
     def repeatable(self) -> bool:
-        """Whether it may be sent again when the connection is lost before its reply."""
+        """Whether the command may be sent again when the connection is lost before its reply."""
         return False
 
     @property
@@ -68,14 +68,14 @@ class Slot(ABC):
             raise unexpected(self.awaited, reply)
 
     def refused(self, error: ToymqError) -> None:
-        """The broker answered ERR."""
+        """Take the ERR of the broker."""
         self.failed(error)
 
     def failed(self, error: ToymqError) -> None:  # noqa: B027 (optional)
-        """There will be no reply."""
+        """Fail: there will be no reply."""
 
     def dropped(self) -> None:  # noqa: B027 (optional)
-        """It was done when the connection was lost, and is not repeated."""
+        """Note that the caller had given up when the connection was lost: the command is not repeated."""
 
 
 class CallSlot(Slot):
@@ -132,7 +132,7 @@ class CallSlot(Slot):
         self._settle(ConnectionLost("the caller stopped waiting"))
 
     def again(self) -> None:
-        """It goes on over another connection, with the deadline that it has."""
+        """Continue over another connection, with the same deadline."""
         self.answer = None
 
     def _settle(self, answer: Answer) -> None:
@@ -244,6 +244,6 @@ def unexpected(what: str, reply: Reply) -> ProtocolViolation:
 
 
 def leaves_no_trace(error: ToymqError) -> bool:
-    """Whether a publish refused so is certainly not stored. A failed log or a bug in the broker leave that open; and a broker
-    that cannot ask where the topic is does not know what became of an earlier try."""
+    """Whether a publish with this error is certainly not stored. A failed log or a bug in the broker leave that open; and a
+    broker that cannot find out where the topic is does not know the outcome of an earlier try."""
     return error.code not in ("STORAGE_FAILED", "INTERNAL", "PLACEMENT_UNKNOWN") and not isinstance(error, CommandFailed)

@@ -28,7 +28,8 @@ class Renewal:
         """
         Args:
             conversation: of the connection that sends the TOUCH; a lease may be renewed from any.
-            with_unread: also what the broker has sent and is not read yet, where it takes the numbers of leases.
+            with_unread: also renew messages that the broker has sent and the client has not read, if the broker takes lease
+                numbers.
         """
         self._feed = feed
         self._conversation = conversation
@@ -38,12 +39,12 @@ class Renewal:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Idempotent."""
+        """Begin to renew. Idempotent."""
         if self._timer is None:
             self._timer = self._loop.call_later(self._visibility_s / EXTENDS_PER_LEASE, self._renew)
 
     def stop(self) -> None:
-        """Idempotent."""
+        """Stop renewing. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

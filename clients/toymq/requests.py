@@ -48,7 +48,7 @@ class Request(Generic[T]):
     topic: str = ""
 
     def result(self) -> T:
-        """Raises: what became of it, when it failed."""
+        """The value of the answer. Raises: the error, when the request failed."""
         answer = self.slot.answer
         if isinstance(answer, ToymqError):
             raise answer
@@ -90,14 +90,14 @@ def _settings_in_seconds(reply: protocol.JsonReply) -> dict[str, Any]:
 
 
 def cluster() -> Request[dict[str, Any]]:
-    """Ask which workers or groups there are, and which group has which topic. No method of the clients: ``moved=0`` goes with
-    it, behind which a worker passes on what is for another one, so that the connection does not follow any more."""
+    """Ask for the workers or groups, and which group has which topic. Not a method of the clients: it sends ``moved=0``, after
+    which a worker passes commands for another one on, so that the connection does not follow MOVED any more."""
     return _request(protocol.Cluster(), protocol.JsonReply, _json)
 
 
 def partition_counts() -> Request[dict[str, int] | None]:
-    """How many partitions each partitioned topic has; None of an older broker. The connection follows from then on, as those of
-    the clients do."""
+    """How many partitions each partitioned topic has; None of an older broker. The connection follows MOVED from then on, as
+    the clients' do."""
     return _request(protocol.Cluster(moved=True), protocol.JsonReply, lambda reply: _json(reply).get("partitions"))
 
 

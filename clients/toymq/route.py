@@ -40,12 +40,12 @@ class Route:
 
     @property
     def several(self) -> bool:
-        """Whether there is more than one address: a connection that is dead is worth leaving early."""
+        """Whether there is more than one address, so that leaving a dead connection early is worthwhile."""
         return len(self._given) > 1 or self._leader is not None
 
     @property
     def wait_max_s(self) -> float | None:
-        """Longest wait before another round; None: as long as the backoff says."""
+        """The longest wait before another round; None: as long as the backoff says."""
         return ELECTION_WAIT_MAX_S if self._heard else None
 
     @property
@@ -54,7 +54,7 @@ class Route:
         return not self._left
 
     def begin(self) -> None:
-        """Begin a round: the leader, the addresses that were given, and those of them that were silent or just lost."""
+        """Begin a round: first the leader, then the given addresses, last those of them that were silent or just lost."""
         self._heard = False
         self._tried.clear()
         self._named_themselves.clear()
@@ -75,12 +75,12 @@ class Route:
         return min(timeout_s, SILENT_S) if self._heard and address in self._last else timeout_s
 
     def up(self, address: Address) -> None:
-        """A connection is made."""
+        """Note that a connection is made."""
         self._last.discard(address)
         self._heard = False
 
     def failed(self, address: Address, error: BaseException) -> None:
-        """An attempt failed."""
+        """Note that an attempt failed."""
         if address == self._leader:
             self._leader = None
         if isinstance(error, NotLeader):
@@ -96,18 +96,18 @@ class Route:
                 self._left = [leader, *(each for each in self._left if each != leader)]
 
     def silent(self, address: Address) -> None:
-        """An attempt had no answer in time; ``failed`` follows."""
+        """Note that an attempt had no answer in time; ``failed`` follows."""
         self._last.add(address)
 
     def lost(self, address: Address, reason: BaseException) -> None:
-        """A connection was lost."""
+        """Note that a connection was lost."""
         self._leader = None
         self._last.add(address)
         if isinstance(reason, NotLeader):
             self._named(reason.leader, address)
 
     def _named(self, text: str | None, by: Address) -> None:
-        """A node has named the leader, or None. What is no address, or the node itself, is as good as none."""
+        """Note the leader that a node has named. None, an invalid address, and the node itself count as none."""
         found = named_address(text or "", by)
         if found is not None and (found.host, found.port) != (by.host, by.port):
             given = (each for each in self._given if (each.host, each.port, each.tls) == (found.host, found.port, found.tls))
@@ -115,7 +115,8 @@ class Route:
 
 
 def named_address(text: str, by: Address) -> Address | None:
-    """The address ``host:port`` that a broker has named, with the token and the TLS of the broker's own. None: it is none."""
+    """The address ``host:port`` that a broker has named, with the token and the TLS of that broker's own address; None for an
+    invalid one."""
     match = _HOST_PORT.fullmatch(text)
     if by.path is not None or match is None or not 0 < int(match[2]) < 65536:
         return None

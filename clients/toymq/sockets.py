@@ -78,7 +78,7 @@ def set_up(connection: socket.socket, *, quick: bool = False) -> None:
 
 
 def is_time_limit(error: OSError) -> bool:
-    """Whether it is the TimeoutError of the application's signal handler, which the caller gets: none of a socket."""
+    """Whether an error is the TimeoutError of the application's signal handler, which the caller gets, and not a socket's."""
     return isinstance(error, TimeoutError) and error.errno is None and not str(error).endswith("timed out")
 
 

@@ -35,14 +35,14 @@ class SpareLinks(Generic[L]):
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, home: Address | None) -> L | None:
-        """One to this worker; None where none is spare."""
+        """Take a spare connection to a worker; None without one."""
         for index in reversed(range(len(self._links))):
             if self._links[index][0].home == home:
                 return self._links.pop(index)[0]
         return None
 
     def add(self, link: L) -> None:
-        """Keep it for the next one."""
+        """Keep a connection for the next request."""
         loop = asyncio.get_running_loop()
         self._links.append((link, loop.time() + SPARE_S))
         if self._timer is None and len(self._links) > SPARE_KEPT:
@@ -60,7 +60,7 @@ class SpareLinks(Generic[L]):
             self._close(link)
 
     def stop(self) -> None:
-        """The client closes them all."""
+        """Stop keeping connections: the client closes all of them."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -27,7 +27,7 @@ class Streams:
 
     @property
     def held(self) -> list[PublishSlot]:
-        """Publishes that wait for others."""
+        """The publishes that wait for others."""
         return [*(slot for stream in self._by_topic.values() for slot in stream.held), *self.departures.slots()]
 
     def of(self, topic: str) -> Stream:
@@ -46,7 +46,7 @@ class Streams:
         self._by_topic[stream.topic] = stream
 
     def leave(self, stream: Stream, target: Target, unanswered: Iterator[Slot]) -> bool:
-        """Let a stream go on over another connection, which adopts it. Returns: False, where that refuses it."""
+        """Let a stream continue over another connection, which adopts it. Returns: False when that refuses it."""
         slots = [*unanswered, *stream.held]
         size = sum(len(slot.body) for slot in slots if isinstance(slot, PublishSlot) and slot.stream is stream)
         if not target.adopt(stream, size):
@@ -72,12 +72,12 @@ class Streams:
         self._send(slots)
 
     def forsake(self, stream: Stream) -> None:
-        """Later publishes to its topic get another stream."""
+        """Give later publishes to a stream's topic another stream."""
         if self._by_topic.get(stream.topic) is stream:
             del self._by_topic[stream.topic]
 
     def forget(self) -> None:
-        """Drop all of them."""
+        """Drop all streams."""
         self._by_topic, self.outstanding = {}, Outstanding()
         self.departures.forget()
 

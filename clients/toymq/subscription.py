@@ -41,11 +41,11 @@ class Message(LeasedMessage[Link]):
     __slots__ = ()
 
     async def ack(self, *, sync: bool = False) -> None:
-        """Ack it: it is not delivered to this consumer again. Does not wait: the ack is sent with others at the end of this
-        pass of the event loop, and again after a lost connection.
+        """Ack the message: it is not delivered to this consumer again. Does not wait: the ack is sent with others at the end of
+        this pass of the event loop, and again after a lost connection.
 
-        A second ack has no effect. One after the lease ended counts, too: the work was done. Without ``sync``, a broker that is
-        killed within 100 ms may deliver the message again.
+        A second ack has no effect. An ack after the lease ended counts, too: the work was done. Without ``sync``, a broker that
+        is killed within 100 ms may deliver the message again.
 
         Args:
             sync: wait until the ack is on stable storage: then not even a power cut brings the message back.
@@ -62,7 +62,7 @@ class Message(LeasedMessage[Link]):
     async def nack(
         self, delay: Seconds | None = None, *, reason: Reason = None, error: BaseException | None = None
     ) -> None:
-        """Nack it: give it back, to be delivered again. After an ack it has no effect.
+        """Nack the message: give it back, to be delivered again. After an ack this has no effect.
 
         Args:
             delay: seconds until then; 0 means now, None takes the topic's backoff. A lost connection gives back what a
@@ -83,12 +83,12 @@ class Message(LeasedMessage[Link]):
                 request.result()
 
     async def dead_letter(self, reason: Reason = None, *, error: BaseException | None = None) -> bool:
-        """Move it to the topic's dead letters, ``<topic>.dlq``.
+        """Move the message to the topic's dead letters, ``<topic>.dlq``.
 
         Args:
             reason, error: why; the dead letter has it.
 
-        Returns: False when its lease was over: it is delivered again, here or elsewhere, unless it was acked.
+        Returns: False when its lease was over: the message is delivered again, here or elsewhere, unless it was acked.
 
         Raises: BadArgument (it is a dead letter itself), RequestError, ConnectionLost (it comes again), RequestTimeout.
         """
@@ -101,7 +101,7 @@ class Message(LeasedMessage[Link]):
         return count > 0
 
     async def extend(self, visibility: Seconds | None = None) -> bool:
-        """Renew its lease.
+        """Renew the message's lease.
 
         Args:
             visibility: seconds of the new lease; None takes that of the ``sub`` or ``pull`` that it came with.
@@ -191,12 +191,12 @@ class Subscription(AsyncWith, AsyncFor):
 
     @property
     def _link(self) -> Link:
-        """It changes where its topic has another worker."""
+        """The connection of the subscription; it changes when its topic moves to another worker."""
         self._held = self._feed.link(self._held)
         return self._held
 
     def _stop(self) -> None:
-        """The client is closed: stop renewing leases."""
+        """Stop renewing leases: the client is closed."""
         if self._renewal is not None:
             self._renewal.stop()
 
@@ -273,7 +273,7 @@ class Subscription(AsyncWith, AsyncFor):
         return message
 
     async def _ack_what_is_done(self) -> None:
-        """Of ``auto_ack``: the task asks for the next messages, so it is done with the last ones."""
+        """Ack, for ``auto_ack``, what the task has finished: it asks for the next messages."""
         if self._held_by_another():
             raise ConfigError(
                 f"auto_ack acks a message when the next one is asked for; another task still has the last one of {self.topic}:"
@@ -307,7 +307,7 @@ class Subscription(AsyncWith, AsyncFor):
             await self._news()
 
     async def _next_push(self) -> MessagePush | None:
-        """A delivery that is ours, if one is there."""
+        """A delivery whose lease this client still holds, if one is there."""
         feed, link = self._feed, self._link
         for _ in range(ROUNDS_MAX):
             if not feed.is_stale(link.now()):

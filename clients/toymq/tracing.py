@@ -68,5 +68,5 @@ def _injected(span: trace.Span, headers: Mapping[str, str] | None) -> dict[str, 
 
 
 def _attributes(what: str, topic: str) -> dict[str, str | int]:
-    """In OpenTelemetry's words for messaging."""
+    """Span attributes in OpenTelemetry's semantic conventions for messaging."""
     return {"messaging.system": "toymq", "messaging.operation.name": what, "messaging.destination.name": topic}

@@ -52,7 +52,7 @@ def parse_url(url: str) -> Address:
 
 
 def _instead_of(scheme: str) -> str:
-    """What to say of another scheme. It is all that an error shows of a URL."""
+    """The advice for a URL with another scheme. An error shows nothing else of a URL."""
     if scheme in ("toymq", "toymqs"):
         return ""
     return f", not {scheme}://" + (": that one is for AMQP clients" if scheme in ("amqp", "amqps") else "")
@@ -109,7 +109,8 @@ def _parse_one(at: int, url: str, count: int) -> Address:
 
 
 def address_with_token(url: str, token: str | None, token_file: str | None) -> Address:
-    """The address of a URL. A token in ``token_file`` overrides ``token``, that of TOYMQ_TOKEN, and both override the URL's.
+    """The address of a URL. The token in ``token_file`` overrides ``token``, which is that of TOYMQ_TOKEN; both override the
+    URL's.
 
     Raises: ConfigError.
     """

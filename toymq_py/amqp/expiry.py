@@ -243,8 +243,7 @@ class Expiry:
             dead_letter_of(self._queues, message, target, reason, self._settled)
 
     def _settled(self, stored: bool) -> None:
-        """A dead letter was stored, or refused, for example because its target is full: the head is tried again after 1, 2, 4 …
-        60 s."""
+        """Note a stored or refused dead letter; after a refusal, say of a full target, retry the head after 1, 2, 4 … 60 s."""
         self._letters -= 1
         if stored:
             if self._surplus:

@@ -174,7 +174,7 @@ class Seat:
         return self.quotas.too_much(self)
 
     def leave(self) -> None:
-        """The connection is closed or closing. Idempotent."""
+        """Give the seat up: the connection is closed or closing. Idempotent."""
         if not self.left:
             self.left = True
             self.quotas.leave(self)

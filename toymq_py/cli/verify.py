@@ -38,7 +38,7 @@ def verify(directory: str, as_json: bool) -> None:
 
 
 def print_reports(reports: Sequence[TopicReport], *, as_json: bool) -> None:
-    """A line per topic and one per finding, or a JSON object per topic."""
+    """Print a line per topic and one per finding, or a JSON object per topic."""
     for report in reports:
         if as_json:
             click.echo(json.dumps(asdict(report)))

@@ -200,7 +200,7 @@ class Consumer(ConsumerView):
         return self._runs.first_of(owner) if here else None
 
     def disown(self) -> None:
-        """The topic has ended: what its lessees hold here no longer decides which of their other messages counts."""
+        """Note that the topic has ended: what its lessees hold here no longer decides which of their other messages counts."""
         self._runs.disown()
 
     def ack(self, ranges: Iterable[IdRange]) -> int:

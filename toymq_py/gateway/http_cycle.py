@@ -124,7 +124,7 @@ class Cycle:
         return len(self.body)
 
     def whole(self) -> None:
-        """The body is complete."""
+        """Note that the body is complete."""
         self.more_body = False
         self._tell()
 
@@ -135,7 +135,7 @@ class Cycle:
             self._wake()
 
     def lost(self) -> None:
-        """The connection is lost."""
+        """Note that the connection is lost."""
         self.gone = not self.answered
         self._tell()
 

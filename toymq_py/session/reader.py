@@ -80,7 +80,7 @@ class Reader:
                 self._transport.resume_reading()
 
     def accept_payloads(self, max_payload_bytes: int) -> None:
-        """A token was accepted: take bodies, and parse whole runs."""
+        """Take bodies and parse whole runs from now on: a token was accepted."""
         self._parser.limit_payloads(max_payload_bytes)
         self._commands_per_run = COMMANDS_PER_RUN
 

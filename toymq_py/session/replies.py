@@ -135,7 +135,7 @@ class Replies:
         return held
 
     def when_told(self, call: Callable[[bytes], None]) -> None:
-        """Call with the last queued reply, which is filled later, when it is written."""
+        """Have ``call`` called with the last queued reply, which is filled later, when it is written."""
         last = self._fifo[-1] if self._fifo else None
         assert isinstance(last, PendingReply)
         last.told = call

@@ -89,7 +89,7 @@ class Queue:
         self._name = name
 
     def publish(self, data: bytes, timeout: float | None = None) -> str:
-        """Store a message; its id. When this returns it is on the disk.
+        """Store a message, and return its id. When this returns, the message is on the disk.
 
         Args:
             timeout: seconds to wait while the queue is full; None waits for ever, 0 does not.
@@ -101,8 +101,8 @@ class Queue:
         return self._engine.call(self._engine.publish(self._name, data, timeout))
 
     def receive(self, visibility_timeout: float = 10, timeout: float | None = None) -> tuple[str, bytes] | tuple[None, None]:
-        """The oldest message without a lease: its id and its payload. It is hidden from others until it is deleted, or its
-        time is over.
+        """Lease the oldest message that is not leased, and return its id and payload. It is hidden from others until it is
+        deleted, or its time is over.
 
         Args:
             visibility_timeout: seconds that it is hidden.
@@ -133,7 +133,7 @@ class Queue:
         return self._engine.call(self._engine.size(self._name))
 
     def close(self) -> None:
-        """Nothing to do: the manager has the connection."""
+        """Do nothing: the manager has the connection."""
 
 
 class _Engine:
@@ -165,7 +165,7 @@ class _Engine:
         await self._mq.close()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it on the loop and wait for it. Interrupted, it is cancelled, which loses nothing."""
+        """Run a coroutine on the loop and wait for it. If interrupted, it is cancelled, which loses nothing."""
         if self._closed or os.getpid() != self._pid:
             work.close()
             raise QueueException("this QueueManager is closed" if self._closed else
@@ -258,7 +258,7 @@ class _Engine:
                 await self._mq.nack(name, CONSUMER, to_ranges(held), delay=0)  # which leaves alone what is acked
 
     async def _floor(self, name: str) -> int:
-        """All up to it are deleted; -1 when there are none."""
+        """The highest id below which everything is deleted; -1 for none."""
         for consumer in (await self._mq.describe(name))["consumers"]:
             if consumer["consumer"] == CONSUMER and consumer["has_acked"]:
                 return int(consumer["last_acked"])

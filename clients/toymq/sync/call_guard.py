@@ -30,7 +30,7 @@ class CallGuard:
         record of it, as it can behind ``Lock.acquire``, and the guard is never left held."""
 
     def after_fork(self) -> None:
-        """In the child, which has none of the other threads."""
+        """Forget the other threads, in the child of a fork, which has none of them."""
         holder = self.holders.get(HOLDER)
         if holder is not None and holder[0] != get_ident():
             self.holders.clear()
@@ -63,6 +63,6 @@ def one_thread(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S
 
 
 def refused() -> ConfigError:
-    """For the thread that comes second."""
+    """The error for the thread that comes second."""
     text = "another thread is in a call of this client: connect once for each thread, or hold a lock around each call"
     return ConfigError(text)

@@ -260,7 +260,7 @@ class Client(PublishingClient, PlainWith):
         return next(links, None) or self._new_link(home)
 
     def _goes_on(self, request: requests.Request[T], link: BlockingLink) -> bool:
-        """Whether a request that a connection was refused goes on over another one: its topic is with another worker."""
+        """Whether a refused request continues over another connection, because its topic is with another worker."""
         answer = request.slot.answer
         if not isinstance(answer, Moved) or self._closed or not self._homes.learn(request.topic, answer, link):
             return False

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def _marked(method: Callable[Concatenate[Conversation, P], T]) -> Callable[Concatenate["GuardedConversation", P], T]:
-    """A method that leaves the mark unless it ends by itself."""
+    """A method that leaves the mark unless it returns normally."""
 
     @wraps(method)
     def marked(self: "GuardedConversation", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -82,7 +82,7 @@ class GuardedConversation(Conversation):
     drop_done = _marked(Conversation.drop_done)
 
     def mend(self) -> None:
-        """Make the lists agree again. Repeats what was done when it is interrupted itself."""
+        """Make the lists agree again. If it is interrupted itself, the next call repeats it."""
         self.torn = True
         self._drop_connection()
         closed = self.is_closed

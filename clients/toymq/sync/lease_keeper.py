@@ -39,8 +39,8 @@ class LeaseKeeper:
     """Renews leases of one client. Only the public methods run outside its thread, which ends with ``stop``."""
 
     def __init__(self, options: Options) -> None:
-        """Holds no thread and no descriptor before ``open``: its owner has it by then, and closes it wherever an exception of
-        a signal handler interrupts that."""
+        """Hold no thread and no descriptor before ``open``: by then the owner has this object, and closes it wherever an
+        exception of a signal handler interrupts."""
         self._options = replace(options, wait_s=options.timeout_s)
         self._renewals: dict[Feed, Renewal] = {}
         self._link: Link | None = None

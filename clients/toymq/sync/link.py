@@ -182,7 +182,8 @@ class BlockingLink:
             raise self.overdue(slots[-1].awaited, extra_s)
 
     def try_all(self, slots: Sequence[CallSlot], deadline: float | None) -> bool:
-        """Send requests and wait for their answers, at most until the deadline or for ``timeout_s``. Returns: False without."""
+        """Send requests and wait for their answers, at most until the deadline or for ``timeout_s``. Returns: False without
+        them."""
         latest = now() + self.options.timeout_s
         if self._answered(slots, latest if deadline is None else min(latest, deadline)):
             return True
@@ -204,8 +205,8 @@ class BlockingLink:
         return answered
 
     def ack_soon(self, feed: Feed, topic: str, msg_id: int) -> None:
-        """Ack with the next bytes that are sent, or at once: when handlers are not quick, no other is at hand, or there
-        are a thousand."""
+        """Ack with the next bytes that are sent; or at once when handlers are slow, no other delivery is at hand, or a thousand
+        acks wait."""
         at_once = self.conversation.ack(feed, topic, msg_id) or not (feed.open or feed.arrived)
         unsent = len(feed.acks_of(topic).ids)
         if at_once or now() - self._exchanged_at > min(QUICK_S * unsent, ACKS_HELD_S) or unsent >= ACKS_COALESCED:
@@ -229,7 +230,7 @@ class BlockingLink:
             raise told[0]
 
     def now(self) -> float:
-        """Seconds of its clock."""
+        """Seconds of the link's clock."""
         return now()
 
     def is_idle(self) -> bool:
@@ -381,7 +382,7 @@ class BlockingLink:
         self._torn = outer
 
     def _mend_if_torn(self) -> None:
-        """Drop a connection in whose use an exception came; the next one is made at once."""
+        """Drop a connection whose use an exception interrupted; the next one is made at once."""
         conversation = self.conversation
         if self._torn or conversation.torn:
             self._torn = True
@@ -393,8 +394,8 @@ class BlockingLink:
             self._torn = False
 
     def read_ahead(self, deadline: float = math.inf) -> None:
-        """Read what came while no call waited. Where the connection was lost meanwhile, a request waits for the next one: sent
-        on this one, its outcome would be unknown, and it would fail although no broker can have read it."""
+        """Read the bytes that came while no call waited. If the connection was lost meanwhile, a request waits for the next
+        one: sent on this one, its outcome would count as unknown, and it would fail although no broker can have read it."""
         if now() - self._polled_at > PAUSE_S:
             self._mend_if_torn()
             self._read_what_came(deadline)

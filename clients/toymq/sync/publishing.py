@@ -28,7 +28,7 @@ class Sent(Batch):
 
 
 def receipt_of(outcome: Outcome | None) -> Receipt:
-    """Raises: why there is none."""
+    """The receipt of an outcome. Raises: the reason why there is none."""
     if isinstance(outcome, Receipt):
         return outcome
     raise outcome or ConnectionLost("the outcome is unknown: an exception interrupted another call of this client")
@@ -73,7 +73,7 @@ class PublishingClient(ClientBase):
 
     @abstractmethod
     def _open_or_raise(self) -> None:
-        """Raises: ClientClosed."""
+        """Check that the client is open. Raises: ClientClosed."""
 
     def _publish_many(
         self, topic: str, items: Iterable[Item], times: tuple[int | None, int | None], window: int, size: int
@@ -108,7 +108,7 @@ class PublishingClient(ClientBase):
         return batch
 
     def _room(self, topic: str) -> float:
-        """Wait for room to publish. Returns: the deadline of the publish, which this is a part of. Raises: RequestTimeout."""
+        """Wait for room to publish. Returns: the deadline of the publish, whose time this uses. Raises: RequestTimeout."""
         deadline = now() + self._options.timeout_s
         if self._is_full(topic):
             for link in self._links:
@@ -150,7 +150,7 @@ class PublishingClient(ClientBase):
                 return
 
     def _publishes_at(self, topic: str) -> BlockingLink:
-        """The connection on which publishes to a topic are answered: one that they leave, while they do."""
+        """The connection where publishes to a topic are answered: while they leave one, that one."""
         return next((link for link in self._links if link.conversation.is_leaving(topic)), None) or self._home(topic)
 
     def _is_full(self, topic: str) -> bool:

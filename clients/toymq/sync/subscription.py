@@ -40,11 +40,12 @@ class Message(LeasedMessage[BlockingLink]):
         return self._link.guard
 
     def ack(self, *, sync: bool = False) -> None:
-        """Ack it: it is not delivered to this consumer again. Does not wait for an answer. Where handlers take below 0.2 ms,
-        acks are sent together, at the next call that sends; otherwise at once. They are sent again after a lost connection.
+        """Ack the message: it is not delivered to this consumer again. Does not wait for an answer. If handlers take less than
+        0.2 ms, acks are sent together, at the next call that sends; otherwise at once. They are sent again after a lost
+        connection.
 
-        A second ack has no effect. One after the lease ended counts, too: the work was done. Without ``sync``, a broker that is
-        killed within 100 ms may deliver the message again.
+        A second ack has no effect. An ack after the lease ended counts, too: the work was done. Without ``sync``, a broker that
+        is killed within 100 ms may deliver the message again.
 
         Args:
             sync: wait until the ack is on stable storage.
@@ -68,8 +69,8 @@ class Message(LeasedMessage[BlockingLink]):
     def nack(
         self, delay: Seconds | None = None, *, reason: Reason = None, error: BaseException | None = None
     ) -> None:
-        """Nack it: give it back, to be delivered again in ``delay`` seconds; 0 means now, None takes the topic's backoff. Its
-        dead letter has the last ``reason`` and ``error``. After an ack it has no effect.
+        """Nack the message: give it back, to be delivered again in ``delay`` seconds; 0 means now, None takes the topic's
+        backoff. Its dead letter has the last ``reason`` and ``error``. After an ack this has no effect.
 
         Raises: ClientClosed, RequestError, RequestTimeout, BadArgument.
         """
@@ -85,9 +86,9 @@ class Message(LeasedMessage[BlockingLink]):
 
     @one_thread
     def dead_letter(self, reason: Reason = None, *, error: BaseException | None = None) -> bool:
-        """Move it to the topic's dead letters, ``<topic>.dlq``, with ``reason`` and ``error``.
+        """Move the message to the topic's dead letters, ``<topic>.dlq``, with ``reason`` and ``error``.
 
-        Returns: False when its lease was over: it is delivered again, here or elsewhere, unless it was acked.
+        Returns: False when its lease was over: the message is delivered again, here or elsewhere, unless it was acked.
 
         Raises: BadArgument (it is a dead letter itself), RequestError, ConnectionLost (it comes again), RequestTimeout.
         """
@@ -100,7 +101,7 @@ class Message(LeasedMessage[BlockingLink]):
 
     @one_thread
     def extend(self, visibility: Seconds | None = None) -> bool:
-        """Renew its lease, for ``visibility`` seconds; None takes the subscription's.
+        """Renew the message's lease for ``visibility`` seconds; None takes the subscription's.
 
         Returns: False when the lease was over or its connection was lost: another worker may have the message, or this
             subscription has it again.
@@ -171,7 +172,7 @@ class Subscription(PlainWith, PlainFor):
 
     @property
     def _link(self) -> BlockingLink:
-        """It changes where its topic has another worker."""
+        """The connection of the subscription; it changes when its topic moves to another worker."""
         self._held = self._feed.link(self._held)
         return self._held
 
@@ -294,7 +295,7 @@ class Subscription(PlainWith, PlainFor):
                 del holders[HOLDER]
 
     def _has_news(self) -> bool:
-        """Whether there is something to hand out, or nothing more to expect of its connection."""
+        """Whether there is a delivery to hand out, or nothing more can come over its connection."""
         feed = self._feed
         return bool(feed.arrived) or feed.state is not FeedState.LIVE or feed.link(self._held) is not self._held
 

@@ -209,7 +209,7 @@ class App:
 
     @property
     def replies(self) -> Replies:
-        """What waits for results, over a connection of its own: it still hears while the workers are drained. Raises:
+        """The receiver of results, over a connection of its own, which still works while the workers are drained. Raises:
         ClientClosed."""
         self.client  # noqa: B018 (raises when there is none)
         if self._replies is None:
@@ -237,7 +237,7 @@ class App:
         return await self.replies.call(name, publish, PublishOptions().timeout_s)
 
     async def _leave(self) -> Client:
-        """Close what is beside the client. Returns: the client."""
+        """Close everything but the client. Returns: the client."""
         client, self._client = self.client, None
         replies, self._replies = self._replies, None
         if replies is not None:
@@ -274,7 +274,7 @@ class App:
         self.connected = isinstance(event, Connected)
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """Numbers of the workers at work, by the names of their functions, and topics where one has several; ``toymq worker
+        """Figures of the running workers, by the names of their functions, and topics if a function has several; ``toymq worker
         --metrics`` shows them."""
         several = Counter(runner.job.name for runner in self.runners)
         found = {}

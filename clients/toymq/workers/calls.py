@@ -21,7 +21,7 @@ logger = logging.getLogger("toymq.workers")
 
 
 def caller_of(job: Job[..., Any]) -> "Caller":
-    """What calls its function."""
+    """Make the caller of a function."""
     if job.is_async:
         return InLoop(job)
     return InProcesses(job) if job.settings.executor == "process" else InThreads(job)
@@ -31,13 +31,13 @@ class Caller(Protocol):
     """Calls one job function. Owned by its runner."""
 
     async def get_ready(self) -> None:
-        """Called before a message is taken. Raises: ConfigError: the function cannot be called this way."""
+        """Get ready before a message is taken. Raises: ConfigError when the function cannot be called this way."""
 
     def call(self, message: Message) -> Awaitable[object]:
-        """What the function returns. Raises: Unfit, and what the function raises."""
+        """Call the function. Raises: Unfit, and what the function raises."""
 
     def stop(self) -> None:
-        """Release threads and processes; no job runs any more, but for what cannot be stopped."""
+        """Release threads and processes. No job runs any more, except one that cannot be stopped."""
 
     @property
     def gets_ready(self) -> bool:
@@ -45,7 +45,7 @@ class Caller(Protocol):
 
     @property
     def can_stop(self) -> bool:
-        """Whether a job that is cancelled ends."""
+        """Whether a cancelled job ends."""
 
 
 class InLoop:
@@ -60,7 +60,7 @@ class InLoop:
         self._name, self._timeout_s = job.name, job.settings.timeout_s
 
     async def get_ready(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def call(self, message: Message) -> Awaitable[object]:
         found: Awaitable[object] = self._function(**self._arguments_of(message))
@@ -77,7 +77,7 @@ class InLoop:
             raise
 
     def stop(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class InThreads:
@@ -92,7 +92,7 @@ class InThreads:
         self._threads = Threads(job.settings.concurrency, f"toymq {job.name}", asyncio.get_running_loop())
 
     async def get_ready(self) -> None:
-        """Nothing to do: threads start with the first jobs."""
+        """Do nothing: threads start with the first jobs."""
 
     def call(self, message: Message) -> Awaitable[object]:
         found = self._arguments_of(message)
@@ -127,7 +127,7 @@ class InProcesses:
         return bool(self._idle)
 
     async def get_ready(self) -> None:
-        """Have an idle process. Raises: ConfigError, where the function cannot be imported."""
+        """Make sure that there is an idle process. Raises: ConfigError when the function cannot be imported."""
         await asyncio.sleep(0)  # the task of the message before takes its process first
         if not self._has_idle():
             try:
@@ -176,13 +176,13 @@ class InProcesses:
 
 
 def _log(facts: dict[str, Any], fields: dict[str, Any]) -> None:
-    """Write what a job has logged in its process, as if it were here."""
+    """Write a log record of a job's process, as if it were logged here."""
     record = logging.makeLogRecord({**fields, **facts})
     logging.getLogger(record.name).handle(record)
 
 
 def _outcome(answer: Answer) -> object:
-    """What the function returned. Raises: Unfit, and what the function raised."""
+    """The result of the function. Raises: Unfit, and what the function raised."""
     if isinstance(answer, Done):
         return None if answer.reply is None else Reply(answer.reply)
     if isinstance(answer, Refused):
@@ -192,7 +192,7 @@ def _outcome(answer: Answer) -> object:
 
 
 def exception_of(raised: Raised) -> Exception:
-    """An exception of the class that was raised in another process; where that is not imported here, of a class of its name
+    """An exception of the class that was raised in another process; if that is not imported here, of a class of the same name
     below the first base that is. ``dead_on`` works with either."""
     for module, qualname in raised.kinds:
         kind: Any = sys.modules.get(module)
@@ -213,8 +213,8 @@ def exception_of(raised: Raised) -> Exception:
 
 
 def failure_for(error: BaseException) -> Exception:
-    """What fails a job in place of an exception that is no ``Exception``, which would end more than the job. It has its name
-    and its text, as one of another process."""
+    """The exception that fails a job in place of one that is not an ``Exception``, which would end more than the job. It has
+    the same name and text, like one of another process."""
     return _named(RuntimeError, type(error).__module__, type(error).__qualname__)(text_of(error))
 
 

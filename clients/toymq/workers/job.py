@@ -83,7 +83,8 @@ class PublishOptions:
 
 
 def _named(function: Any) -> Any:
-    """What of a function has its name and annotations: that of a ``functools.partial``, the ``__call__`` of an object."""
+    """The part of a function that has its name and annotations: the function of a ``functools.partial``, the ``__call__`` of an
+    object."""
     while isinstance(function, partial):
         function = function.func
     return function if hasattr(function, "__qualname__") else type(function).__call__
@@ -99,7 +100,7 @@ class Job(Generic[P, R]):
     """
 
     def __init__(self, connection: Connection | None, function: Callable[P, R], topic: str, settings: Settings) -> None:
-        """``connection``: None where it is not published. Raises: TypeError, for a function that is none of a job, or a
+        """``connection``: None where the job is not published. Raises: TypeError for a function that cannot do a job, or a
         parameter that no JSON can fill; ConfigError."""
         self.function = function
         self._named = _named(function)
@@ -145,7 +146,7 @@ class Job(Generic[P, R]):
 
     @property
     def connection(self) -> Connection:
-        """Raises: ClientClosed."""
+        """The connection to publish over. Raises: ClientClosed."""
         if self._connection is None:
             raise ClientClosed(f"{self.name} has no app here: publish with a client of your own")
         return self._connection
@@ -274,7 +275,7 @@ class Job(Generic[P, R]):
         return other
 
     def arguments_of(self, message: Delivery) -> dict[str, Any]:
-        """What the function is called with for a message. Raises: Unfit, which names the argument and the value."""
+        """The arguments of the function for a message. Raises: Unfit, which names the argument and the value."""
         found: dict[str, Any] = dict.fromkeys(self._message_names, message)
         readers = self._readers
         if not readers and (self._message_names or not message.payload):

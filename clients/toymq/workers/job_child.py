@@ -52,12 +52,12 @@ def main(place: Place, connection: Connection, lifeline: Connection, level: int)
 
 
 def _leave_it_to_the_worker(number: int, frame: FrameType | None) -> None:
-    """A signal to all processes of a service is for the worker, which lets jobs end. Not ``SIG_IGN``: what the function starts
-    would inherit that."""
+    """Ignore signals that go to all processes of a service: the worker handles them and lets jobs end. Not by ``SIG_IGN``,
+    which processes that the function starts would inherit."""
 
 
 def _end_with_worker(lifeline: Connection) -> None:
-    """A thread: end this process and what it has started when the worker is gone."""
+    """End this process and what it has started when the worker is gone; runs in a thread."""
     try:
         lifeline.recv_bytes()
     except (EOFError, OSError):
@@ -99,7 +99,7 @@ def answer(job: Job[..., Any], request: Request) -> Answer:
 
 
 def raised(error: BaseException) -> Raised:
-    """What the worker is told of an exception: not the object, which may not survive the way."""
+    """An exception as it is told to the worker: not the object, which may not survive the way."""
     bases = (kind for kind in type(error).__mro__ if issubclass(kind, BaseException))
     kinds = tuple((kind.__module__, encodable(kind.__qualname__)) for kind in bases)
     own = error.__traceback__
@@ -137,7 +137,7 @@ class Said(logging.Handler):
 
 
 def _plain(value: object) -> Any:
-    """A value of ``extra`` in a form that any process reads."""
+    """A value of ``extra`` in a form that any process can read."""
     try:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError):

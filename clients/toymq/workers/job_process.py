@@ -26,7 +26,7 @@ _CONTEXT = multiprocessing.get_context("spawn")
 
 
 def end_of(process: Any) -> int:
-    """A descriptor that is readable when it has ended. The sentinel is so only when all that it has forked have ended, too."""
+    """A descriptor that is readable when a process has ended. Its sentinel also waits for everything that it has forked."""
     try:
         return os.pidfd_open(process.pid)
     except (AttributeError, OSError):  # not on macOS, nor on a Linux of before 5.3
@@ -60,12 +60,12 @@ class JobProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it takes another call."""
+        """Whether the process takes another call."""
         return self._connection is not None and not self._gone and not self._killed and not wait((self._end,), 0)
 
     def start(self) -> None:
-        """Start it, and wait until it has found the function. Raises: ConfigError, JobProcessEnded (by a signal, of a lack of
-        memory say: another one may start)."""
+        """Start the process, and wait until it has found the function. Raises: ConfigError, JobProcessEnded (by a signal,
+        perhaps for lack of memory: another one may start)."""
         ours, theirs = _CONTEXT.Pipe()
         with _START, self._lock:
             if self._killed:
@@ -114,7 +114,7 @@ class JobProcess:
         return found
 
     def _hear(self, on_log: Callable[[dict[str, Any]], None]) -> Any:
-        """What it says, but for its log. Raises: JobProcessEnded."""
+        """The next message of the process that is not a log line. Raises: JobProcessEnded."""
         connection = self._connection
         assert connection is not None
         try:
@@ -128,7 +128,7 @@ class JobProcess:
         raise self._bury()
 
     def kill(self) -> None:
-        """End it and what it has started, at once. Idempotent."""
+        """Kill the process and what it has started, at once. Idempotent."""
         with self._lock:
             self._killed = True
             self._end_group()
@@ -141,7 +141,7 @@ class JobProcess:
                 os.kill(self._process.pid, signal.SIGKILL)  # before it is the leader of a group
 
     def _bury(self) -> JobProcessEnded:
-        """It has ended: end what it had started. Returns: the error that says how."""
+        """End what an ended process had started. Returns: the error that says how it ended."""
         with self._lock:
             self._end_group()
             self._gone = True
@@ -156,7 +156,7 @@ class JobProcess:
         return JobProcessEnded(f"the process of {self._name} {how}{hint}")
 
     def close(self) -> None:
-        """Let it end: it does no job now."""
+        """Let the process end: it does no job now."""
         self.kill()
         if self._process is not None and not self._gone:
             self._bury()

@@ -23,13 +23,13 @@ class LoopWatch:
         self._timer = self._loop.call_at(due, self.look, due)
 
     def stop(self) -> None:
-        """Idempotent."""
+        """Stop watching. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def look(self, due: float) -> None:
-        """``due``: when this was to be called."""
+        """Look at the time. ``due``: when this call was due."""
         if (held_s := self._loop.time() - due) >= HELD_S and self._names:
             logger.warning(
                 "the event loop was held for %.0f s: a call in %s blocks. Leases end meanwhile, and jobs run twice: write `def`"

@@ -71,7 +71,7 @@ class Processes:
         """
         Args:
             command: gets ``--parent FD`` appended, the pipe's reading end.
-            each: what each process has of its own, behind that; as many processes as there are.
+            each: each process's own arguments, behind that; one entry for each process.
         """
         self._command = list(command)
         self._slots = [_Slot(arguments) for arguments in each]
@@ -84,7 +84,7 @@ class Processes:
         """For a change, behind a process that cannot work."""
 
     def run(self) -> int:
-        """Returns: the exit code: 0, or that of a command that cannot run."""
+        """Run the processes until the end. Returns: the exit code: 0, or that of a command that cannot run."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         reads, writes = os.pipe()
@@ -116,7 +116,7 @@ class Processes:
         return {} if self._watch is None else dict(sources(self._watch))
 
     def _look(self) -> None:
-        """Start what is due, and see what has ended."""
+        """Start processes that are due, and see which have ended."""
         now = self._monotonic()
         for slot in self._slots:
             if slot.child is None and now >= slot.due and not self._unusable:
@@ -154,7 +154,8 @@ class Processes:
             slot.backoff.reset()
 
     def _stop(self, number: int, frame: object) -> None:
-        """At the second Ctrl-C nothing is waited for: jobs go to other workers, since their connections end."""
+        """Stop the processes. At the second Ctrl-C nothing is waited for: jobs go to other workers, since their connections
+        end."""
         if self._stopping and number == signal.SIGINT:
             for slot in self._slots:
                 if slot.child is not None:

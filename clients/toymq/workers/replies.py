@@ -52,7 +52,8 @@ class Reply(bytes):
 
 
 def result_of(what: str, value: object) -> bytes:
-    """The message of a result; of a failure where JSON cannot say it: the job is done, and another run would end the same."""
+    """The message of a result; that of a failure if JSON cannot express it: the job is done, and another run would end the
+    same."""
     if isinstance(value, Reply):
         return value
     try:
@@ -68,7 +69,7 @@ def failure_of(error: BaseException) -> bytes:
 
 
 async def reply(client: Client, headers: Mapping[str, str], payload: bytes) -> None:
-    """Publish a result, to a topic that is there: a late one makes none, nor does a message that names thousands. The job is
+    """Publish a result to an existing topic: a late result must not create one, nor a message that names thousands. The job is
     done in any case: a failure here is only logged."""
     try:
         await client.offsets(headers[REPLY_TO])
@@ -126,7 +127,7 @@ class Replies:
         return found["result"]
 
     async def _open(self) -> str:
-        """The topic of the results. Raises: RequestError, ConnectFailed, …"""
+        """Create the topic of the results. Raises: RequestError, ConnectFailed, …"""
         async with self._opening:
             if self._topic is None:
                 client = self._client
@@ -161,7 +162,7 @@ class Replies:
                 answer.set_exception(error)
 
     async def _sweep(self, client: Client) -> None:
-        """Remove topics of callers that were killed. What the token may not delete stays."""
+        """Delete the topics of killed callers. Topics that the token may not delete stay."""
         with suppress(ToymqError):
             old = self._now_ns() // 1_000_000_000 - LEFT_BEHIND_S
             for described in (await client.topics(f"{PREFIX}>"))[:SWEPT_MAX]:

@@ -62,7 +62,7 @@ class Retries:
         return self.count is not None and attempt > self.count
 
     def is_used_up(self, attempt: int) -> bool:
-        """Whether all attempts were begun before, and the last one ended without an answer: its worker was killed."""
+        """Whether all attempts were begun before, and the last one ended without an answer, because its worker was killed."""
         return self.count is not None and attempt > self.count + 1
 
     def delay_s(self, attempt: int, random: Random) -> float | None:

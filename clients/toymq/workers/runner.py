@@ -23,7 +23,7 @@ STUBBORN_S = 1.0
 
 
 def _write_traceback(record: logging.LogRecord) -> bool:
-    """A filter: any handler's formatter takes this text for the exception's."""
+    """Fill in the traceback's text in a log filter, so that any handler's formatter uses it for the exception."""
     if record.exc_info is not None and record.exc_info[1] is not None:
         record.exc_text = traceback_of(record.exc_info[1])
     return True
@@ -80,7 +80,7 @@ class Runner:
                 await asyncio.wait([task for task, _ in self._running.values()])
 
     async def _dispatch(self, messages: Subscription) -> None:
-        """A task for each message, and none before a slot is free: what waits here another worker might have."""
+        """Start a task for each message, but none before a slot is free: another worker might take the waiting messages."""
         create_task, running, name = self._loop.create_task, self._running, self.job.name
         async for message in messages:
             running[message] = create_task(self._handle(message), name=name), self._monotonic()
@@ -122,7 +122,7 @@ class Runner:
     # -- one job
 
     async def _handle(self, message: Message) -> None:
-        """A task: its errors end here."""
+        """Handle a message, in a task of its own: its errors end here."""
         try:
             if message.attempt == 1:
                 self._count_wait(message)
@@ -138,14 +138,14 @@ class Runner:
             self._free_slot()
 
     def _count_wait(self, message: Message) -> None:
-        """A later attempt waited for its turn again, which says nothing of the load."""
+        """Count the wait of a first attempt. A later one has waited again for its turn, which says nothing of the load."""
         counts = self.counts
         counts.begun += 1
         counts.waited_last_s = max((self._wall_ns() - message.ts_ns) / 1e9, 0.0)
         counts.waited_s += counts.waited_last_s
 
     def figures(self) -> dict[str, float]:
-        """Numbers for /metrics, by the names there."""
+        """Figures for /metrics, by their names there."""
         counts = self.counts
         _, oldest = next(iter(self._running.values()), (None, None))
         return {
@@ -171,7 +171,7 @@ class Runner:
         logger.error("%s %d does not run: %s", message.topic, message.id, error, extra=self._facts(message))
 
     async def _run(self, message: Message) -> None:
-        """Raises: ToymqError, where the broker cannot be told."""
+        """Run a job and settle its message. Raises: ToymqError when the broker cannot be told."""
         handling = message.process()
         try:
             async with handling:
@@ -217,7 +217,7 @@ class Runner:
             raise failure.with_traceback(error.__traceback__) from error
 
     def _plan(self, handling: Processing[Message], attempt: int, error: Exception) -> None:
-        """Say what becomes of a message whose job has failed."""
+        """Log what happens to a message whose job has failed."""
         retries = self.job.settings.retries
         if retries.is_last(attempt):
             handling.dead_on, handling.dead_reason = Exception, OUT_OF_ATTEMPTS
@@ -236,10 +236,10 @@ class Runner:
         )  # fmt: skip
 
     def _facts(self, message: Message) -> dict[str, object]:
-        """Of a line in the log."""
+        """The fields of a log line about a job."""
         return {"job": self.job.name, "message_id": message.id, "attempt": message.attempt}
 
     async def _reply(self, message: Message, payload: bytes) -> None:
-        """Tell the caller, if one waits."""
+        """Send the result to the caller, if one waits."""
         if message._headers and is_wanted(headers := message.headers):
             await reply(self._client, headers, payload)

@@ -29,8 +29,8 @@ class Schedule:
         """The newest tick that was published."""
 
     def next_tick(self) -> int:
-        """The number of the next tick; tick n is n periods after the epoch. None comes twice, even if the clock is set back by
-        less than a period."""
+        """The number of the next tick; tick n is n periods after the epoch. No tick comes twice, even if the clock is set back
+        by less than a period."""
         tick = self._now_ns() // (self.period_ms * 1_000_000) + 1
         return tick + 1 if tick == self._said else tick
 
@@ -39,7 +39,7 @@ class Schedule:
         return min(max(0.0, (tick * self.period_ms * 1_000_000 - self._now_ns()) / 1e9), LOOK_S)
 
     def key(self, tick: int) -> str:
-        """A period that was changed makes other ticks."""
+        """The key of a tick; it contains the period, so that a changed period makes other ticks."""
         return f"{self.period_ms}-{tick}"
 
     async def run(self, client: Client) -> None:

@@ -45,7 +45,7 @@ class CommitPlace:
         self._trust_after = TRUST_AFTER
 
     def announce(self) -> None:
-        """A log will start a batch at the end of this pass."""
+        """Note that a log will start a batch at the end of this pass."""
         self._due += 1
 
     def start(self) -> None:
@@ -77,7 +77,7 @@ class CommitPlace:
         self._on_threads += 1
 
     def ended(self, seconds: float, records: int, *, on_loop: bool) -> None:
-        """A batch of so many records was written and synced, or failed, in ``seconds``.
+        """Note that a batch of so many records was written and synced, or failed, in ``seconds``.
 
         One that took long without a sign held the loop: twice as many must be there without one before the next on the loop.
         """
