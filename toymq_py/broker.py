@@ -200,7 +200,7 @@ class Broker:
     # -- topics
 
     def topic(self, name: str) -> Topic:
-        """Raises: NoSuchTopic, Moved, IsPartitioned."""
+        """The open topic of a name. Raises: NoSuchTopic, Moved, IsPartitioned."""
         topic = self.topics.get(name)
         if topic is None:
             error = self.partitioned.is_whole(name) or self.placement.moved(name) or self.unopened.get(name)

@@ -1,4 +1,4 @@
-"""The start of every command line: load its module, without a traceback for Ctrl-C or for an extra that is not installed."""
+"""Starts every command line: loads its module, without a traceback for Ctrl-C or for an extra that is not installed."""
 
 import sys
 

@@ -22,7 +22,7 @@ OLDEST_MS = 978_307_200_000
 
 
 def parse_mode(value: object, modes: tuple[Mode, ...] = MODES) -> Mode:
-    """Raises: BadArgument."""
+    """Parse the mode of a subscription. Raises: BadArgument."""
     for mode in modes:
         if mode == value:
             return mode
@@ -42,7 +42,7 @@ class Start:
 
     @classmethod
     def parse(cls, text: str) -> "Start":
-        """Raises: BadArgument."""
+        """Parse a start position. Raises: BadArgument."""
         if text == "earliest":
             return EARLIEST
         if text == "latest":

@@ -426,7 +426,7 @@ def _tiered(options: ServeOptions, broker: Broker, loop: asyncio.AbstractEventLo
 
 @contextlib.contextmanager
 def opened_tracer(options: ServeOptions, clock: Clock) -> Iterator[Tracer | None]:
-    """Raises: ConfigError, when the extra is not installed."""
+    """Make a tracer for the duration of this context. Raises: ConfigError, when the extra is not installed."""
     if options.otlp_endpoint is None:
         yield None
         return

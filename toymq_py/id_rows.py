@@ -25,7 +25,8 @@ class IdRows:
 
     @classmethod
     def of(cls, width: int, rows: Collection[Sequence[int]]) -> "IdRows":
-        """Raises: OverflowError, TypeError, ValueError when a row is no list or tuple of ``width`` numbers, each a u64."""
+        """Make columns of rows. Raises: OverflowError, TypeError, ValueError when a row is not a list or tuple of ``width``
+        numbers, each a u64."""
         if not set(map(type, rows)) <= {list, tuple} or not set(map(type, chain.from_iterable(rows))) <= {int}:
             raise TypeError("rows of whole numbers were expected")
         if not set(map(len, rows)) <= {width}:

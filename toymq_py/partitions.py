@@ -21,7 +21,7 @@ PARTITIONS_MAX = 1024
 
 
 def parse_partitions(text: str) -> int:
-    """Raises: BadArgument."""
+    """Parse the number of partitions. Raises: BadArgument."""
     return parse_number(PARTITIONS, text, 1, PARTITIONS_MAX)
 
 

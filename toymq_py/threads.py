@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 def start_thread(target: Callable[[], None], name: str) -> threading.Thread:
-    """Raises: OSError (EAGAIN) when the machine has no thread left for this process."""
+    """Start a daemon thread. Raises: OSError (EAGAIN) when the machine has no thread left for this process."""
     thread = threading.Thread(target=target, name=name, daemon=True)
     try:
         thread.start()

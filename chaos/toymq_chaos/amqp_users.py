@@ -60,7 +60,7 @@ class AmqpLink(asyncio.Protocol):
         return what
 
     def send(self, name: str, channel: int = 1, **values: Any) -> None:
-        """Raises: ConnectionLost."""
+        """Send a method. Raises: ConnectionLost."""
         self._write(methods.encode(channel, name, **values))
 
     def _write(self, data: bytes) -> None:
@@ -69,7 +69,7 @@ class AmqpLink(asyncio.Protocol):
         self.transport.write(data)
 
     async def ask(self, name: str, channel: int = 1, **values: Any) -> None:
-        """Raises: ConnectionLost."""
+        """Send a method and wait for its answer. Raises: ConnectionLost."""
         self.send(name, channel, **values)
         while True:
             what = await self.next()
@@ -88,7 +88,7 @@ class AmqpLink(asyncio.Protocol):
         await self.ask("queue.declare", queue=TOPIC, durable=True)
 
     def publish(self, body: bytes) -> None:
-        """Raises: ConnectionLost."""
+        """Publish a message. Raises: ConnectionLost."""
         head = methods.encode(1, "basic.publish", exchange="", routing_key=TOPIC)
         size = frames.frame(HEADER, 1, b"\0\x3c\0\0" + len(body).to_bytes(8) + properties.NOTHING)
         self._write(head + size + b"".join(frames.body_frames(1, body, FRAME_MAX)))

@@ -180,7 +180,7 @@ class Experiment:
     # -- the run
 
     async def run(self) -> Report:
-        """Raises: OSError when ``out`` cannot be written."""
+        """Run the experiment. Raises: OSError when ``out`` cannot be written."""
         options = self._options
         options.out.mkdir(parents=True, exist_ok=True)
         data = options.out / "data"

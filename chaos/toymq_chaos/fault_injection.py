@@ -65,7 +65,7 @@ class Point:
 
     @classmethod
     def parse(cls, text: str) -> "Point":
-        """Raises: ValueError."""
+        """Parse a point. Raises: ValueError."""
         place, nth, side = text.split("/")
         if place not in PLACES or side not in ("after", "before"):
             raise ValueError(f"invalid point {text!r}: write PLACE/N/before or PLACE/N/after")

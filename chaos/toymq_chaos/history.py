@@ -173,7 +173,7 @@ class Recorder:
 
 
 def write(path: Path, events: Iterable[Event]) -> None:
-    """Raises: OSError."""
+    """Write a history. Raises: OSError."""
     with path.open("w") as file:
         for event in events:
             file.write(event.to_json() + "\n")

@@ -96,7 +96,8 @@ class Soak:
         return time.monotonic() - self._began  # noqa: TID251
 
     async def run(self) -> Report:
-        """Raises: OSError when ``out`` cannot be written; LocalError without ``/proc`` or a ``toymq`` that starts."""
+        """Run the soak. Raises: OSError when ``out`` cannot be written; LocalError without ``/proc`` or a ``toymq`` that
+        starts."""
         vitals.require_proc()
         out = self._options.out
         out.mkdir(parents=True, exist_ok=True)

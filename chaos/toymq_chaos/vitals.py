@@ -48,7 +48,7 @@ _NAMES = {field.name for field in fields(Vitals)}
 
 
 def parse(line: str, number: int) -> Vitals:
-    """Raises: DamagedData, with the line's number."""
+    """Parse a line of samples. Raises: DamagedData, with the line's number."""
     try:
         found: dict[str, Any] = json.loads(line)
         return Vitals(**{name: value for name, value in found.items() if name in _NAMES})
@@ -82,7 +82,7 @@ def take(
 
 
 def require_proc() -> None:
-    """Raises: LocalError without ``/proc``."""
+    """Check the machine. Raises: LocalError without ``/proc``."""
     if not Path("/proc/self/statm").exists():
         raise LocalError("a soak reads the broker's resources from /proc, which this system does not have")
 

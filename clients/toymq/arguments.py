@@ -54,22 +54,22 @@ def shown(value: object) -> str:
 
 
 def topic(value: object) -> str:
-    """Raises: TypeError, BadName."""
+    """Check a topic name. Raises: TypeError, BadName."""
     return _name("topic", value, lambda text: check_name("topic", text))
 
 
 def topic_or_pattern(value: object, what: str = "topic") -> str:
-    """Raises: TypeError, BadName."""
+    """Check a topic name or pattern. Raises: TypeError, BadName."""
     return _name(what, value, check_topic_or_pattern)
 
 
 def consumer(value: object) -> str:
-    """Raises: TypeError, BadName."""
+    """Check a consumer name. Raises: TypeError, BadName."""
     return _name("consumer", value, lambda text: check_name("consumer", text))
 
 
 def incarnation(value: object) -> str | None:
-    """Raises: TypeError, BadArgument."""
+    """Check the incarnation of a topic. Raises: TypeError, BadArgument."""
     given = None if value is None else text("incarnation", value)
     if given is not None and not is_incarnation(given):
         raise BadArgument(f"incarnation is what topic_range returned, 16 hexadecimal digits, not {shown(value)}")
@@ -85,7 +85,7 @@ def _name(what: str, value: object, check: Callable[[str], str]) -> str:
 
 
 def text(what: str, value: object) -> str:
-    """Raises: TypeError."""
+    """Check a text. Raises: TypeError."""
     if not isinstance(value, str):
         remedy = f": use {what}.decode()" if isinstance(value, bytes | bytearray) else ""
         raise TypeError(f"{what} is a str, not {shown(value)}{remedy}")
@@ -93,7 +93,7 @@ def text(what: str, value: object) -> str:
 
 
 def word(what: str, value: object) -> str:
-    """Raises: TypeError, BadArgument."""
+    """Check that a text is one word of printable ASCII. Raises: TypeError, BadArgument."""
     found = text(what, value)
     if not is_token(found) or len(found) > WORD_CHARS_MAX:
         raise BadArgument(f"{what} is 1 to {WORD_CHARS_MAX} of printable ASCII without a space, not {shown(value)}")
@@ -104,7 +104,7 @@ def word(what: str, value: object) -> str:
 
 
 def whole(what: str, value: object, low: int, high: int, remedy: str = "") -> int:
-    """Raises: TypeError, BadArgument."""
+    """Check a whole number within limits. Raises: TypeError, BadArgument."""
     number = _whole(what, value, remedy)
     if not low <= number <= high:
         raise BadArgument(f"{what} is a whole number from {low} to {high}, not {shown(value)}")
@@ -123,17 +123,17 @@ def _whole(what: str, value: object, remedy: str) -> int:
 
 
 def count(what: str, value: object) -> int:
-    """Raises: TypeError, BadArgument."""
+    """Check a count. Raises: TypeError, BadArgument."""
     return whole(what, value, 1, COUNT_MAX)
 
 
 def lease(value: object) -> int | None:
-    """Raises: TypeError, BadArgument."""
+    """Check the number of a lease. Raises: TypeError, BadArgument."""
     return None if value is None else whole("lease", value, 1, LEASE_NUMBER_MAX)
 
 
 def unix_ms(what: str, value: object) -> int | None:
-    """Raises: TypeError, BadArgument."""
+    """Check a time in unix milliseconds. Raises: TypeError, BadArgument."""
     return None if value is None else whole(what, value, 0, UNIX_MS_MAX, f": of a datetime, round({what}.timestamp() * 1000)")
 
 
@@ -212,14 +212,14 @@ def timeout(what: str, value: object) -> float:
 
 
 def flag(what: str, value: object) -> bool:
-    """Raises: TypeError."""
+    """Check a bool. Raises: TypeError."""
     if not isinstance(value, bool):
         raise TypeError(f"{what} is True or False, not {shown(value)}")
     return value
 
 
 def mode(value: object, modes: tuple[Mode, ...] = MODES) -> Mode | None:
-    """Raises: TypeError, BadArgument."""
+    """Check the mode of a subscription. Raises: TypeError, BadArgument."""
     return None if value is None else parse_mode(text("mode", value), modes)
 
 
@@ -277,7 +277,7 @@ def payload_bytes(payload: object) -> bytes:
 
 
 def key_bytes(key: str | bytes) -> bytes:
-    """Raises: BadArgument, TypeError."""
+    """A key as bytes. Raises: BadArgument, TypeError."""
     if not isinstance(key, str | bytes):
         raise TypeError(f"a key is str or bytes, not {type(key).__name__}: use str(key)")
     data = key.encode(errors="surrogatepass") if isinstance(key, str) else key  # what passes is not printable
@@ -404,7 +404,7 @@ def _setting(what: str, name: str, value: object) -> str:
 
 
 def settings_in_seconds(found: Mapping[str, object]) -> dict[str, object]:
-    """The inverse of ``settings``: what the broker says, durations as seconds."""
+    """The inverse of ``settings``: the settings in a reply of the broker, with durations as seconds."""
     return {name: _seconds(value) if name in DURATION_SETTINGS else value for name, value in found.items()}
 
 

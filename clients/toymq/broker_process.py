@@ -151,7 +151,7 @@ class BrokerProcess:
 
     @property
     def pid(self) -> int:
-        """Raises: ProcessLookupError when it does not run."""
+        """The process id. Raises: ProcessLookupError when it does not run."""
         if self._process is None:
             raise ProcessLookupError("the broker does not run")
         return self._process.pid

@@ -122,7 +122,8 @@ class Link:
         self._answered_at = 0.0
 
     def check_loop(self) -> None:
-        """Raises: ConfigError: the caller runs in another event loop. It can neither wait for this link nor wake it."""
+        """Check the caller's event loop. Raises: ConfigError for another loop, which can neither wait for this link nor wake
+        it."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # ``sub`` needs none

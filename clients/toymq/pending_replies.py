@@ -63,7 +63,7 @@ class Slot(ABC):
         """The bytes to send."""
 
     def answered(self, reply: Reply) -> None:
-        """Raises: ProtocolViolation when the reply does not fit the command."""
+        """Take the reply. Raises: ProtocolViolation when the reply does not fit the command."""
         if not isinstance(reply, OkReply):
             raise unexpected(self.awaited, reply)
 
@@ -230,7 +230,8 @@ class HelloSlot(Slot):
 
 
 def check_greeting(answer: HelloReply | ToymqError) -> None:
-    """Raises: the error that answered a HELLO; ConnectFailed where the connection was lost instead: nothing was under way."""
+    """Check the reply to HELLO. Raises: its error; ConnectFailed if the connection was lost instead, when nothing was under
+    way."""
     if type(answer) is ConnectionLost:  # not ClientClosed
         reason = answer.__cause__ or answer
         needs = ": the broker requires a client certificate" if "CERTIFICATE_REQUIRED" in str(reason) else ""

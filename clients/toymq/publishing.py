@@ -71,7 +71,7 @@ async def _receipts(sent: tuple[Batch, "asyncio.Future[None]"]) -> Iterator[Rece
 
 
 def receipt_of(batch: Batch, index: int) -> Receipt:
-    """Raises: why a publish failed."""
+    """The receipt of an outcome. Raises: the error of a failed publish."""
     outcome = batch.outcomes[index]
     assert outcome is not None, "a batch is done when it has all outcomes"
     if isinstance(outcome, Receipt):

@@ -347,7 +347,7 @@ def subscription(
 def pull_command(
     topic: str, consumer: str, max_count: int, wait: Seconds, visibility: Seconds | None, mode: Mode | None
 ) -> protocol.Pull:
-    """Raises: TypeError, BadName, BadArgument."""
+    """The PULL command. Raises: TypeError, BadName, BadArgument."""
     return protocol.Pull(
         arguments.topic_or_pattern(topic), arguments.consumer(consumer), arguments.count("max", max_count),
         arguments.duration_ms("wait", wait), arguments.visibility(visibility),

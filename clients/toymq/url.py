@@ -36,7 +36,7 @@ class Address:
 
 
 def parse_url(url: str) -> Address:
-    """Raises: ConfigError for an invalid URL; the token is never in the message."""
+    """Parse a URL. Raises: ConfigError for an invalid URL; the token is never in the message."""
     if url.startswith(UNIX):
         return _parse_unix(url.removeprefix(UNIX))
     try:

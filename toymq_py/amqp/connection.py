@@ -42,7 +42,7 @@ class Content:
 
 
 class Signal(Enum):
-    """A method or heartbeat that concerns the connection and no channel."""
+    """The protocol header or a heartbeat: it concerns the connection and no channel."""
 
     GREETING = "the protocol header came"
     HEARTBEAT = "a heartbeat came"

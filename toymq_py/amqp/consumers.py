@@ -1,4 +1,4 @@
-"""The consumers of one AMQP channel: what they take from queues, and how the client settles it.
+"""The consumers of one AMQP channel: their deliveries, and how the client settles these.
 
 Contract: amqp.md, "Model" (basic.consume, qos, get). Belongs to the event loop.
 """

@@ -135,7 +135,7 @@ _OTHERS: dict[int, Callable[[Reader, int], Any]] = {
 
 
 def shortstr(text: str) -> bytes:
-    """Raises: ValueError for more than 255 bytes."""
+    """Encode a short string. Raises: ValueError for more than 255 bytes."""
     data = text.encode()
     if len(data) > SHORT_STRING_MAX:
         raise ValueError(f"a short string has {len(data)} bytes, of 255 at most")
@@ -148,7 +148,7 @@ def longstr(text: str | bytes) -> bytes:
 
 
 def table(values: Mapping[str, Any]) -> bytes:
-    """Raises: ValueError for a name over 255 bytes, or a value of a type that a table does not have."""
+    """Encode a field table. Raises: ValueError for a name over 255 bytes, or a value of a type that a table does not have."""
     body = b"".join(shortstr(name) + _value(value) for name, value in values.items())
     return _U32.pack(len(body)) + body
 

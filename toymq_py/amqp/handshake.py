@@ -68,7 +68,7 @@ class Handshake:
         )  # fmt: skip
 
     def apply(self, method: Method) -> bytes:
-        """Raises: AmqpError."""
+        """Answer a method of the client. Raises: AmqpError."""
         if method.name != self._expects:
             raise AmqpError(COMMAND_INVALID, f"{method.name} was not expected now", method.index)
         return self._handlers[method.name](method)

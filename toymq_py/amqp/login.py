@@ -45,10 +45,10 @@ class OpenRights:
         return None
 
     def publish(self, topic: str) -> None:
-        """Raises: AmqpError (ACCESS_REFUSED)."""
+        """Check the right to publish. Raises: AmqpError (ACCESS_REFUSED)."""
 
     def subscribe(self, topic: str) -> None:
-        """Raises: AmqpError (ACCESS_REFUSED)."""
+        """Check the right to subscribe. Raises: AmqpError (ACCESS_REFUSED)."""
 
     def administer(self, about: Mapping[str, str]) -> None:
         """``about``: as in the audit trail; first the name of what would change. Raises: AmqpError (ACCESS_REFUSED)."""
@@ -172,7 +172,7 @@ class Login:
         return TokenRights(self._authority, grant, address, by_certificate=True)
 
     def rights_of(self, token: str, address: str | None) -> OpenRights:
-        """Raises: AuthFailed."""
+        """The rights of a token. Raises: AuthFailed."""
         if self._authority is None:
             return OpenRights()
         with _recorded(address):

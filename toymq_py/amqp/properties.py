@@ -68,7 +68,7 @@ def decode(data: bytes) -> dict[str, Any]:
 
 
 def encode(found: Mapping[str, Any]) -> bytes:
-    """Raises: ValueError, as ``fields.table`` and ``fields.shortstr``."""
+    """Encode properties. Raises: ValueError, as ``fields.table`` and ``fields.shortstr``."""
     flags, pieces = 0, [b""]
     for bit, (name, kind) in enumerate(_FORM):
         value = found.get(name)

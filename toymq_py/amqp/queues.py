@@ -203,7 +203,7 @@ class Queues:
         return is_there and as_a_topic and not wanted.goes_by_itself
 
     def refuse_stream(self, name: str, method: str) -> None:
-        """Raises: AmqpError (NOT_IMPLEMENTED)."""
+        """Refuse a method that streams do not have. Raises: AmqpError (NOT_IMPLEMENTED)."""
         if self.is_stream(name):
             raise AmqpError(NOT_IMPLEMENTED, f"{method} not supported by stream queues queue '{name}' in vhost '{self.vhost}'")
 

@@ -97,7 +97,7 @@ class Topology:
     # -- exchanges
 
     def exchange(self, name: str) -> Exchange:
-        """Raises: AmqpError (NOT_FOUND)."""
+        """The exchange of a name. Raises: AmqpError (NOT_FOUND)."""
         found = self.exchanges.get(name)
         if found is None:
             raise AmqpError(NOT_FOUND, f"no exchange '{name}' in vhost '{self.vhost}'")
@@ -146,7 +146,7 @@ class Topology:
     # -- queues
 
     def queue_added(self, queue: Queue) -> None:
-        """Raises: AmqpError."""
+        """Add a queue, or replace one of its name. Raises: AmqpError when there are too many."""
         if queue.name not in self.queues:
             _check_room(self.queues, QUEUES_MAX, "queues")
         self.queues[queue.name] = queue
@@ -274,7 +274,7 @@ class Topology:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any], vhost: str = DEFAULT_VHOST) -> "Topology":
-        """Raises: DamagedData."""
+        """Restore a topology. Raises: DamagedData."""
         topology = cls(vhost)
         try:
             for exchange in found["exchanges"]:

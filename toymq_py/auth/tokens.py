@@ -118,7 +118,7 @@ class Authority:
         return grant
 
     def check_time(self, grant: Grant) -> None:
-        """Raises: AuthFailed when the token has expired."""
+        """Check the expiry of a token. Raises: AuthFailed when the token has expired."""
         if grant.expires_ns is not None and self._wall_ns() >= grant.expires_ns:
             at = datetime.fromtimestamp(grant.expires_ns // 1_000_000_000, UTC)
             raise AuthFailed(f"the token {grant.name} expired at {at:%Y-%m-%dT%H:%M:%SZ}", token=grant.name)

@@ -78,14 +78,14 @@ class GatewayClient:
                 skip, more = skip + PAGE, answer["more"]
 
     def declare(self, changes: Sequence[Declare]) -> None:
-        """Raises: ConfigError."""
+        """Declare exchanges, queues and bindings. Raises: ConfigError."""
         body: dict[str, list[dict[str, Any]]] = {}
         for change in changes:
             body.setdefault(change.definition.kind, []).append(change.definition.written)
         self._ask("POST", "/v1/amqp:declare", body)
 
     def put(self, change: PutWebhook | PutAlert) -> None:
-        """Raises: ConfigError."""
+        """Put a webhook or an alert rule. Raises: ConfigError."""
         kind, wanted = _put(change)
         if (refusal := _refusal_over_http(change)) is not None:
             raise ConfigError(f"{kind} {change.name}: {refusal}")
@@ -134,7 +134,8 @@ class RunningBroker:
         """Why ``present`` has topics and consumers alone; None when it has all."""
 
     def check(self, wanted: Definitions) -> None:
-        """Raises: ConfigError when there are webhooks, say, and no gateway to put them."""
+        """Check that the broker can have the definitions. Raises: ConfigError when there are webhooks, say, and no gateway to
+        put them."""
         of_gateway = {"webhooks": wanted.webhooks, "alerts": wanted.alerts, "exchanges, queues and bindings": wanted.amqp}
         what = next((name for name, some in of_gateway.items() if some), None)
         if what is not None:

@@ -158,7 +158,7 @@ def find_file(named: str | None) -> str | None:
 
 
 def read_file(path: str) -> dict[str, Any]:
-    """Values by attribute, each checked. Raises: ConfigError, which names file, key and value."""
+    """The values of a configuration file by attribute, each checked. Raises: ConfigError, which names file, key and value."""
     return _read(configuration_text(path), path)
 
 
@@ -188,7 +188,7 @@ def look_into(text: str, path: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def configuration_text(path: str) -> str:
-    """Raises: ConfigError, which names the file."""
+    """The text of a configuration file. Raises: ConfigError, which names the file."""
     return read_text(path, "the configuration")
 
 

@@ -161,7 +161,7 @@ class _Departure:
         self._stop = StopFlag()
 
     async def run(self) -> None:
-        """Raises: NotMoved, RequestError, OSError, EOFError."""
+        """Carry out the attempt. Raises: NotMoved, RequestError, OSError, EOFError."""
         moves, topic = self._home.broker.moves, self._topic
         self._writer.write(MOVING)
         for _ in range(ROUNDS_MAX):

@@ -64,7 +64,7 @@ def moved_to(picture: Picture, name: str, topic: str, absent_s: float, has: str 
 
 
 def check_made(picture: Picture, name: str) -> None:
-    """Raises: BadArgument: there is no such group."""
+    """Check that a group exists. Raises: BadArgument."""
     if not picture.groups.get(name, Group()).made:
         made = some_of(each for each, group in picture.groups.items() if group.made)
         raise BadArgument(f"there is no group {name}; there are {made}")

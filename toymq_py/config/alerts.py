@@ -139,7 +139,7 @@ class Alert:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Alert":
-        """Raises: BadArgument, BadName."""
+        """Parse the JSON object of a rule. Raises: BadArgument, BadName."""
         found = {WITHOUT_MS.get(name, name): value for name, value in found.items()}
         for name, value in found.items():
             if name not in _KINDS or type(value) not in _KINDS[name]:

@@ -124,7 +124,7 @@ def _shown(value: Any) -> str:
 
 
 def check_vhost(name: str) -> None:
-    """Raises: ConfigError for a text that is no virtual host, or is the one that is there anyway."""
+    """Return the name of a virtual host. Raises: ConfigError for an invalid name, and for ``/``, which always exists."""
     if name == DEFAULT_VHOST or not name.isprintable() or not 0 < len(name.encode("utf-8", "replace")) <= NAME_BYTES_MAX:
         raise ConfigError(f"invalid virtual host {name[:50]!a}: write 1 to {NAME_BYTES_MAX} bytes, printable, and not /")
 

@@ -55,7 +55,7 @@ class Kind(ABC):
 
     @abstractmethod
     def check(self, value: Any) -> None:
-        """Raises: ConfigError when the value is out of its range."""
+        """Check a value. Raises: ConfigError when the value is out of its range."""
 
     def limits(self) -> str:
         """The allowed values, for people; "" when the noun says it all."""

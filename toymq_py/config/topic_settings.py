@@ -75,7 +75,7 @@ class TopicSettings:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "TopicSettings":
-        """Raises: BadArgument."""
+        """Parse settings. Raises: BadArgument."""
         return cls().changed({name: str(value) for name, value in found.items()})
 
 

@@ -37,7 +37,7 @@ class Target:
 
     @classmethod
     def parse(cls, url: str) -> "Target":
-        """Raises: BadArgument when it is no http or https URL, or has a user, or a fragment."""
+        """Parse a URL. Raises: BadArgument when it is not http or https, or has a user or a fragment."""
         if len(url) > URL_LENGTH_MAX or not url.isascii() or not url.isprintable() or " " in url:
             raise BadArgument(f"a URL is at most {URL_LENGTH_MAX} printable ASCII characters without space")
         try:
@@ -76,7 +76,7 @@ class Webhook:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Webhook":
-        """Raises: BadArgument, BadName."""
+        """Parse the JSON object of a webhook. Raises: BadArgument, BadName."""
         kinds: dict[str, tuple[type, ...]] = {
             "topic": (str,), "url": (str,), "secret": (str, type(None)), "timeout_ms": (int,), "concurrency": (int,),
         }  # fmt: skip
@@ -124,7 +124,7 @@ def check_new_secret(secret: str | None) -> None:
 
 
 def check_webhook_name(name: str) -> str:
-    """Raises: BadName."""
+    """Check the name of a webhook. Raises: BadName."""
     check_name("webhook", name)
     if len(name) > NAME_MAX:
         raise BadName(f"the name of a webhook has at most {NAME_MAX} characters")

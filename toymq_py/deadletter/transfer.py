@@ -91,7 +91,7 @@ class RecordReader:
         self._run: Records | None = None
 
     def find(self, msg_id: int) -> tuple[Records | None, int]:
-        """Returns: the run of a record and its row; or None and the next id, where no record can be read.
+        """Find a record. Returns: the run of a record and its row; or None and the next id, where no record can be read.
 
         Raises: OSError.
         """

@@ -114,7 +114,7 @@ def check_rights(
 
 
 def check_grant(grant: Grant, needs: Need, name: str) -> None:
-    """Raises: Forbidden; BadName for an invalid topic name."""
+    """Check the rights of a token. Raises: Forbidden; BadName for an invalid topic name."""
     may = {"publish": grant.may_publish, "subscribe": grant.may_subscribe, "describe": grant.sees}
     if needs in may and not may[needs](name):
         raise Forbidden(f"token {grant.name} may not {needs} {check_topic_or_pattern(name)}")

@@ -222,7 +222,7 @@ _REPEATING = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
 def check_members(found: Mapping[str, Any], known: frozenset[str]) -> None:
-    """Raises: BadArgument."""
+    """Refuse unknown members. Raises: BadArgument."""
     if not known.issuperset(found):
         unknown = next(name for name in found if name not in known)
         raise BadArgument(f"unknown member {unknown[:100]!a}: use {', '.join(sorted(known)) or 'none'}")

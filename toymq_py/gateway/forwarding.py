@@ -195,7 +195,7 @@ class _Answer:
         self._parser = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
-        """Raises: HttpParserError."""
+        """Parse bytes of the answer. Raises: HttpParserError."""
         self._parser.feed_data(data)
         messages, self._messages = self._messages, []
         return messages

@@ -65,7 +65,7 @@ class HttpRequest(Request):
 
     @property
     def query_params(self) -> QueryParams:
-        """Raises: BadArgument."""
+        """The query parameters. Raises: BadArgument."""
         return query_of(self.scope)
 
 

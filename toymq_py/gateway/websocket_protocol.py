@@ -413,7 +413,7 @@ class GatewayWebSocket(BoundedProtocol):
         return message
 
     async def send(self, message: Message) -> None:
-        """Raises: OSError when the connection has ended."""
+        """Send an ASGI message. Raises: OSError when the connection has ended."""
         await self._writable.wait()
         if self.disconnected:
             raise ConnectionResetError("the WebSocket has ended")

@@ -241,7 +241,7 @@ class History:
         return None if lag is None else lag.slow_since_ms
 
     def window(self, last_s: int) -> Window:
-        """The steps of the last seconds, those before the start among them."""
+        """The steps of the last seconds, including those before the broker's start."""
         rows = min(max(-(-last_s // STEP_S), 1), ROWS)
         return Window(self._last_step - rows + 1, self._last_step, self._last_ms)
 

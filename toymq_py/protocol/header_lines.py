@@ -31,12 +31,12 @@ _FAILURE_NAMES = frozenset(_FAILURE)
 
 
 def topic_name(text: str) -> str:
-    """Raises: BadName."""
+    """Parse a topic name. Raises: BadName."""
     return check_name("topic", text)
 
 
 def consumer_name(text: str) -> str:
-    """Raises: BadName."""
+    """Parse a consumer name. Raises: BadName."""
     return check_name("consumer", text)
 
 

@@ -81,7 +81,7 @@ class OffsetsReply:
 
 @dataclass(frozen=True, slots=True)
 class ErrReply:
-    """A refused command."""
+    """The reply ERR: a refused command."""
 
     code: str
     text: str

@@ -129,7 +129,7 @@ class GroupKeys:
 
 
 def decode_leader(found: KeyValue) -> LeaderKey:
-    """Raises: EtcdError."""
+    """Decode the leader. Raises: EtcdError."""
     leader: LeaderKey = _decoded(found, _leader)
     return leader
 
@@ -144,13 +144,13 @@ def decode_member(found: KeyValue) -> Member:
 
 
 def decode_in_sync(found: KeyValue) -> InSync:
-    """Raises: EtcdError."""
+    """Decode the in-sync set. Raises: EtcdError."""
     in_sync: InSync = _decoded(found, _in_sync)
     return in_sync
 
 
 def decode_group_settings(found: KeyValue) -> ClusterSettings:
-    """Raises: EtcdError."""
+    """Decode the settings of a group. Raises: EtcdError."""
     settings: ClusterSettings = _decoded(found, _settings)
     return settings
 

@@ -217,7 +217,7 @@ def _divided(rest: str) -> tuple[str, str]:
 
 
 def decode_record(topic: str, found: KeyValue) -> Record:
-    """Raises: EtcdError."""
+    """Decode the record of a topic. Raises: EtcdError."""
     fields = _object(found)
     group = fields.get("group")
     if not isinstance(group, str) or not group:
@@ -229,7 +229,7 @@ def decode_record(topic: str, found: KeyValue) -> Record:
 
 
 def decode_move(found: KeyValue) -> Move:
-    """Raises: EtcdError."""
+    """Decode the request for a move. Raises: EtcdError."""
     fields = _object(found)
     to, refused = fields.get("to"), fields.get("refused")
     if not isinstance(to, str) or not to or not isinstance(refused, str | None):
@@ -238,7 +238,7 @@ def decode_move(found: KeyValue) -> Move:
 
 
 def decode_load(found: KeyValue) -> float:
-    """Raises: EtcdError."""
+    """Decode the load of a group. Raises: EtcdError."""
     load: Any = _object(found).get("messages_s")
     if type(load) not in (int, float) or not 0 <= load < float("inf"):
         raise EtcdError(f"{found.key} in etcd has no messages_s")

@@ -72,13 +72,13 @@ class JoinPlan:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Raises: BadOperation when there are too many files."""
+    """Encode a manifest. Raises: BadOperation when there are too many files."""
     files = [[each.path, each.size, each.length, each.digest] for each in manifest.files]
     return _encode({"files": files, "directories": manifest.directories})
 
 
 def encode_plan(plan: JoinPlan) -> bytes:
-    """Raises: BadOperation when there are too many files."""
+    """Encode a plan. Raises: BadOperation when there are too many files."""
     files = [[each.path, each.action.value, each.size] for each in plan.files]
     return _encode({"files": files, "directories": plan.directories})
 
@@ -91,7 +91,7 @@ def _encode(value: object) -> bytes:
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """Raises: BadOperation."""
+    """Decode a manifest. Raises: BadOperation."""
     rows, directories = _decode(data, "manifest")
     files: list[FileEntry] = []
     for row in rows:
@@ -107,7 +107,7 @@ def decode_manifest(data: bytes) -> Manifest:
 
 
 def decode_plan(data: bytes) -> JoinPlan:
-    """Raises: BadOperation."""
+    """Decode a plan. Raises: BadOperation."""
     rows, directories = _decode(data, "plan")
     files: list[FilePlan] = []
     for row in rows:

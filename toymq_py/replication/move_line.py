@@ -68,7 +68,7 @@ def encode(asked: MoveRequest) -> bytes:
 
 
 def decode(line: bytes) -> MoveRequest:
-    """Raises: BadOperation."""
+    """Decode the line MOVE. Raises: BadOperation."""
     match = _LINE.fullmatch(line.decode("latin-1"))
     if match is None:
         raise BadOperation(f"an invalid line: {line[:60]!a}")
@@ -84,7 +84,7 @@ def encode_sizes(sizes: Mapping[str, int]) -> bytes:
 
 
 def decode_sizes(data: bytes) -> dict[str, int]:
-    """Raises: BadOperation."""
+    """Decode the sizes of a topic's files. Raises: BadOperation."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:

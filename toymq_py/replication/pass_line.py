@@ -46,7 +46,7 @@ def encode(asked: Pass) -> bytes:
 
 
 def decode(line: bytes) -> Pass:
-    """Raises: BadOperation."""
+    """Decode the line PASS. Raises: BadOperation."""
     match = _LINE.fullmatch(line.decode("latin-1"))
     if match is None:
         raise BadOperation(f"an invalid line: {line[:60]!a}")

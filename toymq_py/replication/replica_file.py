@@ -62,7 +62,7 @@ def encode(record: ReplicaRecord) -> bytes:
 
 
 def decode(data: bytes) -> ReplicaRecord:
-    """Raises: DamagedData, also for a file of a newer version."""
+    """Decode the file. Raises: DamagedData, also for a file of a newer version."""
     fields = parse_object(FILE_NAME, data)
     version = fields.get("version")
     if version != VERSION or isinstance(version, bool):

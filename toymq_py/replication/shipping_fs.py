@@ -166,7 +166,7 @@ class ShippingFileSystem:
             self.stream.put(Mkdir, relative)
 
     def rename(self, old: str, new: str) -> None:
-        """Raises: OSError; EPERM for a rename of what replicas share that the stream has no operation for."""
+        """Rename a file or directory. Raises: OSError; EPERM for a shared one if the stream has no operation for that."""
         source, target = self._relative(old), self._relative(new)
         if source is None or target is None or not (_is_shared(source) or _is_shared(target)):
             self._fs.rename(old, new)
@@ -188,7 +188,7 @@ class ShippingFileSystem:
             self.stream.put(Unlink, shared)
 
     def rmdir(self, path: str) -> None:
-        """Raises: OSError; EPERM for a directory that replicas share: a topic's is renamed first."""
+        """Remove a directory. Raises: OSError; EPERM for a shared one: a topic's has to be renamed first."""
         relative = self._relative(path)
         deleted = relative is not None and is_deleted(relative)
         if relative is not None and is_directory(relative) and not deleted:

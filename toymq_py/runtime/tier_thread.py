@@ -88,7 +88,7 @@ class TierThread:
         self._failing = False
 
     def start(self) -> None:
-        """Raises: OSError when the machine has no thread left."""
+        """Start the thread. Raises: OSError when the machine has no thread left."""
         self._thread = start_thread(self._run, "toymq-tier")
 
     def stop(self) -> None:

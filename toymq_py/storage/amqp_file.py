@@ -16,7 +16,7 @@ def encode(topology: dict[str, Any]) -> bytes:
 
 
 def decode(data: bytes) -> dict[str, Any]:
-    """Raises: DamagedData."""
+    """Decode the file. Raises: DamagedData."""
     return checked_json.decode("amqp", data)
 
 

@@ -39,7 +39,7 @@ def encode(marks: Mapping[str, Mark]) -> bytes:
 
 
 def decode(data: bytes) -> dict[str, Mark]:
-    """Raises: DamagedData."""
+    """Decode the marks. Raises: DamagedData."""
     marks = {}
     for topic, fields in checked_json.decode("moves", data).items():
         match fields:

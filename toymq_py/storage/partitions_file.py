@@ -38,7 +38,7 @@ def fields_of(stored: StoredPartitions) -> dict[str, object]:
 
 
 def decode(data: bytes) -> dict[str, StoredPartitions]:
-    """Raises: DamagedData, which names the topic that is invalid."""
+    """Decode the partitioned topics. Raises: DamagedData, which names the topic that is invalid."""
     found = {}
     for name, fields in checked_json.decode("partitions", data).items():
         try:

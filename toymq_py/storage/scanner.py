@@ -1,8 +1,8 @@
 """The one judge of damage: decides which records a segment holds, and which ids are lost (ADR 0046).
 
 Contract: storage.md, "One judge of damage", and "Recovery", steps 4 to 6. Start, sidecar check, reads, verify, repair, backup,
-dump and the reader of directories ask ``scan_segment``; nothing else decides that a record is lost. Its word depends on the
-bytes of the file, its name, and the id that follows it, and on no other state.
+dump and the reader of directories ask ``scan_segment``; nothing else decides that a record is lost. Its verdict depends only on
+the bytes of the file, its name, and the id that follows it.
 
 Linear: every byte is read in windows until the first break; from there on the rest of the file is in memory, once.
 """

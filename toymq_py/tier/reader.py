@@ -220,5 +220,5 @@ class _Held:
 
 
 def open_reader(url: str) -> BucketReader:
-    """Raises: ConfigError for an invalid URL, or without the extra that it needs."""
+    """Make a reader of the bucket at a URL. Raises: ConfigError for an invalid URL, or without the extra that it needs."""
     return BucketReader(open_bucket(url, RealFileSystem(), read_only=True))

@@ -1,4 +1,4 @@
-"""Copies the segments of a topic to a backup, where an earlier one may have copies of them. ADR 0026, 0086, 0091."""
+"""Copies the segments of a topic to a backup that may already have copies of them. ADR 0026, 0086, 0091."""
 
 import contextlib
 from bisect import bisect
