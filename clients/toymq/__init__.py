@@ -43,7 +43,7 @@ def __getattr__(name: str) -> object:
         try:
             return _import_module(f"toymq.{name}")
         except ModuleNotFoundError as error:  # completion asks for each name of ``dir``
-            raise AttributeError(f"toymq.{name} needs {error.name}, which is not installed") from error
+            raise AttributeError(f"toymq.{name} needs {error.name}: pip install {error.name}") from error
     if name not in _LOADED_ON_USE:
         raise AttributeError(f"module 'toymq' has no attribute {name!r}")
     value = globals()[name] = getattr(_import_module(_LOADED_ON_USE[name]), name)

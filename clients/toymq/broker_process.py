@@ -153,7 +153,7 @@ class BrokerProcess:
     def pid(self) -> int:
         """The process id. Raises: ProcessLookupError when it does not run."""
         if self._process is None:
-            raise ProcessLookupError("the broker does not run")
+            raise ProcessLookupError("the broker does not run: start() it")
         return self._process.pid
 
     def start(self, *options: Option) -> None:

@@ -85,7 +85,7 @@ class Client(ClientBase, AsyncWith):
     async def open(self) -> "Client":
         """Connect. Raises: ConnectFailed, RequestError (the token is not accepted), ProtocolViolation, ClientClosed."""
         if self._closed:
-            raise ClientClosed("this client is closed")
+            raise ClientClosed("this client is closed: connect again")
         if self._main is None:
             self._main = self._new_link()
             try:
@@ -375,7 +375,7 @@ class Client(ClientBase, AsyncWith):
     @property
     def _link(self) -> Link:
         if self._main is None or self._closed:
-            raise ClientClosed("this client is closed" if self._closed else NOT_OPEN)
+            raise ClientClosed("this client is closed: connect again" if self._closed else NOT_OPEN)
         self._main.check_loop()
         return self._main
 

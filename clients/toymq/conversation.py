@@ -68,7 +68,7 @@ class Conversation:
         self._streams = Streams(producer, self._send)
         self.elsewhere: Elsewhere | None = None
         """Set by a client that follows MOVED."""
-        self._end: ToymqError = ClientClosed("this client is closed")
+        self._end: ToymqError = ClientClosed("this client is closed: connect again")
 
     @property
     def outstanding(self) -> Outstanding:

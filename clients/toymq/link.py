@@ -35,7 +35,7 @@ FULL_READ_BYTES = 64 * 1024
 """Behind a read of so many there may be more."""
 SUSPICION_S = 0.1
 """Time to read what has arrived, before a broker counts as silent."""
-CLOSED = "this client is closed"
+CLOSED = "this client is closed: connect again"
 OTHER_LOOP = (
     "this client belongs to the event loop in which it was connected, and this call runs in another: connect again here (each"
     " asyncio.run() has a loop of its own), or pass the call to its loop with asyncio.run_coroutine_threadsafe()"

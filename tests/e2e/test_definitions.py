@@ -206,7 +206,7 @@ def test_a_broker_does_not_start_with_less(tmp_path: Path, file: str, text: str,
 
 def test_what_cannot_be_reached(tmp_path: Path, file: str) -> None:
     absent = f"{tmp_path}/nowhere"
-    assert definitions("export", f"--data-dir={absent}").stderr == f"toymq: there is no directory {absent}\n"
+    assert definitions("export", f"--data-dir={absent}").stderr == f"toymq: there is no directory {absent}: check the path\n"
     absent = definitions("export", "--url=127.0.0.1:1")
     assert (absent.exit_code, "no broker at 127.0.0.1:1" in absent.stderr) == (2, True)
     shown = definitions("export", "--url=toymq://s3cret@127.0.0.1:1")

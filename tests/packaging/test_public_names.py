@@ -82,7 +82,7 @@ try:
 except AttributeError as error:
     print(error)
 """
-    assert output_of(program) == "True\ntoymq.testing needs pytest, which is not installed\n"
+    assert output_of(program) == "True\ntoymq.testing needs pytest: pip install pytest\n"
 
 
 def test_pytest_is_loaded_with_toymq_testing_and_not_before() -> None:

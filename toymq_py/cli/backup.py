@@ -98,15 +98,15 @@ def restore(backup_directory: str, directory: str, at: str | None, unfinished: b
         from toymq_py.cli.tier import restore_from  # imported only when needed
 
         if unfinished:
-            raise click.UsageError("--unfinished is for a backup, and a bucket has no end")
+            raise click.UsageError("--unfinished is for a backup, not for a bucket: leave it out")
         restore_from(backup_directory, directory, as_json=as_json, at=at)
         return
     if at is not None:
-        raise click.UsageError("--at is for the bucket of a broker with --tier: a backup is of the time when it began")
+        raise click.UsageError("--at is for the bucket of a broker with --tier: a backup has one time, so leave --at out")
     backup_directory, directory = _apart(backup_directory, directory)
     fs = RealFileSystem()
     if not fs.is_dir(backup_directory):
-        raise DataDirectoryError(f"there is no directory {backup_directory}")
+        raise DataDirectoryError(f"there is no directory {backup_directory}: check the path")
     check_owner(fs, directory, "toymq restore")
     total = log_bytes(fs, backup_directory)
     with click.progressbar(length=total, label="copying", file=sys.stderr) as bar:

@@ -136,7 +136,7 @@ def demo(path: Path) -> None:
     """
     ledger = Ledger(path.read_bytes().splitlines())
     if len(ledger.lines) < 4:
-        raise click.UsageError(f"{path} has fewer than 4 lines: too little to kill a broker in the middle of")
+        raise click.UsageError(f"{path} has fewer than 4 lines, too few to kill a broker in the middle: name a longer file")
     total = len(ledger.lines)
     click.echo(f"{path}: {total} lines, one message each")
     with running_broker() as broker:

@@ -299,7 +299,7 @@ def open_described(
     """The broker that the options name. Raises: DataDirectoryError, ConfigError, ConnectFailed, OSError."""
     if data_dir is not None:
         if not Path(data_dir).is_dir():
-            raise DataDirectoryError(f"there is no directory {data_dir}")
+            raise DataDirectoryError(f"there is no directory {data_dir}: check the path")
         check_owner(RealFileSystem(), data_dir, "toymq definitions")
         yield StoppedBroker(data_dir)
         return

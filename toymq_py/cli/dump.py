@@ -70,8 +70,9 @@ def dump(directory: str, topic: str, from_id: int, max_count: int | None, form: 
     if not fs.is_dir(path):
         check_undivided(fs, directory)
         least = wholes_of(topic_names(fs, directory)).get(topic)
-        of = "" if least is None else f": it is partitioned, name one, such as {topic}{PARTITION_MARK}{least - 1}"
-        raise DataDirectoryError(f"there is no topic {topic} in {directory}{of}")
+        part = f"it is partitioned, name one, such as {topic}{PARTITION_MARK}{(least or 1) - 1}"
+        remedy = f"its topics are in {directory}/topics" if least is None else part
+        raise DataDirectoryError(f"there is no topic {topic} in {directory}: {remedy}")
     left = max_count
     for item in dump_topic(fs, path):
         if isinstance(item, Frame):

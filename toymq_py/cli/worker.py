@@ -117,7 +117,7 @@ def of_process(metrics_at: str | None, number: int) -> list[str]:
         return []
     host, port = parse_address(metrics_at)
     if port == 0 and number > 0:
-        raise ConfigError("--metrics with port 0 does not go with --processes: each process needs a port that is known")
+        raise ConfigError("--metrics with port 0 does not go with --processes, which count up from it: name one, 9464 say")
     return ["--metrics", f"{f'[{host}]' if ':' in host else host}:{port + number}"]
 
 

@@ -24,7 +24,7 @@ def workers(directory: str, number: int | None) -> None:
     """
     fs = RealFileSystem()
     if not fs.is_dir(directory):
-        raise DataDirectoryError(f"there is no directory {directory}")
+        raise DataDirectoryError(f"there is no directory {directory}: check the path")
     check_no_part(fs, directory)
     if number is None:
         division = present(fs, directory)

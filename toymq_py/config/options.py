@@ -97,7 +97,7 @@ class BrokerOptions:
     data_dir: str = path("./data", help="Where everything is kept.")
     fsync: FsyncMode = one_of(
         "always", "always", "interval", "never",
-        help="When a record is synced: before its OK, every --fsync-interval, or when the system likes to.",
+        help="When a record is synced: before its OK, every --fsync-interval, or when the operating system decides.",
     )  # fmt: skip
     fsync_interval_ms: int = duration(5, 1, 60_000, help="With --fsync interval: how long a record may wait to be synced.")
     commit: CommitMode = one_of(
@@ -107,22 +107,24 @@ class BrokerOptions:
     )  # fmt: skip
     segment_bytes: int = size(64 << 20, 4096, 1 << 30, help="Size at which a log file is sealed.")
     min_free_bytes: int = size(256 << 20, help="Publishing is refused (DISK_LOW) below this; acks and deliveries go on.")
-    max_payload_bytes: int = size(DEFAULT_MAX_PAYLOAD, 1, PAYLOAD_BYTES_LIMIT, name="max_payload", help="Headers included.")
+    max_payload_bytes: int = size(
+        DEFAULT_MAX_PAYLOAD, 1, PAYLOAD_BYTES_LIMIT, name="max_payload", help="Largest message, headers included."
+    )  # fmt: skip
     max_connections: int = count(10_000, 1, 1 << 20, help="More are refused (TOO_MANY_CONNECTIONS).")
     max_topics: int = count(10_000, 1, 1 << 20, help="More are refused (TOO_MANY_TOPICS).")
-    max_consumers: int = count(1_000, 1, 1 << 20, help="Per topic.")
-    max_subscriptions: int = count(1_000, 1, 1 << 20, help="Per session.")
-    max_unacked: int = count(100_000, 1, 1 << 30, help="Per consumer: deliveries not acked, before it gets no new ones.")
+    max_consumers: int = count(1_000, 1, 1 << 20, help="Consumers of one topic.")
+    max_subscriptions: int = count(1_000, 1, 1 << 20, help="Subscriptions of one session.")
+    max_unacked: int = count(100_000, 1, 1 << 30, help="Unacked messages of a consumer, beyond which it gets no new ones.")
     max_held_bytes: int = size(
         512 << 20, 1 << 20, 1 << 40,
-        help="Bodies and replies of all connections that wait, beyond 64 KiB of each; an eighth of --memory-max at most.",
+        help="Waiting bodies and replies of all connections, beyond 64 KiB of each; an eighth of --memory-max at most.",
     )
-    address_percent: int = count(50, 1, 100, help="Of each limit, what one address of another machine may take.")
-    token_percent: int = count(50, 1, 100, help="Of each limit, what one token without admin may take.")
-    admin_reserve: int = count(16, 0, 1 << 20, help="Of each limit, what only admins' tokens may take; a tenth at most.")
+    address_percent: int = count(50, 1, 100, help="Percent of each limit that one address of another machine may use.")
+    token_percent: int = count(50, 1, 100, help="Percent of each limit that one token without admin may use.")
+    admin_reserve: int = count(16, 0, 1 << 20, help="Part of each limit that only admins' tokens may use; a tenth at most.")
     max_inflight_bytes: int = size(64 << 20, 1 << 16, 1 << 40, help="Publishes of one connection that may wait for the disk.")
     visibility_ms: int = duration(30_000, 1, help="How long a delivery may stay unacked before it is delivered again.")
-    max_attempts: int = count(20, 0, 1 << 20, help="Deliveries after which a message is a dead letter; 0: for ever.")
+    max_attempts: int = count(20, 0, 1 << 20, help="Deliveries after which a message is a dead letter; 0: never.")
     nack_backoff_min_ms: int = duration(100, 1, help="Wait after the first NACK; it doubles with each attempt.")
     nack_backoff_max_ms: int = duration(30_000, 1, help="The longest wait after a NACK.")
     dedupe_keys: int = count(65_536, 0, 1 << 24, help="Keys remembered per topic.")
@@ -132,7 +134,7 @@ class BrokerOptions:
     metrics_objects: int = count(
         2_000, 0, 1 << 20, help="Topics and consumers with series of their own in a scrape; those beyond are added up."
     )
-    strict_recovery: bool = flag(help="Do not start when records are found lost.")
+    strict_recovery: bool = flag(help="Do not start when recovery finds lost records.")
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -144,19 +146,19 @@ class BrokerOptions:
 class ServeOptions(BrokerOptions):
     """The options that only ``toymq serve`` takes: listeners, security, logs. Raises ConfigError."""
 
-    listen: str = address("127.0.0.1:6789", help="Address; port 0 takes a free one.")
+    listen: str = address("127.0.0.1:6789", help="Address for clients; port 0 takes a free one.")
     http: str | None = address(None, help="Address of the HTTP gateway and its dashboard; needs the extra [http].")
-    https: str | None = address(None, help="Address on which the gateway speaks TLS, with or without --http beside it.")
+    https: str | None = address(None, help="Address of the gateway with TLS, with or without --http.")
     amqp: str | None = address(None, help="Address for clients of RabbitMQ: AMQP 0-9-1 (docs/amqp.md).")
-    amqps: str | None = address(None, help="Address on which AMQP is spoken over TLS.")
+    amqps: str | None = address(None, help="Address for clients of AMQP over TLS.")
     amqp_vhost: tuple[str, ...] = several(
         Text("a virtual host such as prod", "NAME", check_vhost), help="Virtual host of AMQP beside `/`; others are refused."
     )
     dialect: tuple[str, ...] = several(OneOf(("tinymq", "mq")), help="Serve another queue's paths, too (docs/dialects.md).")
-    mq_delay_ms: int = duration(10_000, 1, help="Dialect mq: how long a message that was got is leased.")
+    mq_delay_ms: int = duration(10_000, 1, help="Dialect mq: how long GET leases a message.")
     private_webhooks: bool = flag(help="Webhooks and alerts may go to this machine and its network.")
     auth_file: str | None = path(None, help="Tokens and what each may do (`toymqctl token create`); SIGHUP reads it again.")
-    tls_listen: str | None = address(None, help="Address on which TLS is spoken, beside --listen.")
+    tls_listen: str | None = address(None, help="Address for clients over TLS, in addition to --listen.")
     tls_cert: str | None = path(None, help="PEM file: the certificate for --tls-listen and --https; SIGHUP reads it again.")
     tls_key: str | None = path(None, help="PEM file: the certificate's private key.")
     tls_client_ca: str | None = path(None, help="PEM file: with TLS a client must show a certificate signed by one of these.")
@@ -166,26 +168,26 @@ class ServeOptions(BrokerOptions):
         help="Resident memory above which publishes are refused (QUEUE_FULL); 0: 80 % of what the machine or cgroup has, "
         "divided by --workers.",
     )  # fmt: skip
-    insecure_public: bool = flag(help="Listen beyond this machine without an auth file.")
+    insecure_public: bool = flag(help="Allow listening beyond this machine without an auth file.")
     allowed_host: tuple[str, ...] = several(
         Text("a name such as toymq or queue.example", "NAME", check_host_name),
-        help="Name by which --http without tokens and --metrics may be called, beside localhost and addresses.",
+        help="Host name that --http without tokens and --metrics accept, beside localhost and addresses.",
     )  # fmt: skip
-    definitions: str | None = path(None, help="File of topics and consumers to make at start, where they are not there so.")
+    definitions: str | None = path(None, help="Definitions file to import at each start (`toymq definitions`).")
     otlp_endpoint: str | None = text(
         None, "URL", parse_endpoint, noun="a URL such as http://localhost:4318",
-        help="Spans of messages whose traceparent says sampled go to this collector, by OTLP over HTTP.",
+        help="Collector for the spans of messages whose traceparent is sampled, by OTLP over HTTP.",
     )  # fmt: skip
     tier: str | None = text(
         None, "URL", parse_tier, noun="a URL such as s3://bucket/prefix or file:///mnt/history",
         help="Sealed segments are copied to this bucket, with offsets and settings (docs/tier.md).",
     )  # fmt: skip
     tier_cache_bytes: int = size(
-        1 << 30, 1 << 20, 1 << 50, help="With --tier: disk for segments that are read and were in the bucket alone."
+        1 << 30, 1 << 20, 1 << 50, help="With --tier: disk space for segments that are fetched from the bucket to be read."
     )
     tier_local_max_bytes: int = size(
         0, name="tier_local_max",
-        help="With --tier: publishing is refused (TIER_BEHIND) while more is sealed and not in the bucket; 0: no limit.",
+        help="With --tier: publishing is refused (TIER_BEHIND) while more sealed bytes are not in the bucket; 0: no limit.",
     )  # fmt: skip
     workers: int = count(
         1, 1, 64, help="Broker processes, each with a part of the topics (docs/more-cores.md); `toymq workers` changes it."
@@ -203,11 +205,11 @@ class ServeOptions(BrokerOptions):
     etcd_key: str | None = path(None, help="PEM file: its private key.")
     name: str | None = text(
         None, "NAME", check_cluster_name, noun="a name such as n1",
-        help="With --cluster: of this node, for people; its host by default.",
+        help="With --cluster: name of this node, for people; its host by default.",
     )  # fmt: skip
     group: str | None = text(
         None, "NAME", check_group_name, noun="a name such as a",
-        help="With --cluster: the group of this node, of several that have the topics between them; one alone needs no name.",
+        help="With --cluster: the group of this node; several groups share the topics, one alone needs no name.",
     )  # fmt: skip
     advertise: str | None = address(None, help="With --cluster: where clients reach this node; --listen by default.")
     replicate: str = address("127.0.0.1:6791", help="With --cluster: where the others follow this node when it leads.")
@@ -217,10 +219,10 @@ class ServeOptions(BrokerOptions):
     )
     replicate_key: str | None = path(None, help="With --cluster: PEM file: its private key.")
     replicate_ca: str | None = path(None, help="With --cluster: PEM file: the CA that signed the certificates of all nodes.")
-    replicate_plaintext: bool = flag(help="With --cluster: --replicate beyond this machine without TLS.")
+    replicate_plaintext: bool = flag(help="With --cluster: allow --replicate beyond this machine without TLS.")
     replicate_buffer_bytes: int = size(
         64 << 20, 1 << 20, 1 << 32, name="replicate_buffer",
-        help="With --cluster: what a follower may be behind; beyond, it joins anew.",
+        help="With --cluster: how far a follower may be behind; beyond that it joins anew.",
     )  # fmt: skip
     replica_timeout_ms: int = duration(
         3_000, 100, 60_000, help="With --cluster: a follower that is silent so long is dropped."
@@ -232,7 +234,7 @@ class ServeOptions(BrokerOptions):
         2_000, 100, 60_000, help="With --cluster: a leader whose disk hangs so long hands over."
     )
     scrub_interval_ms: int = duration(
-        24 * 3_600_000, 0, help="With --cluster: between two reads of all sealed segments, to find damage; 0: never."
+        24 * 3_600_000, 0, help="With --cluster: time between two reads of all sealed segments, to find damage; 0: never."
     )
     resync_rate_bytes: int = size(
         48 << 20, 1 << 16, 1 << 40, name="resync_rate",

@@ -34,7 +34,7 @@ from toymq_py.protocol import HelloReply, OkReply, Quit
 
 logger = logging.getLogger("toymq")
 
-CLOSED = "this client is closed"
+CLOSED = "this client is closed: connect again"
 FORKED = "this client was made before a fork and belongs to the parent: connect again in the child"
 ACKS_COALESCED = 1000
 ACKS_HELD_S = 0.01

@@ -51,5 +51,5 @@ def test_an_interrupted_backup_is_not_said_to_be_as_it_was(tmp_path: Path) -> No
 
 def test_a_backup_of_what_is_not_there_says_nothing_of_copying(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["backup", f"{tmp_path}/none", f"{tmp_path}/b"])
-    assert (done.exit_code, done.output) == (2, f"toymq: there is no directory {tmp_path}/none\n")
+    assert (done.exit_code, done.output) == (2, f"toymq: there is no directory {tmp_path}/none: check the path\n")
     assert not (tmp_path / "b").exists()

@@ -60,7 +60,7 @@ class TopicReport:
 def check_data_directory(fs: FileSystem, data_dir: str) -> None:
     """Raise DataDirectoryError unless the directory has a topics directory."""
     if not fs.is_dir(data_dir):
-        raise DataDirectoryError(f"there is no directory {data_dir}")
+        raise DataDirectoryError(f"there is no directory {data_dir}: check the path")
     check_usable(fs, data_dir)
     if not fs.is_dir(f"{data_dir}/topics"):
         raise DataDirectoryError(f"{data_dir} is not a data directory: it has no topics directory")
