@@ -23,21 +23,22 @@ logger = logging.getLogger("toymq_py.replication")
 
 READ_BYTES = 1 << 20
 SETTLED_NS = 2 * 10**9
-"""A file that was written so lately may be written again without another stamp: clocks of file systems tick slowly. Its digest
-is not remembered."""
+"""The digest of a file that was written less than this ago is not remembered: a further write might not change its stamp, as
+the clocks of file systems tick slowly."""
 AHEAD_S = 30.0
-"""Between two looks for files whose digest is not known."""
+"""The time between two searches for files whose digest is not known."""
 AHEAD_BYTES_PER_S = 64 << 20
-"""So fast a follower reads them ahead of the next join, some 7 % of a core: a new leader and what follows it were followers."""
+"""The speed at which a follower reads these files ahead of the next join, some 7 % of a core: a new leader and its followers
+were followers before."""
 LEADER_AHEAD_BYTES_PER_S = 8 << 20
-"""So fast a leader does, which has other work: for followers that come back to it."""
+"""The speed at which a leader, which has other work, reads them ahead, for followers that come back to it."""
 LEFT_ALONE_NS = 60 * 10**9
-"""A file that was written since is not read ahead: the segment that grows, offsets."""
+"""A file that was written less than this ago is not read ahead, such as the segment that grows, or offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """A file of a copy. ``size``: of its content; ``length``: of the file; ``digest``: of the content."""
+    """A file of a copy. ``size``: the bytes of its content; ``length``: the bytes of the file; ``digest``: of the content."""
 
     path: str
     size: int
@@ -46,20 +47,21 @@ class FileEntry:
 
 
 class Read(NamedTuple):
-    """What reading a file has shown. ``prefix``: the digest of its first bytes, of as many as were asked for; None: it has
-    fewer, or the last of them is only reserved."""
+    """The result of reading a file. ``prefix``: the digest of as many of its first bytes as were asked for; None: the file has
+    fewer, or the last of these bytes is only reserved."""
 
     entry: FileEntry
     prefix: str | None
 
 
 def has_records(path: str) -> bool:
-    """Whether a file is a segment, a foreign one included: what it has is of clients."""
+    """Whether a file is a segment, even another log's: its records are of clients."""
     return path.endswith((".log", ".log.foreign"))
 
 
 class ContentDigests:
-    """Of the files below one directory, by their paths in it. Threads may share it: at worst two read the same file."""
+    """The digests of the files below one directory, by their paths in it. Threads may share an instance: at worst two of them
+    read the same file."""
 
     def __init__(self, fs: FileSystem, root: str, clock: Clock) -> None:
         self.fs = fs
@@ -68,18 +70,19 @@ class ContentDigests:
         self._known: dict[str, tuple[Stamp, FileEntry]] = {}
 
     def known(self, path: str) -> FileEntry | None:
-        """What is remembered of a file, if it is as it was then. Raises: OSError."""
+        """Return the remembered entry of a file; None when there is none, or the file has changed. Raises: OSError."""
         found = self._known.get(path)
         if found is None or found[0] != self.fs.stamp(f"{self.root}/{path}"):
             return None
         return found[1]
 
     def entry(self, path: str, stop: StopFlag) -> FileEntry:
-        """What a file has. Blocks. Raises: OSError; Stopped."""
+        """Return the entry of a file, which is read when it is not remembered. Blocks. Raises: OSError; Stopped."""
         return self.known(path) or self.read(path, stop).entry
 
     def read(self, path: str, stop: StopFlag, prefix: int = 0) -> Read:
-        """Read a whole file, and the digest of its first ``prefix`` bytes on the way. Blocks. Raises: OSError; Stopped."""
+        """Read a whole file. Returns: its entry, and the digest of its first ``prefix`` bytes. Blocks. Raises: OSError;
+        Stopped."""
         file = self.fs.open(f"{self.root}/{path}", write=False)
         try:
             stamp = file.stamp()
@@ -100,7 +103,7 @@ class ContentDigests:
         return self._clock.wall_ns() - stamp[3] > age_ns
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Read these files again next time: they may have rotted, which changes no stamp."""
+        """Forget these files, so that they are read again: they may have rotted, which changes no stamp."""
         for path in paths:
             self._known.pop(path, None)
 
@@ -111,7 +114,7 @@ class ContentDigests:
     async def read_ahead(
         self, offload: Offload, list_files: Callable[[], list[str]], bytes_per_s: Callable[[], int]
     ) -> None:
-        """Read files whose digests are not known, slowly, for good. ``list_files`` blocks: those there are."""
+        """Read the files whose digests are not known, slowly, until cancelled. ``list_files`` returns all paths, and blocks."""
         stop = StopFlag()
         while True:
             await asyncio.sleep(AHEAD_S)
@@ -136,7 +139,7 @@ class ContentDigests:
         return (known is None or known[0] != stamp) and self._is_settled(stamp, LEFT_ALONE_NS)
 
     def _read_one(self, path: str, stop: StopFlag) -> int:
-        """Returns: how many bytes were read."""
+        """Read one file, which may be gone. Returns: how many bytes were read."""
         try:
             return self.read(path, stop).entry.length
         except FileNotFoundError:
@@ -159,7 +162,7 @@ class _ContentDigest:
     """The digest of a file's content, and where it ends."""
 
     def __init__(self, *, reserves: bool) -> None:
-        """``reserves``: zeros at the end are reserved space."""
+        """``reserves``: whether zeros at the end are reserved space."""
         self.size = 0
         self.length = 0
         self._reserves = reserves

@@ -114,7 +114,7 @@ class FollowerLink:
         self._offload = offload
         self._connect = connect
         self.digests = ContentDigests(fs, root, clock)
-        """Of the directory's files."""
+        """The digests of the directory's files."""
         self._following: _Following | None = None
         self._unsynced: set[str] | None = None  # what may not be on the disk yet; None: not known, as of a life before
 

@@ -195,8 +195,8 @@ def list_shared(
 
 
 def take_manifest(digests: ContentDigests, stop: StopFlag) -> Manifest:
-    """What a follower's directory has, which nothing changes meanwhile. A directory in the place of a file is moved aside: the
-    leader's file could not be written there. Raises: OSError; Stopped."""
+    """List all of a follower's directory, which nothing changes meanwhile. A directory in the place of a file is moved aside:
+    the leader's file could not be written there. Raises: OSError; Stopped."""
     fs, root = digests.fs, digests.root
 
     def move_aside(path: str) -> None:

@@ -133,7 +133,7 @@ class Node:
             reading.cancel()
 
     async def _take_part(self) -> bool:
-        """As ``run``."""
+        """Follow until this node takes the office, then lead: ``run`` without the reading ahead."""
         await self._start()
         term: Term | None = None
         while term is None and not self._stop.is_set():

@@ -34,14 +34,14 @@ class ReplicaFiles:
     """
 
     def __init__(self, fs: FileSystem, root: str, unsynced: Iterable[str] = (), open_max: int = OPEN_FILES_MAX) -> None:
-        """``root`` is the path of the data directory, which is there. ``unsynced``: what was changed before, and not synced."""
+        """``root``: the path of the data directory, which exists. ``unsynced``: the paths changed before but not synced."""
         self._fs = fs
         self._root = root
         self._open_max = open_max
         self._open: dict[str, File] = {}  # by path in the stream; the one that was opened first, first
         self.unsynced = set(unsynced)
-        """Files that were written, and directories in which names changed, and that were not synced since. What is gone may be
-        among them."""
+        """The paths of files that were written, and of directories in which names changed, and that were not synced since. A
+        path may be one that is gone."""
 
     def apply(self, change: Change | Copy) -> None:
         """Change the files as the leader did."""
@@ -95,7 +95,7 @@ class ReplicaFiles:
                 self.make_room()
 
     def sync_unsynced(self, step: Callable[[], None] = lambda: None) -> None:
-        """Put the files and directories of ``unsynced`` on stable storage, and no other: a quicker ``sync_all``, for a copy whose
+        """Put the files and directories of ``unsynced`` on stable storage, and no others: quicker than ``sync_all``, where
         ``unsynced`` is known to be complete."""
         self.close()
         for path in sorted(self.unsynced, reverse=True):  # files before their directory
@@ -195,7 +195,7 @@ class ReplicaFiles:
         fs.rename(old, new)
 
     def _note(self, change: Change | Copy) -> None:
-        """Note what a change leaves to be synced."""
+        """Note the paths that a change leaves to be synced."""
         path, unsynced = change.path, self.unsynced
         if isinstance(change, (Write, Truncate)):
             unsynced.add(path)
