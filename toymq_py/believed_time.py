@@ -13,9 +13,11 @@ from toymq_py.clock import Clock
 logger = logging.getLogger("toymq_py.broker")
 
 JUMP_MIN_NS = 10_000_000_000
-"""Less is a leap second, or what NTP steps: a message that goes so much earlier is no loss of days."""
+"""The smallest jump that is doubted: less is a leap second, or a step of NTP, and a message that goes so much earlier is no
+loss of days."""
 BELIEVED_AFTER_S = 600.0
-"""Longer than a wrong time takes to be seen and set right by hand or by NTP; short beside any time of retention."""
+"""The time after which a jump is believed: longer than a wrong time takes to be noticed and set right, by hand or by NTP; short
+beside any time of retention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class Belief:
 
     ahead_ns: int
     unbelieved_ns: int | None = None
-    """The least that was seen since the jump; None: there is none."""
+    """The lowest time that was seen since the jump; None: there was none."""
     since_s: float = 0.0
     """When the jump was seen, on the monotonic clock."""
 

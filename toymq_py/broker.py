@@ -58,7 +58,7 @@ from toymq_py.topic_opener import TopicOpener
 logger = logging.getLogger("toymq_py.broker")
 
 ALONE = Placement()
-"""Every topic is here."""
+"""The placement of a broker alone: every topic is here."""
 Done = Callable[[OSError | RequestError | None], None]
 """Called when an effect is on stable storage, or with the error that prevented it."""
 
@@ -88,7 +88,7 @@ class Broker:
         self.on_deadline: Callable[[float], None] = lambda at: None
         """Called with a time when ``tick`` must run before the time that it returned last."""
         self.gateways: list[str] = []
-        """URLs of its own HTTP listeners, as they are bound."""
+        """The URLs of its own HTTP listeners, as they are bound."""
         self.shutting_down = False
         self.too_few_replicas: str | None = None
         """Why publishes are refused with NOT_ENOUGH_REPLICAS; None: they are taken. Gates publishes of clients only: what the

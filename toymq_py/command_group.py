@@ -11,29 +11,30 @@ from typing import Any, ClassVar, NoReturn
 import click
 
 CLOSE = 0.75
-"""Likeness of two words, of 1: `get` is not `forget`, which deletes."""
+"""The likeness of two words, of 1, from which one is suggested: `get` is not `forget`, which deletes."""
 ABBREVIATION_MIN = 3
 SENTENCE_MAX = 300
-"""Of a command in a list: its first sentence whole, over lines where it must. Click cuts it at the width."""
+"""Most characters of a command's help in a list: its first sentence whole, over lines where it must. Click cuts it at the
+width."""
 INTERRUPTED, USAGE = 130, 2
 OTHER_OPTIONS = {
     "--port": "--listen HOST:PORT", "--host": "--listen HOST:PORT", "--bind": "--listen HOST:PORT", "--count": "--max N",
 }  # fmt: skip
-"""What to write for options that others have, where the command has it."""
+"""Options of other programs, and the option to write here, where the command has it."""
 
 
 class CommandGroup(click.Group):
     """A command group that reports wrong usage of itself and of all commands below it in one line."""
 
     meant: ClassVar[Mapping[str, str]] = {}
-    """What to write, whole, instead of a command that is not here: another program has it, or it has another name."""
+    """Commands that do not exist here, and what to write instead, whole: another program has it, or it has another name."""
     elsewhere: ClassVar[Mapping[str, str]] = {}
-    """Where the things are that a command of this name would show, as a half-sentence."""
+    """Commands that do not exist here, and where to find what they would show, as a half-sentence."""
     sections: ClassVar[Mapping[str, Sequence[str]]] = {}
-    """The commands by what they are for, as the help lists them; none for one list."""
+    """The commands by purpose, as the help lists them; empty for one list."""
     places: ClassVar[Mapping[str, str]] = {}
-    """Commands that are loaded when they are asked for, each with its place, ``module:attribute``: a start need not import what
-    its other commands use."""
+    """Commands that are loaded when they are asked for, each with its place, ``module:attribute``: a start need not import the
+    modules of the other commands."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.places:

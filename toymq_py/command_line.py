@@ -7,7 +7,7 @@ EXTRAS = {
     "pandas": "spark", "pyarrow": "spark", "pyiceberg": "tables", "pyspark": "spark", "rich": "tui", "sqlalchemy": "tables",
     "starlette": "http", "textual": "tui", "websockets": "http",
 }  # fmt: skip
-"""Package to the extra that brings it."""
+"""Packages, and the extra that brings each."""
 INTERRUPTED = 130
 USAGE = 2
 

@@ -14,11 +14,12 @@ Mode = Literal["exclusive", "shared", "keyed", "single"]
 of which one is active in each topic."""
 MODES: tuple[Mode, ...] = ("exclusive", "shared", "keyed", "single")
 POLL_MODES: tuple[Mode, ...] = ("shared", "keyed")
-"""Of a PULL, which takes over from none."""
+"""The modes of a PULL, which takes over from no session."""
 LEASE_NUMBER_MAX = 2**53 - 1
-"""JSON numbers are exact up to this."""
+"""The largest lease number: JSON numbers are exact up to this."""
 OLDEST_MS = 978_307_200_000
-"""2001-01-01. A smaller time was most likely meant in seconds, and would be in January 1970."""
+"""The earliest time that is accepted: 2001-01-01. A smaller one was most likely meant in seconds, and would be in January
+1970."""
 
 
 def parse_mode(value: object, modes: tuple[Mode, ...] = MODES) -> Mode:

@@ -48,7 +48,7 @@ READY_AS = {
     "--listen": "{}", "--http": "http://{}/", "--https": "https://{}/", "--tls-listen": "toymqs://{}",
     "--metrics": "http://{}/metrics", "--replicate": "replica://{}", "--amqp": "amqp://{}", "--amqps": "amqps://{}",
 }  # fmt: skip
-"""The address of each listener in the line that says ready."""
+"""The form of each listener's address in the line that says ready."""
 Listeners = Mapping[str, list[socket.socket]]
 """Bound sockets by their option."""
 IN_THE_CLEAR = {"--listen": "--tls-listen", "--http": "--https", "--amqp": "--amqps"}
@@ -60,10 +60,10 @@ class OfWorker:
     """The arguments that make a process a worker, which serves a part of the topics."""
 
     listeners: Listeners
-    """Bound by the supervisor, which keeps the addresses while the process is replaced."""
+    """The sockets that the supervisor has bound, and keeps while the process is replaced."""
     placement: Placement
     lives: int
-    """Becomes readable when the supervisor has died; then the process ends."""
+    """A descriptor that becomes readable when the supervisor has died; then the process ends."""
 
 
 def serve(

@@ -18,9 +18,9 @@ from toymq_py.topic import Topic
 logger = logging.getLogger("toymq_py.broker")
 
 UNSTORED_S = 1.0
-"""So long after a refused publish a new topic goes that has nothing else: a publisher that tries again finds it."""
+"""The delay after a refused publish before a new topic goes that has nothing else: a publisher that tries again finds it."""
 Deleted = Callable[[int, OSError | None], None]
-"""Called with the number of messages that went, or why the directory did not."""
+"""Called with the number of messages that were deleted, or why the directory was not."""
 
 
 class Deletions:

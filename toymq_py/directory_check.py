@@ -25,7 +25,8 @@ SEALED_MAX = 10_000
 """Topics whose directory is listed in one look, and sealed segments in them, about: some 30 ms of a sync thread. Where there
 are more, the next look goes on behind them."""
 SEEN_BYTES = 64
-"""Of the end of an active file: what was cut off in them and written anew later reads as zeros."""
+"""Bytes from the end of an active file that are compared: where they were cut off and written anew later, they read as
+zeros."""
 JUDGED_AT_ONCE = 2
 """Changed segments that are scanned at a time: commits wait for the same threads. A reader need not wait for its turn."""
 
@@ -49,11 +50,11 @@ class _ActiveFile:
         self.end_seen = self.segment.end_seen
         self.gone = True
         self.stamp: Stamp | None = None
-        """None, too, where the file could not be compared: the next look does."""
+        """The file's stamp; None, too, where the file could not be compared: the next look does."""
         self.reason: str | None = None
-        """Why the file is not the broker's any more."""
+        """Why the file is no longer the broker's."""
         self.suspect = False
-        """What stands there is to be judged anew."""
+        """Whether the file has to be judged anew."""
 
     def look(self, fs: FileSystem) -> None:
         """Look at the file on a sync thread."""
@@ -136,7 +137,7 @@ class DirectoryCheck:
         sealed = self._sealed()
         reasons: list[str] = []
         changed: list[tuple[Topic, Segment, Stamp | None, bool]] = []
-        """The stamp is None for a file that is missing; True for one to be judged anew."""
+        """Topic, segment, stamp (None: the file is missing), and whether it has to be judged anew."""
 
         def job() -> None:
             if (reason := self._directory.lost()) is not None:

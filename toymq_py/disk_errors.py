@@ -7,7 +7,7 @@ from toymq_py.errors import DiskFull, RequestError, StorageFailed, TierAway
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-"""Nothing was written. Temporary, like a full disk."""
+"""Errors for lack of descriptors: nothing was written. Temporary, like a full disk."""
 LASTING = (
     errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ESTALE,
 )  # fmt: skip

@@ -19,7 +19,7 @@ from toymq_py.net.peer import peer_address
 from toymq_py.net.tls import TlsProtocol
 
 REFUSED_LINGER_MAX = 16
-"""Refused clients that hear the reason at once: each holds a descriptor."""
+"""Most refused clients that hear the reason at once: each holds a descriptor."""
 KEEPALIVE_S = 15
 KEEPALIVE_PROBES = 3
 
@@ -46,7 +46,7 @@ class Entrance:
         self._protocol = protocol
         self._refuse = refuse
         self.handshakes: dict[TlsProtocol, Seat | None] = {}
-        """Under way; without a seat those of clients that are only told that there is none."""
+        """The handshakes under way; without a seat those of clients that are only told that there is none."""
         self._acceptors: list[Acceptor] = []
         self._tasks: asyncio.TaskGroup
 

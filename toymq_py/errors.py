@@ -376,7 +376,7 @@ class PlacementUnknown(RequestError):
     code = "PLACEMENT_UNKNOWN"
     retryable = True
     moved: Moved | None = None
-    """In its place for what is repeated until the group has a leader again, of a client that follows MOVED."""
+    """The reply to a client that follows MOVED, which repeats its request until the group has a leader again."""
 
 
 class BeingMoved(PlacementUnknown, NameBusy):

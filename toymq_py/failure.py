@@ -10,9 +10,10 @@ from urllib.parse import quote, unquote
 REASON_BYTES_MAX = ERROR_BYTES_MAX = 1024
 ERROR_TYPE_BYTES_MAX = 256
 FAILURE_BYTES_MAX = 3400
-"""All texts of one NACK, percent-encoded: they fit into a header line with the longest names and one range of ids."""
+"""Most bytes of all texts of one NACK, percent-encoded: they fit into a header line with the longest names and one range of
+ids."""
 CUT = "..."
-"""Marks a cut text."""
+"""The mark of a cut text."""
 _SAFE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 
 

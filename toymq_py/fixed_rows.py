@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 BLOCKS = (128, 64, 16)
-"""Rows of one call, largest first; one more call handles the rest. A ``Struct`` of many rows costs time and memory to make, so
-there are few sizes, and they are cached."""
+"""The numbers of rows of one call, largest first; one more call handles the rest. A ``Struct`` of many rows costs time and
+memory to make, so there are few sizes, and they are cached."""
 
 LAYOUTS_CACHED_MAX = 64
-"""Layouts that a caller caches by the shape of its rows; about 60 KiB each."""
+"""Most layouts that a caller caches by the shape of its rows; about 60 KiB each."""
 
 COLUMNS_MAX = 48
-"""Up to so many bytes, comparing by columns is faster than by rows."""
+"""Most bytes of a row for which comparing by columns is faster than by rows."""
 
 
 class RowLayout:
@@ -28,9 +28,9 @@ class RowLayout:
         """Raises: struct.error."""
         row = struct.Struct("<" + row_format)
         self.size = row.size
-        """Bytes of a row."""
+        """The bytes of a row."""
         self.fields = len(row.unpack(bytes(row.size)))
-        """Values of a row."""
+        """The number of values of a row."""
         self._format = row_format
         self._blocks = {1: row}
 

@@ -9,8 +9,8 @@ from collections.abc import MutableSequence
 BEAT_S = 1.0
 LOOK_AT_BEATS_S = 2.0
 SILENT_LOOKS = 5
-"""A worker that has not beaten for so many looks stands still. They are counted, and no time is measured: where the whole
-machine paused, there was one look."""
+"""A worker that has not beaten for so many looks stands still. Looks are counted and no time is measured: if the whole machine
+paused, there was one look."""
 
 
 def keep_beating(beats: "MutableSequence[int] | memoryview[int]", worker: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice
 
 ID_ROWS_BLOCK = 1024
-"""Rows of a block where ``IdRows`` makes them itself."""
+"""The rows of a block where ``IdRows`` makes its blocks itself."""
 
 
 class IdRows:

@@ -16,9 +16,9 @@ ORIGIN_TOPIC, ORIGIN_ID, ORIGIN_KEY = b"toymq-origin-topic", b"toymq-origin-id",
 CONSUMER, ATTEMPTS, REASON = b"toymq-consumer", b"toymq-attempts", b"toymq-reason"
 ERROR_TYPE, ERROR, FAILED_AT = b"toymq-error-type", b"toymq-error", b"toymq-failed-at"
 TRACEBACK = b"toymq-traceback"
-"""A JSON string, because it has line breaks."""
+"""The header with the traceback: a JSON string, because it has line breaks."""
 FIRST_DELIVERED, LAST_DELIVERED = b"toymq-first-delivered", b"toymq-last-delivered"
-"""Unix milliseconds."""
+"""The headers with the times of the first and the last delivery, in unix milliseconds."""
 REDRIVES, REDRIVE_CONSUMER = b"toymq-redrives", b"toymq-redrive-consumer"
 RESERVED = frozenset((
     ORIGIN_TOPIC, ORIGIN_ID, ORIGIN_KEY, CONSUMER, ATTEMPTS, REASON, ERROR_TYPE, ERROR, TRACEBACK, FAILED_AT, FIRST_DELIVERED,
@@ -30,8 +30,8 @@ LETTER_KEY = b"dlq:"
 REDRIVE_KEY = b"redrive:"
 """Prefix of the key of a record that came back from a dead-letter topic."""
 DIGITS_MAX = 18
-"""Of a number: a client that publishes under one of these keys may have written the header; ``int`` raises from 4301 digits
-on."""
+"""Most digits of a number: a client that publishes under one of these keys may have written the header; ``int`` raises from
+4301 digits on."""
 
 Witness = tuple[int, list[bytes]]
 """A moved record: its id, and the fields of its key behind the name of its origin."""

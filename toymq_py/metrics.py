@@ -34,21 +34,20 @@ class Metric:
     labels: tuple[str, ...] = ()
     bounds: tuple[float, ...] = ()
     of_cluster: bool = False
-    """Only a node of a cluster has it."""
+    """Whether only a node of a cluster has it."""
 
 
 SECONDS_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""From a sync into an SSD's cache to a disk that hangs."""
+"""The bounds for durations: from a sync into an SSD's cache to a disk that hangs."""
 MESSAGES_BOUNDS = tuple(float(4**power) for power in range(9))
-"""1 to 65,536: a lone publisher to a pipeline at full speed."""
+"""The bounds for numbers of messages, 1 to 65,536: from a lone publisher to a pipeline at full speed."""
 
 LIMITS = (
     "connections", "address_connections", "token_connections", "reserve_connections", "topics", "token_topics",
     "reserve_topics", "held_bytes", "holder_held_bytes", "memory", "consumers", "token_consumers", "reserve_consumers",
     "unacked", "handshakes",
 )  # fmt: skip
-"""The limits of ``auth.quotas``: of the broker, an address, a token, and the reserve for admins; that of a consumer, and of
-handshakes of TLS."""
+"""The limits of ``auth.quotas``: of the broker, an address, a token, the reserve for admins, a consumer, and TLS handshakes."""
 TOPIC = ("topic",)
 CONSUMER = ("topic", "consumer")
 
@@ -235,14 +234,14 @@ class Metrics:
         self.limits_reached = dict.fromkeys(LIMITS, 0)
         self.errors: dict[str, int] = {}
         self.alerts_firing: dict[str, int] = {}
-        """By rule."""
+        """Firing alerts by rule."""
         self.alert_notices = {"sent": 0, "failed": 0}
         self.tier_fetch_failing = 0
         self.tier_fetched_bytes_total = 0
         self.tier_failing = 0
-        """This and the next two are set by the thread of the tier."""
+        """1 while the tier fails, else 0; the thread of the tier sets this and the next two."""
         self.tier_problem: str | None = None
-        """Why it fails."""
+        """Why the tier fails."""
         self.tier_uploaded_bytes_total = 0
         self.tier_url: str | None = None
         self.commit_messages = Histogram(BY_NAME["commit_messages"])

@@ -10,10 +10,11 @@ HOST_CHARS_MAX = 253
 NAMED_MAX = 5
 """Most names that an error lists: of 196 characters each, they fit into a header line."""
 DEAD_LETTERS = ".dlq"
-"""Ends the name of a topic's dead-letter topic."""
+"""The end of the name of a topic's dead-letter topic."""
 
 PARTITION_MARK = "#"
-"""Between the name of a partitioned topic and the number of a partition: ``orders#3``. ``orders#*`` are all of them."""
+"""The mark between the name of a partitioned topic and the number of a partition: ``orders#3``. ``orders#*`` are all of
+them."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,195}\Z")
 _TOPIC = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,195}(?:#(?:0|[1-9][0-9]{0,3}))?\Z")
@@ -21,7 +22,7 @@ _ALL_PARTITIONS = PARTITION_MARK + "*"
 _INCARNATION = re.compile(r"[0-9a-f]{16}\Z")
 _GROUP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,31}\Z")
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}\Z")
-"""A key of etcd and a word of a table has it: no slash, no dot, no space."""
+"""The name of a cluster, which is a key of etcd and a word of a table: no slash, no dot, no space."""
 
 
 def check_name(kind: str, name: str) -> str:

@@ -67,9 +67,9 @@ class PartitionedTopics:
             topics, unopened: the broker's own. Lost topics are among ``unopened``.
         """
         self.by_name: dict[str, Partitioned] = {}
-        """Those that are served, and those that are being made or deleted."""
+        """The partitioned topics that are served, and those that are being made or deleted."""
         self.lost: dict[str, int] = {}
-        """How many partitions those have at least that are lost."""
+        """The lost topics, and how many partitions each has at least."""
         self._topics, self._unopened = topics, unopened
         self._fs = fs
         self._directory = directory

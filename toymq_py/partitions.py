@@ -15,9 +15,9 @@ from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, whole_name
 from toymq_py.units import parse_number
 
 PARTITIONS = "partitions"
-"""The word of CREATE."""
+"""The option of CREATE with the number of partitions."""
 PARTITIONS_MAX = 1024
-"""Each is a topic, with two open files and some ten KiB of memory."""
+"""Most partitions of a topic: each is a topic, with two open files and some ten KiB of memory."""
 
 
 def parse_partitions(text: str) -> int:
@@ -83,7 +83,7 @@ class Partitioned:
     count: int
     settings: Mapping[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = field(init=False)
-    """Of the partitions, in order."""
+    """The names of the partitions, in order."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(f"{self.name}{PARTITION_MARK}{number}" for number in range(self.count)))

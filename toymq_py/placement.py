@@ -13,8 +13,8 @@ from toymq_py.names import DEAD_LETTERS, is_pattern
 from toymq_py.partitions import Partitioned
 
 REACH_S = 20.0
-"""How long a worker may take to answer: longer than one needs that is replaced after a back-off of 5 s, and less than the 30 s
-after which a call of a client gives up."""
+"""How long a worker may take to answer: longer than the replacement of a worker takes after a back-off of 5 s, and less than
+the 30 s after which a call of a client gives up."""
 
 T = TypeVar("T")
 Place = int | str
@@ -22,7 +22,7 @@ Place = int | str
 P = TypeVar("P", int, str)
 
 BOUND = 1.25
-"""Most load of a group that gets a new topic, in means."""
+"""Most load of a group that gets a new topic, as a multiple of the mean."""
 
 
 def named(place: Place) -> str:
@@ -74,11 +74,11 @@ class PlaceLink(Protocol):
 
     finishing: bool
     reached: bool
-    """The other end has answered. While it has not, nothing that was sent was done there, nor will be."""
+    """Whether the other end has answered. While it has not, no request that was sent was carried out there, nor will be."""
     on_reached: Callable[[], None]
-    """Called when it has; it does nothing until it is set."""
+    """Called when the other end has answered; it does nothing until it is set."""
     refusal: str
-    """Why the other end does not take it; "" while it has not said so."""
+    """Why the other end refuses the connection; "" while it has not said so."""
 
     def send(self, pieces: Sequence[bytes]) -> None:
         """Send some bytes, now or as soon as the other end reads."""
@@ -99,9 +99,10 @@ class PartitionTable(Protocol):
     """The partitioned topics of a cluster with groups, on which the leaders agree. See ``GroupPartitions``."""
 
     on_change: Callable[[str, Partitioned | None, bool], None]
-    """Called with a name, the topic of it, and whether it is being deleted, when that has changed; None: there is none."""
+    """Called with a name, its partitioned topic (None: there is none), and whether that is being deleted, when this has
+    changed."""
     is_complete: bool
-    """False: what the directory has beside it counts, too."""
+    """Whether this is all; if not, the partitioned topics that the directory knows besides count, too."""
 
     def known(self) -> Mapping[str, tuple[Partitioned, bool]]:
         """The partitioned topics known now, as in ``on_change``."""

@@ -11,14 +11,15 @@ Shape = tuple[int, int]
 
 KEY_BYTES_MAX = 512
 PRODUCER_PREFIX = b"~seq~"
-"""Begins the names under which clients number their publishes without a key; to a reader such a message has none."""
+"""The beginning of the names under which clients number their publishes without a key; for a reader such a message has no
+key."""
 MSG_ID_MAX = 2**64 - 1
 UNIX_MS_MAX = 2**63 // 1_000_000
-"""What fits into the nanoseconds of a record."""
+"""The latest time in milliseconds that fits into the nanoseconds of a record."""
 
 DEFAULT_MAX_PAYLOAD = 2 * 1024 * 1024
 PAYLOAD_BYTES_LIMIT = 64 * 1024 * 1024
-"""What ``--max-payload`` may be at most; fixed by the record format (storage.md)."""
+"""The largest value of ``--max-payload``; fixed by the record format (storage.md)."""
 
 
 def shape_of(keys: Sequence[bytes], payloads: Sequence[bytes]) -> Shape | None:

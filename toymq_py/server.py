@@ -24,7 +24,7 @@ from toymq_py.session import LINGER_S, Errands, FairQueue, Session, SessionProto
 logger = logging.getLogger("toymq_py.server")
 
 EXPIRY_CHECK_S = 5.0
-"""An expired token is found within so long, also after the wall clock was set."""
+"""How often expired tokens are looked for, also after the wall clock was set."""
 FINISH_S = 1.0
 """The last part of a shutdown, at most a quarter of it, is for commits and offsets alone; acks are taken before."""
 

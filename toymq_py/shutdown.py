@@ -26,7 +26,7 @@ from toymq_py.topic import Topic
 logger = logging.getLogger("toymq_py.broker")
 
 ENDS_MAX = 1_000
-"""A clean stop records the ends of at most so many logs: each takes about 2 ms of the disk (ADR 0083)."""
+"""Most logs whose ends a clean stop records: each takes about 2 ms of the disk (ADR 0083)."""
 
 
 class Shutdown:

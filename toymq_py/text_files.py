@@ -7,7 +7,7 @@ from typing import IO, Any, AnyStr
 from toymq_py.errors import ConfigError
 
 BYTES_MAX = 16 << 20
-"""An auth file of 80,000 tokens has so many bytes."""
+"""Most bytes of a text file: an auth file of 80,000 tokens has so many."""
 
 
 def read_text(path: str, what: str, *, encoding: str = "utf-8", errors: str = "strict") -> str:

@@ -134,13 +134,14 @@ DURATION_SETTINGS = frozenset(
     ("visibility", "nack_backoff_min", "nack_backoff_max", "retain_acked_for", "retain_max_age", "ttl", "tier_local_age")
 )
 MAY_BE_ZERO = frozenset(("retain_acked_for", "tier_local_age"))
-"""Of those; the others are a millisecond or more."""
+"""Those of ``DURATION_SETTINGS`` that may be zero; the others are a millisecond or more."""
 USUALLY_SHORT = frozenset(("nack_backoff_min", "nack_backoff_max"))
-"""Of those; below a second nothing is doubted."""
+"""Those of ``DURATION_SETTINGS`` that are usually short; a value below a second is not doubted."""
 SIZE_SETTINGS = frozenset(("backlog_max_bytes", "retain_max_bytes", "tier_local_bytes"))
-"""Topic settings that people write with a unit. On the wire they are integers: milliseconds and bytes."""
+"""The topic settings that are sizes. People write them, and durations, with a unit; on the wire both are integers, of bytes and
+of milliseconds."""
 PLAIN_SETTINGS = frozenset(("max_attempts", "dedupe_keys", "backlog_max_messages", "when_full"))
-"""The others: counts and words."""
+"""The other settings: counts and words."""
 
 
 def parse_setting(name: str, text: str) -> str:

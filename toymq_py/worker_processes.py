@@ -31,7 +31,7 @@ from toymq_py.storage.workers_file import check_no_part, check_worker, divide, w
 UNIX_PATH_BYTES_MAX = 103
 """Longest path that fits into a socket address everywhere: Linux takes 107 bytes, the BSDs and macOS 103."""
 ORPHANS_S = 5.0
-"""The workers of a supervisor that was killed have so much longer than their shutdown may take."""
+"""How much longer than its shutdown may take the workers of a supervisor that was killed may live."""
 LOOK_S = 0.1
 WAITED_FOR = {*PASSED_ON, signal.SIGCHLD}
 
@@ -44,16 +44,16 @@ class Seat:
     options: ServeOptions
     listeners: daemon.Listeners
     addresses: Sequence[str]
-    """Of each worker: ``host:port``, and its other addresses behind it."""
+    """The addresses of each worker: ``host:port``, and its other addresses behind it."""
     sockets: Sequence[str]
     http_sockets: Sequence[str]
-    """Of each worker: the paths of its Unix sockets for the others; see ``Placement``."""
+    """The paths of each worker's Unix sockets for the other workers; see ``Placement``."""
     changes: memoryview
-    """Of each worker a number, in memory that all of them share."""
+    """A number for each worker, in memory that all of them share."""
     pids: memoryview
-    """The same: the process of each, 0 while it has none. The supervisor writes them."""
+    """The process of each worker, in shared memory, 0 while it has none. The supervisor writes them."""
     beats: memoryview
-    """The same: how often each has beaten, 0 until it serves. See ``Beats``."""
+    """How often each worker has beaten, in shared memory, 0 until it serves. See ``Beats``."""
     lives: int = -1
 
     def serve(self, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]]) -> None:

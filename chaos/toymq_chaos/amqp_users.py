@@ -22,7 +22,7 @@ from toymq_py.amqp.methods import Method
 from toymq_py.errors import ConnectionLost
 
 AT_ONCE = 8
-"""Publishes before their confirms are waited for, at most."""
+"""Most publishes before their confirms are waited for."""
 PREFETCH = 32
 FRAME_MAX = 131_072
 BODY_BYTES_MAX = 1 << 20

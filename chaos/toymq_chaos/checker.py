@@ -23,9 +23,9 @@ ACK_WINDOW_NS = 100_000_000
 """Acks of the last 100 ms before a kill may be lost (delivery.md); an unfinished flush may lose older ones."""
 
 OF_EITHER = "of either worker"
-"""Note of a "disconnect" that ``views`` add: what was pulled there may have been lost with its worker."""
+"""The note of a "disconnect" that ``views`` add: messages that were pulled there may have been lost with their worker."""
 POWER = "power"
-"""Ends the note of a "kill" that lost unsynced data, as a power cut does."""
+"""The end of the note of a "kill" that lost unsynced data, as a power cut does."""
 
 FREED_NS = 5_000_000_000
 """How long after a full disk was freed the broker may still act as on a full one: it looks ten times a second when it is not

@@ -66,11 +66,11 @@ class Options:
     out: Path
     publishers: int = 4
     consumers: int = 2
-    """Per topic."""
+    """The number of consumers per topic."""
     rate: float = 250.0
     """Most messages per second and publisher."""
     keep_log: bool = False
-    """Remove nothing from the log, so that it can be compared with the history."""
+    """Whether nothing is removed from the log, so that it can be compared with the history."""
     workers: int = 1
     """Broker processes; above 1 their number changes between lives, from this one to one more and back."""
 

@@ -18,7 +18,7 @@ DEAD_LETTERS = ".dlq"
 REDRIVE_KEY = "redrive:"
 
 Attempts = Mapping[tuple[str, str], Sequence[Event]]
-"""Publishes by topic and key."""
+"""The publishes by topic and key."""
 
 
 class _Seen(NamedTuple):

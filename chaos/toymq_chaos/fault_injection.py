@@ -34,9 +34,9 @@ class Place:
 
     calls: tuple[str, ...]
     path: str
-    """A regular expression."""
+    """A regular expression for the path."""
     within: int
-    """A seed kills at one of this many first calls."""
+    """The number of first calls at one of which a seed kills."""
 
 
 PLACES = {

@@ -21,7 +21,7 @@ Op = Literal[
 ]  # fmt: skip
 CONFIRM = "confirm"
 OF_A_LIFE = "~"
-"""Between the name of a connection and the number of the worker's life in which a topic's view has it (``views``)."""
+"""The mark between the name of a connection and the number of the worker's life in which a topic's view has it (``views``)."""
 Result = Literal["ok", "dup", "err", "unknown"]
 
 

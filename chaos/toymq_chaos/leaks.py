@@ -11,7 +11,7 @@ from toymq_chaos.vitals import Vitals
 
 MIB = 1 << 20
 RSS_GROWTH_MAX = 0.2
-"""An allocator keeps partly used pages; a leak exceeds any share in time."""
+"""Most growth of the memory, as a share: an allocator keeps partly used pages; a leak exceeds any share in time."""
 RSS_ALLOWANCE_BYTES = 8 * MIB
 DISK_ALLOWANCE_BYTES = 2 * MIB
 """Space that a log may have preallocated (``soak.SEGMENT_BYTES``), by chance at one rest and not at another."""

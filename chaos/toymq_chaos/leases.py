@@ -24,7 +24,7 @@ SLACK_NS = 10_000_000
 """How late a lease may end (delivery.md), and the time between two readings of a clock."""
 MS = 1_000_000
 BUFFERED = "buffered"
-"""Note of a "sub" whose client buffers deliveries: one recorded after a reply may have arrived before it."""
+"""The note of a "sub" whose client buffers deliveries: one recorded after a reply may have arrived before it."""
 
 Message = tuple[str, str, int]
 """Topic, consumer and id."""
@@ -44,13 +44,13 @@ class _Subscription:
     consumer: str
     buffered: bool = False
     pulled: bool = False
-    """Its leases do not end with the connection."""
+    """Whether its messages were pulled, so that their leases do not end with the connection."""
     asked_ns: int = 0
     """When the latest answered command was sent."""
     asked: tuple[int, int] = (0, 0)
     """When a command was sent and answered; the next one was sent after that."""
     passed_ns: int = 0
-    """What was due at this time is done."""
+    """The time up to which all that was due is done."""
     waiting: dict[int, Event] = field(default_factory=dict)
     """Unsettled deliveries by id, in order."""
 

@@ -26,11 +26,11 @@ class Fault:
 
     kind: Kind
     at_s: float
-    """Since the start of the life."""
+    """Seconds since the start of the life."""
     for_s: float
     ahead_ns: int
     worker: int | None = None
-    """With several workers the one that is killed or frozen."""
+    """The worker that is killed or frozen, where there are several."""
 
 
 @dataclass(frozen=True, slots=True)

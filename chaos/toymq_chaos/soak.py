@@ -26,7 +26,7 @@ from toymq_py.errors import ToymqError
 from toymq_py.protocol import Delete, Forget, JsonReply, Ping, PongReply, Stats
 
 SEGMENT_BYTES = 2 << 20
-"""The least with which the broker preallocates segments: those must be removed, too."""
+"""The size of segments, the least with which the broker preallocates them: those must be removed, too."""
 OPTIONS = (
     "--segment-bytes", str(SEGMENT_BYTES), "--visibility", "1s", "--retain-acked-for", "1s", "--min-free-bytes", "0",
     # Few, so that the warm-up fills the dedupe table.
@@ -54,7 +54,7 @@ class Options:
 
     seed: int
     duration_s: float
-    """No round starts later; there are at least two."""
+    """The time after which no round starts; there are at least two."""
     out: Path
 
 

@@ -44,7 +44,7 @@ RATE = 60.0
 """Messages a second and publisher."""
 TOPIC = "own"
 WINDOWS = (4, 32, 1024)
-"""Of the asyncio client's subscriptions."""
+"""The windows of the asyncio client's subscriptions."""
 BLOCKING_WINDOW = 16
 ENDING_S = 3.0
 """Time for a thread to end; closing a client takes a second."""
@@ -214,7 +214,7 @@ class Surroundings(NamedTuple):
     ready: Callable[[], Awaitable[None]]
     subscribed: Callable[[str, str], None]
     workers: bool = False
-    """The broker is several processes."""
+    """Whether the broker is several processes."""
 
 
 class User(ABC):

@@ -73,7 +73,7 @@ class World(Protocol):
 
     recorder: Recorder
     calm: bool
-    """The faults are over: clients behave well from here on."""
+    """Whether the faults are over: clients behave well from here on."""
 
     async def connect(self, client: "Client") -> None:
         """Connect a client; waits while there is no broker."""
@@ -98,7 +98,7 @@ class Habits:
     """Cut the connection."""
     stop_reading: float = 0.05
     stop_reading_s: float = 1.0
-    """Longest time."""
+    """The longest pause of a client that stops reading."""
     cut_frame: float = 0.0
     """Send part of a PUB and cut the connection."""
     rate: float = 0.0

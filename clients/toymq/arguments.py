@@ -30,13 +30,13 @@ from toymq_py.units import (
 )
 
 WORD_CHARS_MAX = 1024
-"""Of a client's name: it shares a header line with the token."""
+"""Most characters of a client's name: it shares a header line with the token."""
 Seconds = float | str
 """A duration: seconds, or a text with a unit, ``"500ms"``, ``"5s"``, ``"2m"``, ``"24h"``, ``"7d"``."""
 LEASES = frozenset(("visibility", "nack_backoff_min", "nack_backoff_max"))
-"""Settings of some seconds or minutes; the others are hours and days."""
+"""The settings that are some seconds or minutes long; the others are hours and days."""
 DOUBTED_S = 5000
-"""A number of so many seconds and more, whole thousands and no whole hours, is doubted."""
+"""A number of at least so many seconds that is whole thousands and no whole hours is doubted: it may be milliseconds."""
 _SETTING_NAME = re.compile(r"[a-z_]{1,64}\Z")
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 100

@@ -22,12 +22,12 @@ from toymq_py.errors import BadArgument, LocalError
 TOYMQ = (sys.executable, "-P", "-c", "from toymq_py.cli import main; main(prog_name='toymq')")
 """The command ``toymq`` of this interpreter. ``-P``: sources in the working directory do not replace the installed ones."""
 TOYMQ_WITH_PARENT = (*TOYMQ[:3], f"from toymq_py.forking import end_with_parent; end_with_parent(); {TOYMQ[3]}")
-"""The same, killed when the process that has started it as a ``BrokerProcess`` is gone, however that ended."""
+"""The same command, which is killed when the process that has started it as a ``BrokerProcess`` is gone, however that ended."""
 READY_S = 60.0
-"""Longer than the recovery of a large directory on a busy machine; then the start has failed."""
+"""The time after which a start has failed: longer than the recovery of a large directory on a busy machine."""
 Option = str | int | float | os.PathLike[str]
 STOP_S = 60.0
-"""Longer than any shutdown."""
+"""The time for a shutdown, longer than any takes."""
 
 
 class StartFailed(LocalError, RuntimeError):

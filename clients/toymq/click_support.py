@@ -13,7 +13,7 @@ from toymq_py.errors import ConfigError, ToymqError
 from toymq_py.units import DURATION_MS_MAX, parse_duration_ms
 
 HELP_SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True}
-"""Context settings of a group: also ``-h``, and all defaults are shown."""
+"""The context settings of a group: ``-h`` is an option, too, and all defaults are shown."""
 _QUANTITY = re.compile(r"(\d{1,19}(?:\.\d+)?)\s*([a-z]*)\Z", re.ASCII)
 
 

@@ -13,7 +13,7 @@ from toymq_py.errors import BadArgument, ConfigError
 CONTENT_TYPE = "content-type"
 BYTES = "application/octet-stream"
 Item = tuple[None, bytes, dict[str, str]]
-"""Of ``pub_many``: no key, payload, headers."""
+"""A message for ``pub_many``: no key, payload, headers."""
 
 
 @dataclass(frozen=True, slots=True)

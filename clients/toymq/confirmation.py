@@ -11,9 +11,9 @@ from toymq_py.protocol import OkReply, Reply, Touch
 from toymq_py.records import IdRange
 
 ROUNDS_MAX = 3
-"""How often it is asked before one message, where more has come that waited elsewhere meanwhile."""
+"""Most questions to the broker before one message, where more messages have come meanwhile that waited elsewhere."""
 ANSWER_S = 1.0
-"""So long an answer may take, in seconds, whatever the time-out of ``next``: with one of 0 nothing would ever be confirmed."""
+"""The time for an answer, in seconds, whatever the time-out of ``next``: with one of 0 nothing would ever be confirmed."""
 
 
 class _Touch(CallSlot):

@@ -9,9 +9,9 @@ from toymq.url import Address
 from toymq_py.errors import DirectoryLost, NotLeader, ProtocolViolation, RequestError, ToymqError
 
 _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "UNKNOWN_PROTOCOL")
-"""OpenSSL's reasons where what answered is no TLS."""
+"""OpenSSL's reasons when the peer's answer is not TLS."""
 BETWEEN = "; "
-"""Between the texts of two addresses."""
+"""The text between those of two addresses."""
 
 
 def connect_failed(address: Address, error: BaseException) -> ConnectFailed:

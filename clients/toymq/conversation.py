@@ -50,11 +50,11 @@ class Conversation:
         self.server: HelloReply | None = None
         self.farewell: ToymqError | None = None  # why the broker is about to close the connection
         self.received_at = 0.0
-        """Since when the bytes of the next ``receive`` may have been there, in seconds of the caller's clock."""
+        """The time since when the bytes of the next ``receive`` may have been there, in seconds of the caller's clock."""
         self.looked_at = math.inf
-        """When it was looked for bytes before, if handlers may have held that up; see ``Feed.came``."""
+        """When bytes were looked for before, if handlers may have held that up; see ``Feed.came``."""
         self.progress = 0
-        """Rises with each answer to a command, and when messages come; 0 on a connection that has but begun."""
+        """A counter that rises with each answer to a command, and when messages come; 0 on a connection that has just begun."""
         self._on_output = on_output
         self._state = State.OFFLINE
         self._wire = ClientConnection()

@@ -25,15 +25,16 @@ logger = logging.getLogger("toymq")
 OnSynced = Callable[[ToymqError | None], None]
 """Called with None when an ack is on stable storage, or with the error that prevents it."""
 Place = tuple[str, int]
-"""Topic and id."""
+"""Topic and id of a message."""
 GOES_ON = ("SEEK", "MOVED")
-"""Codes of CLOSED behind which a subscription is asked for again: from another position, or, where the answer says so, at
+"""Codes of CLOSED after which a subscription is asked for again: from another position, or, where the answer says so, at
 another group."""
 CAREFUL_MESSAGES = 1024
-"""So many are acked one by one behind a message that was delivered before. A worker that died may do so again, and would give
-back with its message all those before it whose acks had not been sent: each would count an attempt in turn."""
+"""The number of messages that are acked one by one behind a message that was delivered before. A worker that died may do so
+again, and would give back with its message all those before it whose acks had not been sent: each would count an attempt in
+turn."""
 CONFIRM_S = 0.5
-"""What has waited longer is handed out only when the broker has said that its lease is ours still (ADR 0092)."""
+"""A message that has waited longer is handed out only when the broker has said that its lease is still ours (ADR 0092)."""
 
 
 L = TypeVar("L")
@@ -55,9 +56,9 @@ class AckList:
         self.topic = topic
         self.consumer = consumer
         self.ids: list[int] = []
-        """Not sent yet."""
+        """The ids that are not sent yet."""
         self.unanswered: list[tuple[IdRange, ...]] = []
-        """Sent, without an answer yet."""
+        """The ranges that are sent and not answered yet."""
         self.waiters: list[OnSynced] = []
         """Callbacks of acks that wait for stable storage."""
         self.listed = False
@@ -139,37 +140,41 @@ class Feed:
         self.lease = new_lease_number()
         """The number of its leases: a NACK that names it leaves those of others alone."""
         self.place = ""
-        """What has its topic, as the last MOVED said."""
+        """The place that has its topic, as the last MOVED said."""
         self.pulled = False
-        """It has the messages of one PULL, whose leases do not end with the connection."""
+        """Whether it has the messages of one PULL, whose leases do not end with the connection."""
         self.wake = wake
         self.gone_to: ref[Any] | None = None  # weakly: the connection refers to its feeds
         self.pattern = TopicPattern(command.topic) if is_pattern(command.topic) else None
         self.state = FeedState.ASKED
         self.error: ToymqError | None = None
         self.since = math.inf
-        """Since when what waits may have been there, or its leases were renewed: seconds of the client's clock."""
+        """The time since when the waiting messages may have been there, or their leases were renewed: seconds of the client's
+        clock."""
         self._since_asked = math.inf
-        """The same, of what came after the broker was asked for leases: an interrupted question changes nothing."""
+        """The same time, for messages that came after the broker was asked for leases: an interrupted question changes
+        nothing."""
         self.kept_s = 0.0
-        """So long are leases that are renewed all the time (``auto_extend``); else 0."""
+        """The time of leases that are renewed all the time (``auto_extend``); else 0."""
         self.waits_since = math.inf
-        """Since when the application waits for a message, if it does and its client cannot receive while a handler computes."""
+        """The time since when the application waits for a message, if it does and its client cannot receive while a handler
+        computes."""
         self._arrived: deque[MessagePush] = deque()
         self._with_repeats: OrderedDict[Place, MessagePush] | None = None
-        """In place of ``_arrived``, from the first message that is delivered again until all are handed out: a later delivery
-        replaces the earlier one, whose lease is over, in its own turn. Many applications never need it, and it costs more."""
+        """Used in place of ``_arrived``, from the first message that is delivered again until all are handed out: a later
+        delivery replaces the earlier one, whose lease is over, in its own turn. Many applications never need it, and it costs
+        more."""
         self.turn = 0
-        """Rises with each message that comes again."""
+        """A counter that rises with each message that comes again."""
         self._again: dict[Place, int] = {}
         """The turn of the last delivery of messages that came again and are not settled."""
         self._highest: dict[str, int] = {}
-        """By topic, the highest id that arrived."""
+        """The highest id that arrived, by topic."""
         self.open: dict[Place, None] = {}
-        """Handed out, neither acked nor nacked."""
+        """The messages that are handed out, and neither acked nor nacked."""
         self.on_settled: Callable[[], None] | None = None
         self.careful = 0
-        """So many more acks are to be sent at once (``CAREFUL_MESSAGES``)."""
+        """The number of further acks to send at once (``CAREFUL_MESSAGES``)."""
         self._warned = False
         self._still_open: set[Place] = set()  # since before a reconnect: their next delivery is a repeat
         self._moved_open: set[Place] = set()  # since before a SEEK: their next delivery is a new one

@@ -63,9 +63,9 @@ class _Departure:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.returned: list[PublishSlot] = []
-        """Refused here, in their order."""
+        """The publishes that were refused here, in their order."""
         self.new: list[PublishSlot] = []
-        """Published meanwhile."""
+        """The publishes that were made meanwhile."""
 
 
 class Departures:

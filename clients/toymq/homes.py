@@ -21,13 +21,13 @@ from toymq_py.errors import Moved
 from toymq_py.names import DEAD_LETTERS
 
 TOPICS_MAX = 16_384
-"""Topics whose place is kept. Beyond, the oldest is asked for again."""
+"""Most topics whose place is kept. Beyond, the oldest is asked for again."""
 LINKS_MAX = 64
-"""Workers that are connected to. The MOVED of a broker that names more is raised: so many on one machine are a mistake."""
+"""Most workers that are connected to. The MOVED of a broker that names more is raised: so many on one machine are a mistake."""
 MOVES_MAX, MOVES_S = 8, 1.0
 """A topic that moves more often within so many seconds goes in circles: its callers get MOVED."""
 NODES_MAX = 8
-"""Addresses that are taken from one MOVED."""
+"""Most addresses that are taken from one MOVED."""
 GONE = "-"
 """The address in a MOVED of the client's own: the worker cannot be reached."""
 

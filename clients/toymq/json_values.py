@@ -22,7 +22,7 @@ from toymq.arguments import shown
 from toymq_py.errors import BadArgument
 
 Reader = Callable[[str, Any], Any]
-"""Converts a value of a JSON document; gets its name for errors. Raises: BadArgument."""
+"""Converts a value of a JSON document; takes its name for errors. Raises: BadArgument."""
 
 
 class BytesText(str):
@@ -32,7 +32,7 @@ class BytesText(str):
 
 
 DEPTH_MAX = 64
-"""Of values within values: a document of ten thousand brackets is refused before it is walked."""
+"""The deepest nesting of values: a document of ten thousand brackets is refused before it is walked."""
 _TEXTS: dict[type, tuple[Callable[[str], Any], str]] = {
     datetime: (datetime.fromisoformat, "a date and time, 2026-11-27T09:30:00+00:00 say"),
     date: (date.fromisoformat, "a date, 2026-11-27 say"),
@@ -42,7 +42,7 @@ _TEXTS: dict[type, tuple[Callable[[str], Any], str]] = {
     Path: (Path, "a path"),
     bytes: (lambda text: base64.b64decode(text, validate=True), "bytes in base64"),
 }
-"""Types that are a text in JSON: how it is read, and what an error calls it."""
+"""Types that are a text in JSON: how the text is read, and what an error calls it."""
 
 
 def write(what: str, value: object, depth: int = 0) -> Any:

@@ -13,7 +13,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CLOSE = 0.7
-"""Likeness of two words, of 1."""
+"""The likeness of two words, of 1, from which one is suggested."""
 MEANT = {
     "ack_timeout": "visibility", "auto_acknowledge": "auto_ack", "batch_size": "max", "block": "wait", "client_id": "name",
     "client_name": "name", "count": "max", "countdown": "delay", "default_retry_delay": "backoff", "expires": "ttl",
@@ -24,7 +24,7 @@ MEANT = {
     "subscription": "consumer", "throws": "dead_on", "time_limit": "timeout", "timeout": "wait", "timeout_s": "wait",
     "url": "urls", "visibility_timeout": "visibility",
 }  # fmt: skip
-"""What other clients call it, and how it is called here; it counts where the method has that argument."""
+"""The names of other clients for arguments, and the names here; each counts where the method has that argument."""
 SETTINGS = DURATION_SETTINGS | SIZE_SETTINGS | PLAIN_SETTINGS
 
 

@@ -38,7 +38,7 @@ class LeasedMessage(Delivery, Generic[C]):
         self._came_over = link
         self._turn = feed.turn
         self._given_back = False
-        """It was nacked or sent to the dead letters: ``process`` and ``auto_ack`` leave it alone."""
+        """Whether the message was nacked or sent to the dead letters: ``process`` and ``auto_ack`` leave it alone."""
 
     @property
     def _link(self) -> C:

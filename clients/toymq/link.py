@@ -32,7 +32,7 @@ T = TypeVar("T")
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
 """Unsent bytes in the transport beyond which publishes wait."""
 FULL_READ_BYTES = 64 * 1024
-"""Behind a read of so many there may be more."""
+"""A read of so many bytes is full: there may be more behind it."""
 SUSPICION_S = 0.1
 """Time to read what has arrived, before a broker counts as silent."""
 CLOSED = "this client is closed: connect again"
@@ -100,14 +100,14 @@ class Link:
         self.options = options
         self.home = home
         self.address: Address | None = None
-        """Where it is connected, or was last."""
+        """The address that it is connected to, or was last."""
         self._outages = outages
         self._route = Route(options.addresses if home is None else nodes or (home,))
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time
-        """Seconds of its clock."""
+        """Returns the seconds of its clock."""
         self._reads_on = False
-        """More is about to be read."""
+        """Whether more is about to be read."""
         self.conversation = Conversation(options.producer(), self._flush_soon)
         self._wire: _Wire | None = None
         self._task: asyncio.Task[None] | None = None

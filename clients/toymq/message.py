@@ -19,7 +19,7 @@ RANGES_PER_LINE = 80
 RANGES_BESIDE_A_FAILURE = 5
 """Ranges that fit beside the texts of a failure."""
 Key = str | bytes
-"""Of a publish: 1 to 512 printable ASCII characters without space; the key ``-`` alone is reserved."""
+"""The key of a publish: 1 to 512 printable ASCII characters without space; the key ``-`` alone is reserved."""
 
 
 class Sequenced(NamedTuple):
@@ -33,11 +33,11 @@ class Sequenced(NamedTuple):
     delay_ms: int | None = None
     ttl_ms: int | None = None
     route: bytes = b""
-    """Chooses the partition of a partitioned topic."""
+    """The route, which chooses the partition of a partitioned topic."""
 
 
 Item = bytes | tuple[Key | None, bytes] | tuple[Key | None, bytes, Mapping[str, str] | None] | Sequenced
-"""What ``pub_many`` takes: a payload, (key, payload), (key, payload, headers), or a message numbered by its producer."""
+"""A message for ``pub_many``: a payload, (key, payload), (key, payload, headers), or a message numbered by its producer."""
 Settings = Mapping[str, float | str]
 """Settings of a topic by name (delivery.md). A duration is seconds or a text, ``"2m"``; a size is bytes or ``"64MiB"``;
 ``"default"`` unsets."""
@@ -157,7 +157,7 @@ Outgoing = tuple[bytes, bytes, bytes]
 
 
 HeaderBlock = Callable[[Mapping[str, str] | None], bytes]
-"""Makes the header block of a message of its own headers."""
+"""Makes the header block of a message from its own headers."""
 
 
 def chunks(

@@ -15,7 +15,7 @@ FRAMES_MAX = 20
 OLD_REASON_BYTES_MAX = 256
 Reason = str | BaseException | None
 DeadOn = type[Exception] | tuple[type[Exception], ...]
-"""As in ``except``."""
+"""The classes of exceptions, as in ``except``."""
 
 
 class FromProcess(Exception):

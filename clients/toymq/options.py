@@ -25,24 +25,25 @@ OUTSTANDING_BYTES_MAX = 8 * 1024 * 1024
 UNANSWERED_MAX = 65_536
 """Unanswered commands on one connection; beyond that publishes wait. Bounds the memory that a hung broker costs."""
 DEFAULT_VISIBILITY_S = 30.0
-"""What auto-extend takes when the subscription names none (delivery.md)."""
+"""The visibility that auto-extend assumes when the subscription names none (delivery.md)."""
 GOODBYE_S = 1.0
 """Time for the broker to read what a closing client sent."""
 DRAIN_S = 5.0
 """Time that the end of a client's block waits for handlers and answers."""
 RECEIVE_BYTES = 256 * 1024
 KEEPALIVE_IDLE_S, KEEPALIVE_PROBES = 15, 3
-"""A dead peer is noticed after a minute, as the broker notices us (delivery.md)."""
+"""The probes of an idle connection: a dead peer is noticed after a minute, as the broker notices us (delivery.md)."""
 USER_TIMEOUT_MS = 30_000
-"""The kernel's own, which also ends a connection that the other end does not read. A broker reads, unlike a client in a long
-handler; one that takes nothing for so long is overloaded, and what had no reply is sent again on the next connection."""
+"""The kernel's time-out for unacknowledged bytes, which also ends a connection that the other end does not read. A broker
+reads, unlike a client in a long handler; one that takes nothing for so long is overloaded, and what had no reply is sent again
+on the next connection."""
 SILENT_S = 5.0
 """With several addresses: a broker that owes an answer and says nothing for so long is left for the next one. A process that is
 paused closes no connection, its system still acknowledges what it gets, and in a cluster another node leads by then."""
 SILENCE_LOOK_S = 1.0
 QUICK_IDLE_S = 3
 QUICK_USER_TIMEOUT_MS = 6_000
-"""The same where there is another address: a machine that is down is left after six to nine seconds."""
+"""The kernel's time-out where there is another address: a machine that is down is left after six to nine seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ class Options:
     random: Random = field(repr=False)
     describe_errors: bool = True
     lost: Callable[[], ToymqError | None] = field(default=lambda: None, repr=False)
-    """Of ``toymq.open``: why the directory is not the one that was opened; None while it is."""
+    """Set by ``toymq.open``: returns why the directory is not the one that was opened; None while it is."""
 
     def __post_init__(self) -> None:
         """Raises: ConfigError, BadArgument, TypeError."""

@@ -36,7 +36,7 @@ class Batch:
         self.deadline = deadline
         self.on_done = on_done
         self.abandoned = False
-        """The caller stopped waiting. Publishes under way continue, but are not repeated."""
+        """Whether the caller stopped waiting. Publishes under way continue, but are not repeated."""
 
     def settle(self, index: int, outcome: Outcome) -> None:
         if self.outcomes[index] is None:
@@ -158,7 +158,7 @@ class Stream:
         """
         self.topic = topic
         self.place = ""
-        """What has the topic, as the last MOVED said."""
+        """The place that has the topic, as the last MOVED said."""
         self.head = publish_head(arguments.topic(topic))
         self.outstanding = outstanding
         self.producer = next(names).encode() if names is not None else b""

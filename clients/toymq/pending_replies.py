@@ -21,11 +21,11 @@ from toymq_py.protocol import (
 
 Answer = Reply | ToymqError
 GiveBack = Callable[[list[MessagePush]], None]
-"""Called with a consumer and its deliveries."""
+"""Called with the deliveries that no caller takes."""
 
 
 BESIDE_ACKS = frozenset({"NACK", "TOUCH", "PING"})
-"""About other messages than the acks, or about none. Sent ahead of acks, they leave these to become ranges."""
+"""Commands about other messages than the acks, or about none. Sent ahead of acks, they leave these to become ranges."""
 
 
 class Slot(ABC):

@@ -10,9 +10,10 @@ from typing import Generic, Protocol, TypeVar
 from toymq.url import Address
 
 SPARE_KEPT = 4
-"""So many are not closed: what waits now and then does not connect each time."""
+"""The number of spare connections that are not closed: requests that wait now and then do not connect each time."""
 SPARE_S = 10.0
-"""How long the others are kept. Longer than the pause between two pulls of a loop, which would connect for each."""
+"""How long the other spare connections are kept: longer than the pause between two pulls of a loop, which would connect for
+each."""
 
 
 class Closable(Protocol):
@@ -31,7 +32,7 @@ class SpareLinks(Generic[L]):
     def __init__(self, close: Callable[[L], None]) -> None:
         self._close = close
         self._links: list[tuple[L, float]] = []
-        """The one that is spare for longest first, with the end of its time."""
+        """The spare connections, the one that is spare for longest first, each with the end of its time."""
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, home: Address | None) -> L | None:

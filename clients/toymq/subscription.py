@@ -183,7 +183,7 @@ class Subscription(AsyncWith, AsyncFor):
             self._renewal = Renewal(feed, lambda: feed.link(link).conversation, auto_extend_s, asyncio.get_running_loop())
         self._timeout_s = timeout_s
         self._last: list[Message] = []
-        """What ``auto_ack`` acks next."""
+        """The messages that ``auto_ack`` acks next."""
         self._holder: asyncio.Task[Any] | None = None
         """With ``auto_ack``, the task that has the last message, or waits for the next."""
         self._waiters: list[asyncio.Future[None]] = []

@@ -19,7 +19,7 @@ class Address:
     token: str | None = field(default=None, repr=False)
     tls: bool = False
     path: str | None = None
-    """Path of a Unix socket; host and port are unused then."""
+    """The path of a Unix socket; host and port are unused then."""
 
     def __str__(self) -> str:
         if self.path is not None:

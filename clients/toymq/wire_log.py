@@ -14,7 +14,7 @@ logger = logging.getLogger("toymq.wire_log")
 _numbers = count(1)
 _COMMANDS_MAX = 512
 _BODY_BYTES_MAX = 1 << 40
-"""No limit: the broker judges what we send."""
+"""Most bytes of a body; in effect no limit: the broker judges what we send."""
 
 
 def log_wait(delay_s: float) -> None:

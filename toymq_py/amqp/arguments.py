@@ -11,20 +11,21 @@ from toymq_py.amqp.streams import is_stream, stream_settings
 from toymq_py.units import DURATION_MS_MAX
 
 QUEUE_TYPES = ("classic", "quorum", "stream")
-"""All are durable logs here; of a stream each consumer reads by itself (``streams``)."""
+"""The types of queues: all are durable logs here; each consumer of a stream reads by itself (``streams``)."""
 OVERFLOWS = {"drop-head": "drop-oldest", "reject-publish": "reject", "reject-publish-dlx": "reject"}
 STRATEGIES = ("at-most-once", "at-least-once")
-"""Of dead letters: each is stored before its message is gone, whatever is asked for."""
+"""The strategies for dead letters: each letter is stored before its message is gone, whichever is asked for."""
 NUMBERS = {
     "x-message-ttl": (0, DURATION_MS_MAX), "x-expires": (1, DURATION_MS_MAX), "x-max-length": (1, 1 << 62),
     "x-max-length-bytes": (1, 1 << 62), "x-delivery-limit": (0, (1 << 20) - 1),
     "x-max-priority": (0, 255),
 }  # fmt: skip
 STRINGS = ("x-overflow", "x-queue-type", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy")
-"""Short ones: no dead letter could be sent to a longer exchange or routing key."""
+"""Arguments that are short strings: no dead letter could be sent to a longer exchange or routing key."""
 
 KEPT_BYTES_MAX = 4096
-"""Of the arguments of one queue, exchange or binding, as JSON: tens of thousands of them stay in memory, and in one file."""
+"""Most bytes of the arguments of one queue, exchange or binding, as JSON: tens of thousands of them stay in memory, and in one
+file."""
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from toymq_py.amqp.methods import Method
 from toymq_py.broker import Broker
 
 LOOK_S = 0.2
-"""While publishes wait: how often it is asked whether there is space, or memory, where no publish asks."""
+"""How often waiting publishes check whether there is space, or memory, where no other publish asks."""
 DISK, MEMORY = "low on disk", "low on memory"
-"""RabbitMQ's words."""
+"""RabbitMQ's words for the reason why publishers are blocked."""
 
 
 class Alarm:
@@ -28,7 +28,7 @@ class Alarm:
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, on_change: Callable[[], None]) -> None:
         """``on_change`` is called in a turn of its own, since the change may be found in the middle of a publish."""
         self.is_on = False
-        """Of the disk."""
+        """Whether the disk is low."""
         self._loop = loop
         self._space = broker.space
         self._quotas = broker.quotas
@@ -85,11 +85,11 @@ class Blocking:
         """``write`` sends a frame."""
         self.alarm = alarm
         self.is_known = False
-        """The client's capability ``connection.blocked``."""
+        """Whether the client has the capability ``connection.blocked``."""
         self.publishes = False
-        """It has published: another connection has nothing to be told."""
+        """Whether the connection has published: any other need not be told."""
         self.waits_for_room = False
-        """It is not read, since it holds too much (``Room``)."""
+        """Whether the connection is not read, since it holds too much (``Room``)."""
         self._told = False
         self._write = write
 

@@ -53,7 +53,7 @@ class Channel:
         self._confirms: Confirms | None = None
         self._transaction: Transaction | None = None
         self._closed = False
-        """What still comes of it is of no concern to the client: its number may be another channel's."""
+        """Whether the channel has closed. The client hears nothing more of it then: its number may be another channel's."""
         self.publishes = Publishes(
             queues, outlet.held, confirmed=self._confirmed, refused=self._refused, progress=outlet.progress,
             waits_for_space=lambda: not self.tells_refusals,

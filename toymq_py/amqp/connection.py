@@ -49,7 +49,7 @@ class Signal(Enum):
 
 
 Event = tuple[int, Method | Content | AmqpError | Signal]
-"""Channel, and what came there. An error is the channel's, not the connection's."""
+"""A channel, and what came on it. An error closes the channel, not the connection."""
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class _Incoming:
     properties: bytes = b""
     missing: int | None = None
     parts: list[bytes | bytearray] = field(default_factory=list)
-    """Of the body, as far as it has come; small ones are put together."""
+    """The parts of the body that have come; small ones are put together."""
 
 
 class AmqpConnection:

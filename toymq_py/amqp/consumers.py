@@ -91,9 +91,9 @@ class Consumers:
         self._prefetch = 0
         self._channel_prefetch = 0
         self._stopped = False
-        """The client has paused deliveries (channel.flow)."""
+        """Whether the client has paused deliveries (channel.flow)."""
         self.reply_token = ""
-        """Of the channel's consumer of direct replies; empty without one."""
+        """The token of the channel's consumer of direct replies; empty without one."""
         self._reply_tag = ""
         self.handlers: Mapping[str, Callable[[Method], Later]] = {
             "channel.flow": self._flow, "basic.qos": self._qos, "basic.consume": self._consume, "basic.cancel": self._cancel,

@@ -20,7 +20,7 @@ from toymq_py.topic import Channel
 logger = logging.getLogger("toymq_py.amqp")
 
 GO_BY_THEMSELVES = ("expired", "maxlen")
-"""Reasons of dead letters without a client's doing."""
+"""Reasons of dead letters that no client has caused."""
 
 
 def dead_letter_of(

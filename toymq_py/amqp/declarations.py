@@ -18,7 +18,7 @@ from toymq_py.amqp.topology import Binding, Exchange, Queue
 
 Later = Coroutine[Any, Any, None] | None
 COUNT_MAX = 0xFFFFFFFF
-"""What a count of messages can say."""
+"""The largest count of messages that AMQP can tell."""
 
 
 class Owner(Protocol):

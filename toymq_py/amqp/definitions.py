@@ -16,7 +16,7 @@ from toymq_py.config.definitions import done_before
 from toymq_py.errors import BadArgument, RequestError
 
 _OWNER = object()
-"""Owns no exclusive queue."""
+"""The owner of no exclusive queue."""
 
 
 def defined(topology: Topology) -> Iterator[AmqpDefinition]:

@@ -21,7 +21,7 @@ from toymq_py.topic import Delivery, Subscription
 from toymq_py.topic.deliverer import ranges_of
 
 WINDOW = 1024
-"""Messages without an ack of a consumer whose prefetch is unlimited."""
+"""Unacked messages of a consumer whose prefetch is unlimited."""
 
 _FRAME = struct.Struct(">BHI")
 _DELIVER = struct.Struct(">HH")
@@ -55,14 +55,14 @@ class Consumer:
     priority: int = 0
     window: int = WINDOW
     order: QueueConsumers | None = None
-    """Asked before it takes, where the queue's consumers have different priorities."""
+    """The order of the queue's consumers, where they have different priorities: it is asked before a message is taken."""
     subscription: Subscription | None = None
     reader: StreamReader | None = None
-    """Of a stream, in place of the subscription."""
+    """The reader of a stream, in place of the subscription."""
     delivery_limit: int | None = None
-    """Deliveries after which a message goes to the dead-letter exchange; None where the topic counts."""
+    """Number of deliveries after which a message goes to the dead-letter exchange; None where the topic counts."""
     is_over: Callable[[Delivery, int], bool] | None = None
-    """Whether a message has expired; None where the topic drops those."""
+    """Whether a message has expired; None where the topic drops expired messages."""
 
     def activate(self) -> bool:
         """Let the consumer take messages from now on. Returns: False when its topic is gone; the client has heard of it."""

@@ -25,16 +25,18 @@ from toymq_py.topic import Delivery, Subscription, Topic
 logger = logging.getLogger("toymq_py.amqp")
 
 AT_ONCE = 64
-"""Messages that expire in one go; others have their turn before it goes on."""
+"""Messages that expire in one go; other work has its turn before the next."""
 DROPPED_AT_ONCE = 512
-"""Dead letters of messages beyond the length in one go: more than publishers append meanwhile, so that they do not pile up."""
+"""Dead letters stored in one go of messages beyond the length: more than publishers append meanwhile, so that they do not pile
+up."""
 TAKERS_FIRST_S = 0.01
-"""A queue with consumers that have credit is cut after so long: what they take at once was never beyond the length."""
+"""The delay before a queue is cut whose consumers have credit: messages that they take at once were never beyond the length."""
 LOOK_MIN_S, LOOK_MAX_S = 1.0, 60.0
-"""How often to look where messages have expirations of their own: behind the lowest one, one that has expired may become it."""
+"""How often expired messages are looked for, where messages have expirations of their own: an expired one behind the lowest may
+become the lowest."""
 LATEST_S = 86_400.0
 SAY_EVERY_S = 10.0
-"""Between two lines of the log about refused messages that a queue has lost."""
+"""The time between two lines of the log about refused messages that a queue has lost."""
 
 
 def expires_at_ns(records: Records, row: int, ttl_ms: int | None) -> int | None:

@@ -12,9 +12,9 @@ METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 END = 0xCE
 END_BYTE = b"\xce"
 OVERHEAD = 8
-"""Bytes of a frame beside its payload."""
+"""Bytes of a frame in addition to its payload."""
 FRAME_MIN = 4096
-"""Every peer takes frames of this size."""
+"""The frame size that every peer has to accept."""
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
@@ -22,13 +22,13 @@ _HEAD = struct.Struct(">BHI")
 _KNOWN = frozenset((METHOD, HEADER, BODY, HEARTBEAT))
 
 Frame = tuple[int, int, bytes]
-"""Type, channel, payload."""
+"""Type, channel and payload of a frame."""
 
 
 SMALL_BYTES = 1024
-"""What is smaller is put together while it waits: an object has 33 bytes beside its own, and a list 8."""
+"""Smaller pieces are put together while they wait: an object has 33 bytes of its own, and its place in a list 8."""
 CHUNKS_MAX = 64
-"""Reads that wait as they came."""
+"""Reads that wait as they came, before they are joined."""
 
 
 class FrameReader:

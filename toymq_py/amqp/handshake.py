@@ -32,14 +32,14 @@ class Handshake:
 
     def __init__(self, login: Login, address: str | None, vhosts: Vhosts) -> None:
         self.queues = vhosts.default
-        """Those of the virtual host that the client opens."""
+        """The queues of the virtual host that the client opens."""
         self._vhosts = vhosts
         self.client_name: str | None = None
-        """Of the client's properties: its name of the connection, else of the library."""
+        """The connection's name in the client's properties, else the name of the library."""
         self.knows_cancels = False
-        """The client's capability ``consumer_cancel_notify``."""
+        """Whether the client has the capability ``consumer_cancel_notify``."""
         self.knows_blocked = False
-        """The client's capability ``connection.blocked``."""
+        """Whether the client has the capability ``connection.blocked``."""
         self.rights = OpenRights()
         self.frame_max = frames.FRAME_MIN
         self.channel_max = CHANNEL_MAX

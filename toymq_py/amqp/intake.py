@@ -16,15 +16,16 @@ from toymq_py.clock import Clock
 from toymq_py.net.bounded_reads import READ_BYTES
 
 LOOK_S = 0.1
-"""While connections wait: how often it is looked whether there is room, and whether the one that goes on does."""
+"""How often, while connections wait, it is checked whether there is room, and whether the one that has its turn goes on."""
 TOLD_S = 0.5
-"""A publisher that waits for longer is told (connection.blocked): most waits last for one message of another."""
+"""A publisher that waits for longer gets connection.blocked: most waits last for one message of another publisher."""
 IDLE_S = 1.0
-"""The turn of a connection of which nothing comes passes on. It was not read before: what it had sent waits in its socket."""
+"""The turn of a connection that sends nothing for so long passes on. It was not read before: bytes that it had sent wait in its
+socket."""
 TURN_S = 5.0
-"""The turn of one that sends slowly passes on."""
+"""The longest turn, of a connection that sends slowly."""
 IDLE_TURNS_MAX = 2
-"""One that sends nothing in so many turns, and has others wait, is closed."""
+"""A connection that sends nothing in so many turns, while others wait, is closed."""
 
 
 class Intake:
@@ -38,7 +39,7 @@ class Intake:
         self.reading = True
         self.last_read = clock.monotonic()
         self.idle_turns = 0
-        """One after the other in which nothing came."""
+        """Turns in a row in which nothing came."""
         self._room = room
         self._clock = clock
         self._blocking = blocking
@@ -106,7 +107,7 @@ class Room:
         self._deadline = Deadline(loop)
         self._waiting: dict[Intake, float] = {}  # since when
         self._turn: Intake | None = None
-        """Goes on although there is no room, until what it holds is whole."""
+        """The connection that goes on although there is no room, until the message that it holds is whole."""
         self._turn_since = 0.0
 
     def holds(self, intake: Intake) -> bool:

@@ -14,7 +14,7 @@ from toymq_py.topic.backlog import UNLIMITED, Backlog
 
 PAGE_BYTES = 64 * 1024
 SURPLUS_MAX = 16_384
-"""Messages that are leased and wait to be given up; beyond it the queue is too long for a while."""
+"""Messages beyond the length that are leased and wait to be given up; with more, the queue is too long for a while."""
 
 
 class LengthLimit:

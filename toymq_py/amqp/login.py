@@ -19,7 +19,7 @@ logger = logging.getLogger("toymq_py.amqp")
 
 PASSWORD_BYTES_MAX = 4096
 USER_CHARS_MAX = 256
-"""Kept of a user's name without an auth file. No ``user-id``, a short string, is as long."""
+"""Characters that are kept of a user's name without an auth file. No ``user-id``, a short string, is as long."""
 
 
 class OpenRights:

@@ -14,7 +14,7 @@ from toymq_py.amqp.fields import Reader
 from toymq_py.amqp.frames import METHOD, frame
 
 Index = tuple[int, int]
-"""Numbers of class and method."""
+"""The numbers of a class and a method."""
 
 _SPECIFICATION = """
 10 10 connection.start octet version_major, octet version_minor, table server_properties, longstr mechanisms, longstr locales

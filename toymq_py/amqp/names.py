@@ -17,7 +17,7 @@ from toymq_py.names import NAME_BYTES_MAX, PARTITION_MARK, is_topic_name
 
 PREFIX, DIGEST_PREFIX, VHOST_PREFIX = "_amqp-", "_amqp.sha256-", "_vhost."
 VHOST_BYTES_MAX = 64
-"""Of a virtual host's name, escaped; a longer one is known by its digest."""
+"""The longest escaped name of a virtual host; a longer one is known by its digest."""
 _ESCAPED = re.compile(rb"[^A-Za-z0-9._]")
 
 

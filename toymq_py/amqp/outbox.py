@@ -9,7 +9,7 @@ from collections.abc import Callable
 from toymq_py.callbacks import call_all
 
 OUT_BYTES = 256 * 1024
-"""Frames that wait for the socket: then no further method is applied."""
+"""With so many bytes of frames that wait for the socket, no further method is applied."""
 
 
 class Outbox:
@@ -18,9 +18,9 @@ class Outbox:
     def __init__(self) -> None:
         self.transport: asyncio.Transport
         self.held_bytes = 0
-        """Of frames that wait here."""
+        """Bytes of frames that wait here."""
         self.stalled = False
-        """The socket is full. Frames wait here meanwhile: the transport would hold any number of them."""
+        """Whether the socket is full. Frames wait here meanwhile: the transport would hold any number of them."""
         self._frames: list[bytes] = []
         self._when_taken: list[Callable[[None], object]] = []
 

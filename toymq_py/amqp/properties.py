@@ -21,26 +21,26 @@ _FORM = (
     ("message-id", "shortstr"), ("timestamp", "timestamp"), ("type", "shortstr"), ("user-id", "shortstr"),
     ("app-id", "shortstr"), ("cluster-id", "shortstr"),
 )  # fmt: skip
-"""Properties from the highest bit of the flags down."""
+"""The properties, from the highest bit of the flags down."""
 _READ = {"shortstr": Reader.shortstr, "table": Reader.table, "octet": Reader.octet, "timestamp": Reader.timestamp}
 HAS_EXPIRATION = 0x8000 >> [name for name, _ in _FORM].index("expiration") >> 8
-"""In the first byte of the flags."""
+"""The bit of ``expiration`` in the first byte of the flags."""
 HAS_PRIORITY = 0x8000 >> [name for name, _ in _FORM].index("priority") >> 8
 SHOWN = frozenset(name for name, kind in _FORM if kind == "shortstr") - {"cluster-id", "expiration"}
-"""Properties that are header lines, too."""
+"""Properties that are also header lines."""
 NOTHING = b"\0\0"
-"""The bytes of no properties."""
+"""The encoding of no properties."""
 
 MARK = b"amqp-properties: "
 EXCHANGE, ROUTING_KEY = "amqp-exchange", "amqp-routing-key"
 _OWN = SHOWN | {EXCHANGE, ROUTING_KEY, "amqp-properties"}
 BROKERS = "toymq-"
-"""Headers that the broker sets: a dead letter says why it is one."""
+"""The prefix of headers that the broker sets: a dead letter says why it is one."""
 GROUP = "toymq-group"
 
 
 ALIKE_MAX, ALIKE_BYTES_MAX = 1024, 1024
-"""Messages of one publisher are often alike but for their bodies: so many small properties are known."""
+"""How many small property blocks are cached, and their size: messages of one publisher often differ in their bodies only."""
 
 
 class Envelope(NamedTuple):

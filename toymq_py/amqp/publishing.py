@@ -17,7 +17,7 @@ from toymq_py.errors import DiskLow, PayloadTooLarge, QueueFull, RequestError, T
 from toymq_py.topic import Published
 
 RUN_MAX = 256
-"""Publishes that are appended at once."""
+"""The most publishes that are appended at once."""
 OVERFLOWS = frozenset((QueueFull.code, PayloadTooLarge.code))
 """Errors of a queue that is full, or too short for the message at all."""
 
@@ -27,11 +27,11 @@ class Held:
     """Counts the publishes that a connection holds, over all its channels, in bytes."""
 
     published: int = 0
-    """Those that are not answered yet."""
+    """Publishes that are not answered yet."""
     in_transactions: int = 0
-    """Those that wait for tx.commit."""
+    """Publishes that wait for tx.commit."""
     refused: "list[Publishes]" = field(default_factory=list)
-    """Those with publishes that the disk had no room for, and that wait for it: nothing else is applied meanwhile."""
+    """Runs with publishes that the disk had no room for, and that wait for it: nothing else is applied meanwhile."""
 
     def again(self) -> None:
         """Append the waiting publishes: the disk has room again."""
@@ -64,7 +64,7 @@ class _Pending:
     waits: int
     error: RequestError | None = None
     failed: dict[str, RequestError] = field(default_factory=dict)
-    """The topics in which they are not stored, and why."""
+    """The topics in which the messages are not stored, and why."""
 
     @property
     def count(self) -> int:

@@ -13,7 +13,7 @@ class QueueConsumer(Protocol):
     """The part of a consumer that its queue needs."""
 
     order: "QueueConsumers | None"
-    """Asked before it takes, where consumers have different priorities."""
+    """The order of the consumers, where they have different priorities: it is asked before a message is taken."""
 
     @property
     def is_exclusive(self) -> bool: ...

@@ -40,7 +40,7 @@ CONSUMER = "amqp"
 """The consumer of a topic that stands for its queue."""
 
 LEASE_S = DURATION_MS_MAX / 1000
-"""Until the connection ends."""
+"""The time of a lease: in effect until the connection ends."""
 RETRY_S, RETRIES_PER_S = 1.0, 50
 
 

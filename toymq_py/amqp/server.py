@@ -34,7 +34,7 @@ from toymq_py.topic import Subscription
 logger = logging.getLogger("toymq_py.amqp")
 
 GOODBYE_S = 1.0
-"""At a shutdown: for clients to answer connection.close, after the publishes that wait were answered."""
+"""The time at a shutdown for clients to answer connection.close, after the waiting publishes were answered."""
 CLOSED_BY_OPERATOR = AmqpError(CONNECTION_FORCED, "an operator closed this connection")
 
 

@@ -46,13 +46,13 @@ from toymq_py.net.peer import described_peer
 logger = logging.getLogger("toymq_py.amqp")
 
 LOGIN_S = 10.0
-"""From the first byte to connection.open."""
+"""The time from the first byte to connection.open."""
 CHANNEL_BYTES, CHANNELS_SETTLED = 6 * 1024, 16
-"""Of an open channel that does nothing, measured; and how many are opened before they are counted."""
+"""Memory of an open channel that does nothing, measured; and how many are opened before they are counted."""
 CLOSE_S = 5.0
-"""For the peer to answer connection.close."""
+"""The time for the peer to answer connection.close."""
 READ_AHEAD_BYTES = 256 * 1024
-"""Of what came and cannot be applied yet: then the socket is not read."""
+"""With so many bytes that came and cannot be applied yet, the socket is not read."""
 RETRY_S = 0.5
 
 

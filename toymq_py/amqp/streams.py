@@ -19,7 +19,7 @@ from toymq_py.units import DURATION_MS_MAX
 _AGE = re.compile(r"([0-9]{1,12})([YMDhms])")
 _UNITS_S = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3600, "m": 60, "s": 1}
 _LATEST_S = 1 << 33
-"""A time far away, in seconds: what an index of nanoseconds compares with."""
+"""A time far away, in seconds; its nanoseconds still fit into an index."""
 _WORDS = ("first", "last", "next")
 OF_QUEUES = (
     "x-message-ttl", "x-expires", "x-max-length", "x-overflow", "x-dead-letter-exchange", "x-dead-letter-routing-key",

@@ -20,10 +20,11 @@ from toymq_py.errors import DamagedData
 
 TYPES = ("direct", "fanout", "topic", "headers")
 DELAYED = "x-delayed-message"
-"""An exchange that routes as the type in its argument ``x-delayed-type``, after the time in a message's header ``x-delay``."""
+"""The type of an exchange that routes as the type in its argument ``x-delayed-type``, after the time in a message's header
+``x-delay``."""
 PREDECLARED = {"": "direct", **{f"amq.{kind}": kind for kind in TYPES}, "amq.match": "headers"}
 ROUTES_CACHED_MAX = 10_000
-"""Pairs of exchange and routing key whose queues are known."""
+"""Pairs of exchange and routing key whose queues are cached."""
 BINDINGS_MAX = 20_000
 EXCHANGES_MAX = 5_000
 QUEUES_MAX = 10_000

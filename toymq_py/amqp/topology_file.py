@@ -13,7 +13,7 @@ from toymq_py.broker_waits import stored
 from toymq_py.config.amqp_definitions import DEFAULT_VHOST
 
 OTHERS = "vhosts"
-"""The key of the other virtual hosts."""
+"""The key of all virtual hosts but the default one."""
 
 
 class TopologyFile:
@@ -22,7 +22,7 @@ class TopologyFile:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.sources: dict[str, Callable[[], dict[str, Any]]] = {}
-        """By virtual host: what is to be stored."""
+        """For each virtual host, a function that returns its state to store."""
         self._unknown: dict[str, Any] = {}  # of virtual hosts that are not served now: kept
         self._saving = asyncio.Lock()
         self._changes = self._saved = 0

@@ -17,7 +17,7 @@ class Transaction:
         self._held = held
         self._bytes = 0  # of publishes
         self.failed: AmqpError | None = None
-        """Why one of its publishes was not stored."""
+        """The error because of which one of its publishes was not stored."""
         self._calls: list[Callable[[], None]] = []
 
     def add(self, call: Callable[[], None], size: int) -> None:

@@ -20,7 +20,7 @@ REFUSED = frozenset(("AUTH_REQUIRED", "AUTH_FAILED", "FORBIDDEN"))
 OK = "OK"
 VALUE_CHARS_MAX = 200
 _PLAIN = re.compile(r"[!#-<>-~]+\Z")
-"""Needs no quotes: printable ASCII without space, quote and ``=``."""
+"""A value that needs no quotes: printable ASCII without space, quote and ``=``."""
 
 Via = Literal["tcp", "http", "websocket", "amqp", "passed"]
 """``passed``: another worker, or another group's leader, passed the command on for its client."""

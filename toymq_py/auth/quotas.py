@@ -17,14 +17,14 @@ from toymq_py.net.open_connections import OpenConnections
 RESERVE_PART = 10
 """The reserve for admins is at most this part of a limit: a broker with ten places keeps one."""
 FLOOR_BYTES = 64 * 1024
-"""Every connection may hold so much whatever others do, so that small messages still pass; less where there are so many
-connections that all of theirs would be more than the limit (``Quotas.floor_bytes``)."""
+"""The bytes that every connection may hold whatever others do, so that small messages still pass; less where so many
+connections would together hold more than the limit (``Quotas.floor_bytes``)."""
 FLOOR_BYTES_MIN = 8 * 1024
 HANDSHAKE_BYTES = 64 * 1024
-"""What OpenSSL has for a handshake that is under way, about, with a record that has come in part."""
+"""The memory that OpenSSL has for a handshake under way, about, with a record that has come in part."""
 HELD_OF_MEMORY = 8
-"""Bodies are held beside what they become on their way: as parts of a batch, as the bytes that are written, as the tail of the
-log."""
+"""The part of the memory limit for held bodies, one in so many: copies of a body stand in a batch, in the bytes that are
+written, and in the tail of the log."""
 
 
 class Limits(Protocol):
@@ -80,14 +80,14 @@ class Seat:
         self.address = address
         self.token: Holder | None = None
         self.holder = address
-        """Whose the connection is: its token's, or its address's while that is not known."""
+        """The owner of the connection: its token, or its address while the token is not known."""
         self.held_bytes = 0
-        """What counts, with the unread and the arriving bytes."""
+        """The held bytes that count, with the unread and the arriving ones."""
         self.arriving_bytes = self.unread_bytes = 0
-        """What counts of ``arriving``, and of ``unread``."""
+        """The bytes that count of ``arriving``, and of ``unread``."""
         self.left = False
         self.takes_no_messages = False
-        """Its client sends no more, and may be gone."""
+        """Whether its client sends no more, and may be gone."""
 
     def identify(self, name: str, *, admin: bool) -> None:
         """Count the connection for its token. Raises: TooManyConnections; then close it."""
@@ -196,32 +196,32 @@ class Quotas:
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.guarded = False
-        """The broker has an auth file: there may be admins, and an anonymous connection has no rights."""
+        """Whether the broker has an auth file: there may be admins, and an anonymous connection has no rights."""
         self.open_connections = OpenConnections()
-        """Those that took a seat, of all listeners."""
+        """The connections that took a seat, of all listeners."""
         self._limits = limits
         self._metrics = metrics
         self._connections = 0
         self._most_connections = 0
-        """At a time, since they were last asked for."""
+        """Most connections at a time, since this was last asked for."""
         self._identified = 0
-        """Of them, those that a token was counted for. The others give way where tokens are needed."""
+        """Connections that a token was counted for. The others give way where tokens are needed."""
         self._this_machine = Holder("this machine", 100, limited=False)
         self._addresses: dict[str, Holder] = {}
         self._tokens: dict[str, Holder] = {}
         self._evictable: dict[Seat, None] = {}  # least recently used first
         self.held_bytes = 0
-        """Of all connections."""
+        """Bytes that all connections hold."""
         self.memory_high = False
-        """The process is above its memory limit: publishes are refused."""
+        """Whether the process is above its memory limit: publishes are refused."""
         self.memory_max_bytes = 0
-        """That limit; 0: there is none."""
+        """The memory limit of the process; 0: there is none."""
         self.max_held_bytes = limits.max_held_bytes
-        """Of all connections: ``--max-held-bytes``, or ``HELD_OF_MEMORY`` of the memory limit if that is less."""
+        """Most bytes of all connections: ``--max-held-bytes``, or ``HELD_OF_MEMORY`` of the memory limit if that is less."""
         self.floor_bytes = FLOOR_BYTES
-        """What each connection may hold whatever others do: those of all together are the limit at most."""
+        """The bytes that each connection may hold whatever others do: for all connections together at most the limit."""
         self.read_bytes = READ_BYTES
-        """What a read of each may bring at once; the same of all together."""
+        """The bytes that one read of a connection may bring: for all connections together at most the limit."""
         self.read_buffer = ReadBuffer()
         self._goes_on: Seat | None = None
         self._handshakes: dict[Seat, None] = {}  # under way, the oldest first

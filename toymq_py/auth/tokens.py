@@ -20,7 +20,7 @@ from toymq_py.names import DEAD_LETTERS, TopicPattern, check_name, check_topic_o
 from toymq_py.text_files import parse_toml, read_text
 
 ANSWERS_MAX = 4096
-"""Names whose answers a grant caches; a client's random names must not fill the memory."""
+"""Most names whose answers a grant caches; a client's random names must not fill the memory."""
 
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}\Z")
 _TABLE = re.compile(r"\s*\[\[\s*token\s*\]\]")
@@ -64,11 +64,11 @@ class Grant:
     publish: _Patterns = field(repr=False)
     subscribe: _Patterns = field(repr=False)
     admin: bool
-    """CREATE, CONFIG, DELETE, PURGE, SEEK, FORGET, REDRIVE, of every topic."""
+    """Whether the token may CREATE, CONFIG, DELETE, PURGE, SEEK, FORGET and REDRIVE every topic."""
     expires_ns: int | None = field(default=None, repr=False)
     """When the token expires, in nanoseconds since the epoch; None: never."""
     certificate: bool = field(default=False, repr=False)
-    """A client certificate with its name stands for the token, where a protocol can say so (AMQP's SASL EXTERNAL)."""
+    """Whether a client certificate with its name stands for the token, where a protocol can say so (AMQP's SASL EXTERNAL)."""
 
     def may_publish(self, topic: str) -> bool:
         return self.publish.cover(topic)

@@ -8,7 +8,7 @@ from toymq_py.command_line import missing
 from toymq_py.errors import ConfigError
 
 PROGRAM = "toymq_bench.cli"
-"""By name: the broker's package imports none of the programs around it."""
+"""The module of the program, by name: the broker's package imports none of the programs around it."""
 
 
 @click.command(add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -17,7 +17,7 @@ TOPIC = "demo"
 CONSUMER = "reader"
 WINDOW = 64
 QUIET_S = 0.3
-"""How long nothing must come before we believe that nothing will."""
+"""How long nothing must come before the demo believes that nothing will."""
 
 
 @contextmanager
@@ -46,7 +46,7 @@ class Ledger:
     settled: set[int] = field(default_factory=set)
     """Ids whose ack was on stable storage before the kill: these must never come again."""
     after: int = 0
-    """Deliveries after the last restart, when everything was acked."""
+    """Deliveries after the last restart, when everything was acked: there must be none."""
     broken: list[str] = field(default_factory=list)
 
     def judge(self) -> None:

@@ -25,22 +25,22 @@ from toymq_py.config.options import SUBSYSTEMS, LogFormat, parse_log_levels
 from toymq_py.threads import start_thread
 
 LINES_MAX = 10_000
-"""So many lines wait for a reader that is slow; what comes beyond is dropped and counted."""
+"""Most lines that wait for a slow reader; further ones are dropped and counted."""
 FAREWELL_S = 1.0
-"""How long the end of the process waits for the last lines to be taken."""
+"""How long the end of the process waits for a reader to take the last lines."""
 WINDOW_S = 10.0
-"""The next two hold for any span of so long."""
+"""The span of time for which ``SAME_MAX`` and ``ALIKE_MAX`` hold."""
 SAME_MAX = 5
-"""The same line, word for word, is written so often."""
+"""How often the same line is written, word for word."""
 ALIKE_MAX = 200
-"""Lines from one place in the source that differ in their facts: whoever makes us log must not fill the disk with it."""
+"""Lines from one place in the source that differ in their facts: a client that makes the broker log must not fill the disk."""
 INDENT = "    "
-"""Of a traceback in text."""
+"""The indent of a traceback in text."""
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 FIELDS = ("session", "trace_id", "span_id", "audit", "job", "message_id", "attempt")
 """What a line may carry beside its message, with ``extra=``."""
 IN_TEXT = ("trace_id", "span_id")
-"""Those that the message of a line of text does not have already."""
+"""Fields that the message of a line of text does not have already."""
 
 
 class TextFormatter(logging.Formatter):
@@ -95,12 +95,12 @@ class _Kind:
 
     limit: int
     written_s: deque[float] = field(default_factory=deque)
-    """When lines were written, as far as they count: less than ``WINDOW_S`` ago."""
+    """When lines were written, for lines that count: those written less than ``WINDOW_S`` ago."""
     suppressed: int = 0
     last: logging.LogRecord | None = None
-    """The last of those that were suppressed."""
+    """The last line that was suppressed."""
     due_s: float = 0.0
-    """When their number is to be told."""
+    """When the number of suppressed lines is to be told."""
 
     def used(self, now: float) -> int:
         """How many lines of the window count at ``now``."""

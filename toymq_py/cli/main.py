@@ -15,14 +15,14 @@ SECTIONS = {
     "Try and learn": ("demo", "bench", "help"),
 }
 COMMANDS = tuple(name for names in SECTIONS.values() for name in names)
-"""Loaded when asked for: a broker need not hold in memory what its other commands use, a quarter of the time that it takes to
-start."""
+"""Commands, loaded when asked for: a broker need not hold in memory what its other commands use, a quarter of the time that it
+takes to start."""
 OF_TOYMQCTL = (
     "pub", "sub", "pull", "tail", "topics", "describe", "consumers", "create", "delete", "purge", "seek", "forget", "ack",
     "nack", "inspect", "dlq", "stats", "top", "ping", "doctor", "connections", "webhooks", "alerts", "cluster", "context",
     "token", "completion",
 )  # fmt: skip
-"""Commands of the other program, which asks a running broker."""
+"""Commands of the other program, ``toymqctl``, which asks a running broker."""
 
 
 class _Commands(CommandGroup):

@@ -19,12 +19,12 @@ from toymq_py.text_files import parse_toml, read_text
 
 OPTIONS = options_of(ServeOptions)
 DEFAULT_FILE = "./toymq.toml"
-"""Read when it is there; a file that is named must be."""
+"""The file of options that is read when it exists; a file that is named must exist."""
 CONFIG_VARIABLE = "TOYMQ_CONFIG"
 COMPILE_VARIABLE = "TOYMQ_MYPYC"
-"""Of hatch_build.py: whether a wheel is compiled."""
+"""The variable of hatch_build.py that says whether a wheel is compiled."""
 CLIENT_VARIABLES = ("TOYMQ_URL", "TOYMQ_CONTEXT", "TOYMQ_TOKEN", "TOYMQ_HTTP_URL", "TOYMQ_TLS_CA")
-"""Of toymqctl and programs, and no options here: a shell has them for those."""
+"""Variables of toymqctl and of programs, and no options here: a shell has them for those."""
 SHARED_VARIABLES = ("tls_cert", "tls_key")
 """Attributes whose variables toymqctl reads, too: for it they are a client's certificate."""
 _DOUBTS = "toymq_py.cli.options.doubts"

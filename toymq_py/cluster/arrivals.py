@@ -33,9 +33,9 @@ logger = logging.getLogger("toymq_py.cluster")
 
 READ_BYTES = 1 << 18
 BATCH_BYTES = 4 << 20
-"""Written and synced at a time: what is not, waits in the queues of this group's followers, which are bounded."""
+"""Bytes that are written and synced at a time: the others wait in the queues of this group's followers, which are bounded."""
 RETRY_MIN_S, RETRY_MAX_S = 0.5, 30.0
-"""Between two attempts for a topic."""
+"""The time between two attempts for a topic."""
 
 Connect = Callable[[str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 """Makes a connection to the ``--replicate`` of an address. Raises: OSError, NotAccepted."""
@@ -50,7 +50,7 @@ class Impossible(Exception):
 
 
 TROUBLES = NotTaken, NotAccepted, BadOperation, OSError, EOFError
-"""What ends an attempt."""
+"""The errors that end an attempt."""
 
 
 class Arrivals:

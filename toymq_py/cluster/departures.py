@@ -39,13 +39,13 @@ logger = logging.getLogger("toymq_py.cluster")
 T = TypeVar("T")
 
 HOLD_S = 2.0
-"""How long a topic is held for what is left, before it is kept. What is left takes a tenth of that."""
+"""How long a topic is held for the last round, before this group keeps it. The last round takes a tenth of that."""
 SMALL_BYTES = 1 << 20
-"""A round with no more is the last one while the topic is served."""
+"""A round with no more bytes is the last one while the topic is served."""
 ROUNDS_MAX = 20
-"""While publishers are faster than the copy, rounds do not become small."""
+"""Most rounds: while publishers are faster than the copy, rounds do not become small."""
 QUIET_S = 10.0
-"""How long dead letters that are on their way are waited for."""
+"""How long a departure waits for dead letters that are on their way."""
 SILENCE_S = 30.0
 """How long the other end may say nothing."""
 

@@ -24,7 +24,7 @@ from toymq_py.runtime.definitions import apply_definitions, openable
 logger = logging.getLogger("toymq_py.cluster")
 
 AGAIN_S = 5.0
-"""How often topics are looked at that could not be placed: etcd or a group was away."""
+"""How often topics are tried again that could not be placed: etcd or a group was away."""
 
 Divide = Callable[[str, Mapping[str, str]], Awaitable[None]]
 """Makes a partitioned topic at all groups. Raises: as CREATE; PlacementUnknown, too, while a group has no leader."""

@@ -28,7 +28,7 @@ from toymq_py.storage.partitions_file import StoredPartitions
 logger = logging.getLogger("toymq_py.cluster")
 
 TRIES_MAX = 10
-"""Of a change, while other leaders change the same records."""
+"""Most tries of a change, while other leaders change the same records."""
 
 T = TypeVar("T")
 

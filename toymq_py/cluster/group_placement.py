@@ -42,9 +42,9 @@ logger = logging.getLogger("toymq_py.cluster")
 T = TypeVar("T")
 
 RETRY_MIN_S, RETRY_MAX_S = 0.05, 1.0
-"""Between two requests to etcd without an answer."""
+"""The time between two requests to etcd without an answer."""
 REFUSE_S = 0.2
-"""A claim that failed is told to all that wait for it, within this; what comes later tries again."""
+"""For so long all that ask for a claim that failed are told; a later request tries again."""
 CLAIMS_MAX = 32
 """Requests to etcd at a time; more wait, and are refused when one of these had no answer."""
 OPEN_S = 30.0
@@ -68,7 +68,7 @@ class GroupPlacement(Placement):
         self.claims = 0
         """Records that were written, for this group or another."""
         self.done: Callable[[], int] = lambda: 0
-        """Messages that this broker has stored and delivered."""
+        """Returns how many messages this broker has stored and delivered."""
         self.is_here: Callable[[str], bool] = lambda topic: False
         """Whether this broker has a topic."""
         self.kept = self._kept = kept

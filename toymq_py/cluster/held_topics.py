@@ -13,7 +13,7 @@ from toymq_py.replication.kept_places import KeptPlaces, Move, Record
 T = TypeVar("T")
 
 RETRY_MIN_S, RETRY_MAX_S = 0.05, 1.0
-"""Between two requests to etcd without an answer."""
+"""The time between two requests to etcd without an answer."""
 
 
 class Books(Protocol):
@@ -44,7 +44,7 @@ class HeldTopics:
 
     def __init__(self, kept: KeptPlaces, books: Books) -> None:
         self.on_moves: Callable[[], None] = lambda: None
-        """Called when what is asked to be moved may have changed."""
+        """Called when the moves that operators ask for may have changed."""
         self._kept = kept
         self._books = books
         self._held: set[str] = set()

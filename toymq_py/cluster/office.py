@@ -41,7 +41,7 @@ logger = logging.getLogger("toymq_py.cluster")
 HASTE_S = 0.1
 """How long a hand-over waits for acks, and publishers for it: acks that are under way come within some milliseconds."""
 HANGS_S = 1.0
-"""A disk whose job takes longer may hang."""
+"""A disk hangs, perhaps, when a job takes longer."""
 OPENING_S_MAX = 120.0
 """A recovery that takes longer does not keep its lease: maybe the disk hangs."""
 
@@ -137,7 +137,7 @@ class BrokerOffice:
         self._placement = placement
         self._moves = moves
         self.departures: Departures | None = None
-        """What serves other groups that ask for topics; None while this node does not lead."""
+        """Serves other groups that ask for topics; None while this node does not lead."""
         self._arrivals: Arrivals | None = None
         self._lease = 0
         self._jobs = JobWatch(clock)

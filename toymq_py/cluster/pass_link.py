@@ -29,7 +29,7 @@ CONNECT_S = 4.0
 a broker that owes an answer."""
 RETRY_S = 0.1
 LASTING = "AUTH_FAILED", "BAD_VERSION"
-"""Refusals that no next leader takes back."""
+"""Refusals that no later leader takes back."""
 
 
 class Refusals:

@@ -19,8 +19,8 @@ from toymq_py.replication.handshake import Wait, encode
 logger = logging.getLogger("toymq_py.cluster")
 
 CONNECTIONS_MAX = 128
-"""The nodes need a few. For one more the oldest TLS handshake gives way, as an honest one takes a moment (ADR 0245); where none
-is under way, it is closed at once."""
+"""Most connections: the nodes need a few. For one more the oldest TLS handshake gives way, as an honest one takes a moment (ADR
+0245); where none is under way, the new connection is closed at once."""
 HANDSHAKE_S = 3.0
 ACCEPTED = encode(Wait())
 """With TLS the leader speaks first: with TLS 1.3 it judges the other end's certificate when that end has done its handshake.

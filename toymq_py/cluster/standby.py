@@ -31,23 +31,23 @@ from toymq_py.version import __version__
 logger = logging.getLogger("toymq_py.cluster")
 
 CONNECTIONS_MAX = 512
-"""Clients that wait for an answer or have one and stay. One more is closed at once: a client that asks goes at once."""
+"""Most clients that wait for an answer, or have one and stay. One more is closed at once: a client that asks goes at once."""
 SILENT_S = 10.0
 """A connection that asks nothing for so long is closed."""
 LINGER_S = 1.0
 """Time to read the answer, before the close that may reset the connection."""
 HEAD_BYTES_MAX = 64 * 1024
-"""As the gateway: a request that the leader takes is not too long for its followers."""
+"""Most bytes of a head, as of the gateway: a request that the leader takes is not too long for its followers."""
 HEAD_END = b"\r\n\r\n"
 HOLD_S = 1.0
 """The longest that an answer is held back while the leader is in doubt: then a client asks the other nodes."""
 HELD_MAX = CONNECTIONS_MAX // 2
-"""Connections that are held at a time. More clients are answered at once: they would keep the others out."""
+"""Most connections that are held at a time. More clients are answered at once: they would keep the others out."""
 TLS_LISTENERS = ("--tls-listen", "--https")
 HTTP_LISTENERS = ("--http", "--https", "--metrics")
 LEADER_LISTENERS = ("--amqp", "--amqps")
-"""Bound by every node, and listening where it leads: elsewhere the system refuses connections. Clients of AMQP, resolvers and
-load balancers go on to the next address then; the protocol has no words for where the leader is (ADR 0173)."""
+"""Listeners that every node binds, and that listen where it leads: elsewhere the system refuses connections. Clients of AMQP,
+resolvers and load balancers go on to the next address then; the protocol has no words for where the leader is (ADR 0173)."""
 
 
 class View(Protocol):

@@ -27,12 +27,12 @@ CONDITIONS: tuple[Condition, ...] = get_args(Condition)
 UNITS: dict[Condition, str] = {
     "lag": "messages", "age": "ms", "retrying": "messages", "letters": "messages", "unattached": "messages", "disk": "bytes",
 }  # fmt: skip
-"""What a threshold counts."""
+"""The unit of a threshold, by condition."""
 DEFAULT_THRESHOLDS: dict[Condition, int] = {"letters": 1, "unattached": 1}
 ALERTS_MAX = 100
-"""Each rule is evaluated for every topic."""
+"""Most alert rules: each is evaluated for every topic."""
 THRESHOLD_MAX = 2**53 - 1
-"""JSON numbers are exact up to this."""
+"""The largest threshold: JSON numbers are exact up to this."""
 FOR_MS = 60_000
 REPEAT_MS = 4 * 3600 * 1000
 REPEAT_MIN_MS = 60_000

@@ -27,11 +27,11 @@ from toymq_py.config.option_schema import shown_key
 from toymq_py.errors import ConfigError
 
 NAME_BYTES_MAX = 255
-"""Of an exchange, a queue and a routing key: AMQP's short string."""
+"""The longest name of an exchange, a queue or a routing key: AMQP's short string."""
 TABLES_DEPTH_MAX = 32
-"""Tables and arrays in each other. RabbitMQ has no limit, and no client comes near this one."""
+"""The deepest nesting of tables and arrays. RabbitMQ has no limit, and no client comes near this one."""
 NUMBER_LIMIT = 1 << 63
-"""What a frame's largest kind of whole number is below."""
+"""Numbers are below this: the largest kind of whole number of a frame."""
 DEFAULT_VHOST = "/"
 _REQUIRED = object()
 FIELDS: Mapping[str, Mapping[str, tuple[type, Any]]] = {
@@ -52,9 +52,9 @@ FIELDS: Mapping[str, Mapping[str, tuple[type, Any]]] = {
 }  # fmt: skip
 """The keys of each section with type and default."""
 _NAMING = ("vhost", "name", "source", "queue", "exchange", "routing_key")
-"""What the name of a definition has."""
+"""The fields that name a definition."""
 KINDS = tuple(FIELDS)
-"""In the order in which they can be made."""
+"""The kinds of definitions, in the order in which they can be made."""
 
 Key = tuple[str, ...]
 

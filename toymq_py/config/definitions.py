@@ -68,11 +68,11 @@ class Definitions:
 
     topics: dict[str, TopicDefinition] = field(default_factory=dict)
     webhooks: dict[str, Webhook] = field(default_factory=dict)
-    """Of a broker over HTTP, ``secret`` is ``SIGNED`` or None."""
+    """Webhooks by name. From a broker over HTTP, ``secret`` is ``SIGNED`` or None."""
     alerts: dict[str, Alert] = field(default_factory=dict)
-    """The same."""
+    """Alerts by name; their secrets as of ``webhooks``."""
     amqp: dict[Key, AmqpDefinition] = field(default_factory=dict)
-    """Exchanges, then queues, then bindings; a queue's topic has its settings in ``topics``."""
+    """AMQP exchanges, then queues, then bindings; a queue's topic has its settings in ``topics``."""
     doubts: list[str] = field(default_factory=list, compare=False)
     """Durations of a TOML file that were most likely meant in seconds, a line for each. JSON is what an export writes, in
     milliseconds."""

@@ -36,7 +36,7 @@ class Kind(ABC):
     """A kind of value: how it is written, read and checked."""
 
     noun: str
-    """For people: "a duration"."""
+    """What the type is called in texts for people: "a duration"."""
     metavar: str
 
     @abstractmethod

@@ -41,8 +41,8 @@ CommitMode = Literal["auto", "thread", "inline"]
 LogFormat = Literal["text", "json"]
 OVER_TLS = ("--tls-listen", "--https", "--amqps")
 OF_ALL_WORKERS = ("--listen", "--tls-listen")
-"""With --workers each of them takes connections there. Not HTTP: what a page shows of one worker would change with each
-connection (ADR 0177)."""
+"""Listeners that all workers share: with --workers each takes connections there. Not HTTP: a page that shows one worker would
+change with each connection (ADR 0177)."""
 OF_CLUSTER = ("etcd", "etcd_ca", "etcd_cert", "etcd_key", "name", "group", "advertise", "replicate_token_file",
               "replicate_cert", "replicate_key", "replicate_ca", "replicate_plaintext")  # fmt: skip
 LEVELS = ("debug", "info", "warning", "error")
@@ -246,7 +246,8 @@ class ServeOptions(BrokerOptions):
     )  # fmt: skip
     log_format: LogFormat = one_of("text", "text", "json", help="One line, or one JSON object, for each thing that is logged.")
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    """Where the value of an option comes from, by its attribute; what is missing is a default. No option."""
+    """Where the value of an option comes from, by its attribute; an option that is missing has its default. Not an option
+    itself."""
 
     def __post_init__(self) -> None:
         BrokerOptions.__post_init__(self)  # a class with slots is made anew: super() would not know it

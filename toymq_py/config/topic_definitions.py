@@ -16,7 +16,7 @@ from toymq_py.partitions import PARTITIONS, common_settings, number_of
 from toymq_py.units import format_setting
 
 Settings = dict[str, str]
-"""By name, as in CREATE: whole numbers and words."""
+"""Settings by name, as in CREATE: whole numbers and words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class TopicDefinition:
     settings: Settings
     consumers: dict[str, Start]
     partitions: int = 0
-    """Their number; 0 for a topic without."""
+    """The number of partitions; 0 for a topic without."""
     parts: dict[str, "TopicDefinition"] = field(default_factory=dict, compare=False)
-    """Of a partitioned topic that is there: the partitions that were seen."""
+    """The partitions that were seen of a partitioned topic that exists."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from toymq_py.names import DEAD_LETTERS
 from toymq_py.units import DURATION_MS_MAX, DURATION_SETTINGS, SIZE_SETTINGS, format_setting, parse_number
 
 WhenFull = Literal["reject", "drop-oldest"]
-"""What a publish beyond the backlog's limit does."""
+"""The effect of a publish beyond the backlog's limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +32,19 @@ class TopicSettings:
     nack_backoff_max: int | None = None
     dedupe_keys: int | None = None
     backlog_max_messages: int | None = None
-    """None: no limit. So with the next one, and with what is retained at most."""
+    """The most messages of the backlog; None: no limit. The same holds for the next setting, and for the limits of
+    retention."""
     backlog_max_bytes: int | None = None
     when_full: WhenFull | None = None
-    """None: ``reject``."""
+    """The effect of a full backlog; None: ``reject``."""
     retain_acked_for: int | None = None
     retain_max_age: int | None = None
     retain_max_bytes: int | None = None
     ttl: int | None = None
-    """None: messages that bring no ttl of their own never expire."""
+    """Milliseconds; None: messages that bring no ttl of their own never expire."""
     tier_local_bytes: int | None = None
-    """None: what is in the bucket of ``--tier`` stays on the disk, too. So with the next one."""
+    """Bytes that stay on the disk; None: all, also of what is in the bucket of ``--tier``. The same holds for the next
+    setting."""
     tier_local_age: int | None = None
 
     def changed(self, changes: Mapping[str, str]) -> "TopicSettings":
@@ -95,7 +97,7 @@ SETTINGS: dict[str, tuple[int, int] | tuple[str, ...]] = {
     "tier_local_bytes": (0, 1 << 62),
     "tier_local_age": (0, DURATION_MS_MAX),
 }
-"""Smallest and largest of a number, or the words that a setting takes."""
+"""The smallest and largest value of a number, or the words that a setting takes."""
 
 
 def _shown(name: str, value: object) -> str:

@@ -19,10 +19,11 @@ CONCURRENCY_MAX = 64
 TIMEOUT_MS_MAX = 60_000
 SECRET_PREFIX = "whsec_"
 SECRET_BYTES_MIN = 16
-"""Behind the prefix; a variable that was not set left nothing there: anyone could sign. The specification has 24 to 64."""
+"""The shortest secret behind the prefix; a variable that was not set left nothing there: anyone could sign. The specification
+has 24 to 64."""
 SECRET_CHARS_MAX = 512
 SIGNED = "(set)"
-"""What is shown instead of a secret."""
+"""The text that is shown instead of a secret."""
 URL_LENGTH_MAX = 2048
 
 

@@ -34,7 +34,7 @@ class ConsumerView:
         self.cursor = start
         self.has_acked = False
         self.changes = self.counted = 0
-        """Changes that a snapshot shows; of ``outstanding``, what a ``DeliveryBudget`` has counted."""
+        """The changes that a snapshot shows; and how many of ``outstanding`` a ``DeliveryBudget`` has counted."""
         self.failures: FailureBook | None = None
         """Failures that NACKs gave for messages that are not acked; None before the first."""
         self.lanes: KeyLanes | PriorityLanes | None = None

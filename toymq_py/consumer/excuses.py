@@ -9,7 +9,7 @@ from typing import Final
 
 EXCUSES_MIN: Final = 4
 EXCUSES_MAX: Final = 64
-"""Of time-outs in a row that would count, behind one that did."""
+"""Most time-outs in a row that would count, behind one that did."""
 
 
 class Excuses:

@@ -9,15 +9,15 @@ from bisect import bisect_left, bisect_right
 from toymq_py.failure import Failure
 
 Failed = tuple[Failure, int]
-"""A failure, and when it was told, unix milliseconds."""
+"""A failure, and when it was reported, in unix milliseconds."""
 
 ENTRY_BYTES = 400
-"""What an entry costs beside its texts, about."""
+"""The memory of an entry in addition to its texts, about."""
 CONSUMER_BYTES_MAX = 4 * 1024 * 1024
-"""Of one consumer: some thousand messages with tracebacks. A message that was given up waits here only for its letter's commit,
-and the next of them is stored within milliseconds."""
+"""Most bytes of one consumer's failures: some thousand messages with tracebacks. A message that was given up waits here only
+for its letter's commit, and the next of them is stored within milliseconds."""
 TOTAL_BYTES_MAX = 64 * 1024 * 1024
-"""Of all consumers of a broker."""
+"""Most bytes of the failures of all consumers of a broker."""
 
 
 class FailureBudget:

@@ -16,9 +16,9 @@ AttemptRange = tuple[int, int, int]
 """First id, last id, deliveries so far."""
 
 LOSSES_MIN: Final = 2
-"""What came back so often without an answer comes alone to a lessee of several topics. Once is an accident."""
+"""A message that came back so often without an answer is delivered alone to a lessee of several topics. Once is an accident."""
 SUSPECTS_MAX: Final = 4
-"""So many messages of a topic a lost session is taken to have had in hand. What it had behind them had not begun."""
+"""The number of a topic's messages that a lost session is assumed to have worked on. It had not begun the ones behind them."""
 
 MERGE_SLACK_S: Final = 0.005
 """Neighbours whose deadlines lie closer than this become one run, due with the latest of them.
@@ -45,10 +45,10 @@ HELD: Final = RunState.HELD
 OUT_OF_ATTEMPTS: Final = "max-attempts"
 """The reason of a dead letter without another one."""
 REJECTED: Final = "rejected"
-"""The same of what was given up by a NACK with ``dead``."""
+"""The reason of the dead letter of a message that a NACK with ``dead`` gave up."""
 
 Delivered = tuple[float | None, float] | None
-"""When the first and the last delivery were, on the monotonic clock. None for what is not known, as after a restart."""
+"""When the first and the last delivery were, on the monotonic clock. None for an unknown time, as after a restart."""
 
 
 @dataclass(frozen=True, slots=True)

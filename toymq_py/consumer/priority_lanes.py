@@ -10,11 +10,11 @@ from typing import Final
 from toymq_py.consumer.id_set import IdSet
 
 AHEAD_MAX: Final = 1 << 20
-"""How many ids beyond the lowest that waits are looked at, at a byte each. A higher priority behind them waits."""
+"""How many ids beyond the lowest waiting one are looked at, at a byte each. A higher priority behind them waits."""
 AGAIN_MAX: Final = 16_384
-"""Redeliveries in the order of their priority; those beyond come first, by their ids."""
+"""Most redeliveries in the order of their priority; further ones come first, by their ids."""
 PRIORITY_MAX: Final = 254
-"""Above it all are alike: a byte has one value for an id that is not ready."""
+"""The highest priority that counts; above it all are alike: a byte has one value for an id that is not ready."""
 _TRIMMED: Final = 65_536
 
 
@@ -45,7 +45,7 @@ class PriorityLanes:
         self._hints = [0]
         self._base = self.scanned = scanned
         self.goal = 0
-        """Where the log ended when the look ahead that is going on began."""
+        """Where the log ended when the present look ahead began."""
         self.late = IdSet()
 
     def is_beyond(self, msg_id: int) -> bool:

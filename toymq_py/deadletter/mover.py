@@ -35,7 +35,7 @@ from toymq_py.topic import Channel, Published, Topic
 logger = logging.getLogger("toymq_py.deadletter")
 
 RETRY_MIN_S, RETRY_MAX_S = 0.1, 30.0
-"""How soon a move that failed is tried again, doubling."""
+"""The delay before a move that failed is tried again, doubling."""
 
 
 class DeadLetterMover:
@@ -67,13 +67,13 @@ class DeadLetterMover:
         self._unstored = 0
         self._retry_s = RETRY_MIN_S
         self.waiters: dict[Callable[[], None], None] = {}
-        """Called when the next ones are stored."""
+        """Called when the next letters are stored."""
         self.busy = False
-        """It will go on by itself, now or when a disk is done."""
+        """Whether it will go on by itself, now or when a disk is done."""
         self.waiting = False
-        """The last try failed; the next is in time."""
+        """Whether the last try failed and the next one waits for its time."""
         self.suspended = False
-        """It begins no more batches."""
+        """Whether it begins no more batches."""
 
     def add(self, channel: Channel) -> None:
         """Move the held messages of this channel's consumer."""

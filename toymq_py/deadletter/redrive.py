@@ -21,7 +21,7 @@ from toymq_py.topic import Appended, Published, Topic
 logger = logging.getLogger("toymq_py.deadletter")
 
 RedriveDone = Callable[[int, OSError | RequestError | None], None]
-"""How many went back, for good; and why not all that were asked for."""
+"""Called with how many messages went back for good, and why not all that were asked for."""
 
 
 class Redrive:
@@ -44,7 +44,7 @@ class Redrive:
             origin: the topic they came from; raises RequestError when it cannot be had.
         """
         self.stopping: RequestError | None = None
-        """Why it ends with the slice that is on its way."""
+        """Why the redrive ends with the slice that is on its way."""
         self._letters = letters
         self._ledger = ledger
         self._origin = origin

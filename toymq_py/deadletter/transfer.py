@@ -13,12 +13,12 @@ from toymq_py.topic import Published, Topic
 
 SLICE_ROWS_MAX = 256
 SLICE_BYTES_MAX = 1024 * 1024
-"""What is moved in one piece, with one commit: 2 ms of the loop, or one larger message."""
+"""Most bytes of messages moved in one piece, with one commit: 2 ms of the loop, or one larger message."""
 LOOK_AHEAD_ROWS = 2 * SLICE_ROWS_MAX
-"""Read at once: one read serves every second message, too."""
+"""Rows that are read at once: one read serves every second message, too."""
 UNSTORED_MAX = 4096
-"""Moves whose acks are not stored yet, about: a topic's offsets are stored before it has more of them, so that the keys that a
-dead-letter topic remembers are enough after a kill."""
+"""Most moves whose acks are not stored yet, about: a topic's offsets are stored before it has more of them, so that the keys
+that a dead-letter topic remembers are enough after a kill."""
 LETTER_KEYS = 4 * UNSTORED_MAX
 """How many keys a dead-letter topic remembers at least, whatever ``dedupe_keys`` and its total say."""
 

@@ -17,7 +17,7 @@ from toymq_py.config.options import BrokerOptions
 from toymq_py.embedded.host import CLOSE_S, RETRY_MAX_S, RETRY_MIN_S, EmbeddedHost
 
 CONNECT_TIMEOUT_S = 5.0
-"""For the greeting of a server that has taken the connection."""
+"""The time for the greeting of a server that has taken the connection."""
 FORKED = "this process was forked from the one that opened the directory: open it again here"
 
 

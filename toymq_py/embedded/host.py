@@ -39,14 +39,14 @@ from toymq_py.threads import start_thread
 logger = logging.getLogger("toymq_py.embedded")
 
 SOCKET_NAME = "toymq.sock"
-"""In the directory, beside ``LOCK``; only its holder makes and removes it."""
+"""The socket's name in the directory, beside ``LOCK``; only the lock's holder makes and removes it."""
 EMBEDDED = BrokerOptions(max_connections=512, shutdown_timeout_ms=250)
 """Default options. ``max_connections`` leaves half of the usual 1,024 descriptors to the application. The shutdown is short:
 the next server takes the acks that come later."""
 RETRY_MIN_S, RETRY_MAX_S = 0.01, 0.2
 """Bounds of the random back-off: a dead server is replaced within a second."""
 SILENT_S = 1.0
-"""A start usually takes less; after so long the wait is logged."""
+"""A wait is logged after so long; a start usually takes less."""
 CLOSE_S = 5.0
 """How long ``close`` waits for the thread; only a disk that hangs takes longer."""
 
@@ -91,11 +91,12 @@ class EmbeddedHost:
         self._wait_s = wait_s
         self.socket_path = f"{self._options.data_dir}/{SOCKET_NAME}"
         self.forked = False
-        """This process is a fork of the one that opened the directory: thread, lock and connections belong to that one."""
+        """Whether this process is a fork of the one that opened the directory: thread, lock and connections belong to that
+        one."""
         self.ready: Future[None] = _promise()
-        """Wait until a process serves the directory. Raises: DirectoryLocked, DataDirectoryError."""
+        """Done when a process serves the directory. Raises: DirectoryLocked, DataDirectoryError."""
         self.ended: Future[None] = _promise()
-        """The thread has ended and the lock is free."""
+        """Done when the thread has ended and the lock is free."""
         self._closing = False
         self._inodes: dict[str, tuple[int, int]] = {}  # of the directory that was opened, and of its topics
         self._lost: str | None = None  # found by the broker that this process served

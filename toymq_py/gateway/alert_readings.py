@@ -17,7 +17,7 @@ class Subjects:
         self._letters = when == "letters"
         self._pattern = TopicPattern(topic) if is_pattern(topic) else None
         self.exact = None if self._pattern is not None else topic + DEAD_LETTERS if self._letters else topic
-        """The one topic that is to be measured; None for a pattern."""
+        """The one topic to measure; None for a pattern."""
 
     def of(self, name: str) -> str | None:
         """The name under which a topic is in trouble, None if the rule does not measure it. Dead letters are those of their

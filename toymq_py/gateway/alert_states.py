@@ -14,9 +14,9 @@ from toymq_py.config.alerts import Alert
 from toymq_py.units import counted
 
 TROUBLES_MAX = 1000
-"""Topics of a rule that are in trouble at a time; more are counted, and have no notices."""
+"""Most topics of a rule that are in trouble at a time; further ones are counted, and have no notices."""
 DISK = ""
-"""Subject of a rule on the disk. No topic has this name."""
+"""The subject of a rule on the disk. No topic has this name."""
 
 State = Literal["firing", "resolved", "test"]
 
@@ -104,9 +104,9 @@ class Trouble:
     noticed_at: float = 0.0
     notices: int = 0
     told: bool = False
-    """A notice of it may have arrived: it is owed the one that ends it."""
+    """Whether a notice of the trouble may have arrived: then one that ends it is due."""
     seen: int = 0
-    """The pass that saw it last."""
+    """The number of the pass that saw it last."""
 
 
 class AlertStates:

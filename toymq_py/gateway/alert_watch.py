@@ -32,19 +32,19 @@ logger = logging.getLogger("toymq_py.gateway")
 EVERY_MIN_S = 1.0
 EVERY_MAX_S = 60.0
 COST_SHARE = 0.02
-"""What the passes may take of a core: the next one comes after this share of time, within those limits. ``for`` and ``repeat``
-are as exact as that."""
+"""The part of a core that the passes may take: the next one comes after this share of time, within those limits. ``for`` and
+``repeat`` are as exact as that."""
 MEASURES_PER_TURN = 64
-"""Of a rule and a topic each, before other tasks get a turn; a millisecond."""
+"""Measurements, of a rule and a topic each, before other tasks get a turn; a millisecond."""
 ATTEMPTS_MAX = 12
-"""Of one notice, over 23 minutes; a rule that fires on is repeated after ``repeat``."""
+"""Most attempts to send one notice, over 23 minutes; a rule that fires on is repeated after ``repeat``."""
 BURST = 20
 NOTICES_PER_S = 0.5
-"""What a rule may send: more topics in trouble are told of later, if they are in trouble still."""
+"""Notices that a rule may send: those of more topics in trouble come later, if they are in trouble still."""
 TROUBLE_S = 5.0
 """The wait after a pass that failed."""
 SHOWN_MAX = 100
-"""Topics in trouble that are listed for a rule."""
+"""Most topics in trouble that are listed for a rule."""
 
 
 class Rule:

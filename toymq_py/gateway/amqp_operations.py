@@ -22,7 +22,7 @@ LISTED = 100
 SKIP_MAX = 1_000_000
 SEARCH_CHARS_MAX = 255
 PER_TURN = 64
-"""Looked at before other tasks get a turn."""
+"""Queues and other objects that are looked at before other tasks get a turn."""
 
 
 def _search(text: str) -> str:

@@ -87,9 +87,9 @@ OPERATIONS: tuple[Operation, ...] = (
     *health.OPERATIONS,
     *metrics.OPERATIONS,
 )
-"""The whole API."""
+"""All operations of the API."""
 CLEAR = ("http", "ws")
-"""Schemes without TLS."""
+"""The schemes without TLS."""
 DIALECTS: Mapping[str, tuple[Operation, ...]] = {"mq": mq.OPERATIONS, "tinymq": tinymq.OPERATIONS}
 
 
@@ -255,7 +255,7 @@ class Application:
             depth: [route for route in routes if route.path.count("/") == depth or ":slashes}" in route.path]
             for depth in {route.path.count("/") for route in routes}
         }
-        """The routes that a path with so many slashes may match, in their order: most are not looked at."""
+        """The routes that a path with so many slashes may match, in their order: most routes are not looked at."""
 
     def identify(self, request: HttpRequest) -> bool:
         """See ``access.identify``."""

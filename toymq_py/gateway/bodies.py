@@ -28,7 +28,8 @@ LENGTH_DIGITS_MAX = 18
 SEAT = "toymq.seat"
 """Key in the ASGI scope's ``state``: the connection's ``Seat``, which counts what it holds, for its token."""
 WHEN_WHOLE = "toymq.when_whole"
-"""Key in the ASGI scope: called when the body is complete, maybe hours after its head; raises when the rights are gone."""
+"""Key in the ASGI scope for a function that is called when the body is complete, maybe hours after its head; it raises when the
+rights are gone."""
 PLAIN_CODINGS = frozenset({"", "identity", "7bit", "8bit", "binary"})
 """Codings that change no byte: HTTP's, and those of a part's ``Content-Transfer-Encoding`` (RFC 2045, 6.2)."""
 

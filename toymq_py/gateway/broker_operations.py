@@ -20,7 +20,7 @@ from toymq_py.gateway.snapshots import TOPICS_PER_TURN
 from toymq_py.gateway.topic_operations import json_response
 
 TOKENS_MAX = 1000
-"""Tokens that are listed."""
+"""Most tokens that are listed."""
 
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 _COUNT = {"type": "integer"}

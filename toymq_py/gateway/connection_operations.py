@@ -20,7 +20,7 @@ LISTED_MAX = 1000
 LISTED = 100
 SEARCH_CHARS_MAX = 100
 PER_TURN = 64
-"""Looked at before other tasks get a turn."""
+"""Connections that are looked at before other tasks get a turn."""
 
 LIST = "`toymqctl connections` or GET /v1/connections lists them"
 

@@ -18,12 +18,12 @@ from toymq_py.names import PARTITION_MARK, whole_name
 from toymq_py.placement import Place, named
 
 WITHIN_S = 2.0
-"""A place that takes longer has not answered this time."""
+"""The time in which a place has to answer; a later answer does not count this time."""
 OLD_S = 4.0
-"""Figures that are older are called so: a failover takes less."""
+"""Older figures are marked as old: a failover takes less."""
 
 Figures = tuple[dict[str, Any], list[dict[str, Any]]]
-"""What STATS has: the figures of a place, and its topics by name."""
+"""The answer to STATS: the figures of a place, and its topics by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Elsewhere:
 
     def __init__(self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self.ask: Callable[[Place], Awaitable[Figures]] | None = None
-        """Ask one place. It raises RequestError."""
+        """Asks one place for its figures. Raises: RequestError."""
         self._broker = broker
         self._clock = clock
         self._loop = loop

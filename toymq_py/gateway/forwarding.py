@@ -35,12 +35,12 @@ from toymq_py.net.bounded_reads import BoundedProtocol, ReadBuffer
 from toymq_py.partitions import half_made
 
 TURN = "toymq.turn"
-"""Key in the ASGI scope's ``state``: the worker whose turn a lease is; it is looked at twice."""
+"""Key in the ASGI scope's ``state``: the worker from which the request leases messages; it is read twice."""
 PIECE_BYTES = 64 * 1024
 LOOK_S = 60.0
-"""How often a login is looked at that has not been ended: its time may be over."""
+"""How often logins that have not been ended are checked: their time may be over."""
 PIPE_BYTES_MAX = 256 * 1024
-"""Unread by one side of a WebSocket, beyond which no more is read from the other."""
+"""With so many bytes unread by one side of a WebSocket, no more is read from the other."""
 OF_A_HOP = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"expect", FORWARDED))
 """Headers of one connection (RFC 9110, 7.6.1), which this worker has dealt with."""
 MADE_HERE = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"date", b"x-content-type-options"))

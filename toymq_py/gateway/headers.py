@@ -10,7 +10,7 @@ _MEANT = {
     b"x-routing-key": "X-Route", b"x-partition": "X-Route", b"x-group": "X-Header-Toymq-Group",
     b"x-toymq-group": "X-Header-Toymq-Group",
 }  # fmt: skip
-"""How the header of a publish that is misspelled begins, and its name. A proxy's own headers begin otherwise."""
+"""The beginnings of misspelled headers of a publish, and the header that is meant. A proxy's own headers begin otherwise."""
 _OURS = frozenset((b"x-delay-ms", b"x-ttl-ms"))
 
 
@@ -55,7 +55,7 @@ def headers_of(raw: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 _OF_ONE = {b"x-delay-ms": "delay_ms", b"x-ttl-ms": "ttl_ms", b"idempotency-key": "key", b"x-route": "route"}
-"""Headers of a publish of one message, and the member of a JSON line that says the same."""
+"""Headers of a publish of one message, and the equal member of a JSON line."""
 
 
 def refuse_headers_of_one(raw: Iterable[tuple[bytes, bytes]]) -> None:

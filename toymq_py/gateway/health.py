@@ -11,10 +11,10 @@ from toymq_py.units import counted
 from toymq_py.version import __version__
 
 FSYNC_P99_S_MAX = 1.0
-"""Not ready when the 99th percentile of fsync is longer."""
+"""The broker is not ready when the 99th percentile of fsync is longer."""
 LEASE_OVER = "its lease is over: another node may lead"
 NAMED_MAX = 10
-"""Topics that the reason names."""
+"""Most topics that the reason names."""
 
 
 async def healthz(gateway: Gateway, request: Request) -> Response:

@@ -28,7 +28,7 @@ logger = logging.getLogger("toymq_py.gateway")
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 NO_BODY = (204, 304)
 READING = ("GET", "HEAD")
-"""Methods that change nothing: of no use when the client is gone."""
+"""Methods that change nothing: to carry them out is of no use when the client is gone."""
 
 
 class Link(Protocol):
@@ -76,10 +76,10 @@ class Cycle:
         self.keep_alive = keep_alive
         self._expects = expects
         self.body = bytearray()
-        """What arrived and was not received."""
+        """Bytes of the body that arrived and were not received by the application."""
         self.more_body = True
         self.started = self.answered = self.gone = False
-        """The answer's head is written; its end is written; the client is gone."""
+        """Whether the answer's head is written; whether its end is written; whether the client is gone."""
         self._news = self._crowded = self._cancelled = False
         self._awaited: asyncio.Future[None] | None = None
         self._steps: Steps[Response | None] | None = None

@@ -12,37 +12,38 @@ from toymq_py.gateway.problems import TargetTooLong, UnknownExpectation, Unsuppo
 from toymq_py.net.host_names import HTTP_VERSIONS, check_hosts, is_host
 
 HEAD_BYTES_MAX = 64 * 1024
-"""Request line and headers, with a message's own headers among them."""
+"""Most bytes of the request line and the headers, with a message's own headers among them."""
 HEADERS_MAX = 1000
-"""Fields of a head: ten times what a browser and a proxy send. Each costs a call, however short it is."""
+"""Most fields of a head: ten times what a browser and a proxy send. Each costs a call, however short it is."""
 TARGET_BYTES_MAX = 12 * 1024
-"""Path and query. The longest request of the API is a search whose text, key and header are all of four-byte characters, each
-byte escaped: 11 KiB."""
+"""Most bytes of path and query. The longest request of the API is a search whose text, key and header are all of four-byte
+characters, each byte escaped: 11 KiB."""
 EXPECT_BYTES_MAX = 200
 OTHER_VERSION = "Invalid HTTP version"
-"""What the parser says of a version in the form of RFC 9112, 2.3, a digit, a dot and a digit, that it does not know."""
+"""The parser's text for a version in the form of RFC 9112, 2.3, a digit, a dot and a digit, that it does not know."""
 TRAILER_BYTES_MAX = 8 * 1024
-"""Size of the fields behind the last chunk of a body, and of chunk extensions. They are parsed and dropped."""
+"""Most bytes of the fields behind the last chunk of a body, and of chunk extensions. They are parsed and dropped."""
 TARGET = re.compile(rb"https?://([^/?#]*)", re.ASCII | re.IGNORECASE)
 """The beginning of a target in absolute form, with the host."""
 BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
-"""RFC 3986, 2.1. To decode what is not valid takes ten times as long, byte for byte, as what is."""
+"""An escape that is not valid (RFC 3986, 2.1). To decode an invalid one takes ten times as long, byte for byte, as a valid
+one."""
 BLANK = b" \t"
-"""Not part of a field's value (RFC 9112, 5.1); the parser removes it only ahead of the value."""
+"""Blanks, which are not part of a field's value (RFC 9112, 5.1); the parser removes them only ahead of the value."""
 BODY_HEADERS = (b"content-length", b"transfer-encoding")
 
 FORWARDED = b"toymq-forwarded"
 """Header of a request that another worker of this broker passes on: scheme, address and port of the client, and the name of the
 token that its login stands for, or ``-``. It counts on a Unix socket alone, which only this broker's processes can reach."""
 EVERY_TOKEN = "*"
-"""In place of a token's name: another worker asks for itself, and may see all. No token can have this name."""
+"""Stands for a token's name where another worker asks for itself, and may see all. No token can have this name."""
 INTERNAL = "toymq.internal"
-"""Key in the ASGI scope's ``state``: the connection is such a one."""
+"""Key in the ASGI scope's ``state``: whether another worker of this broker has made the connection."""
 LOGIN_OF = "toymq.login_of"
 """Key in the ASGI scope's ``state``: the name of the token, where there is one."""
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
-"""Names are in lower case."""
+"""Headers, with names in lower case."""
 
 
 def check_head(method: bytes, version: str, url: bytes, headers: RawHeaders) -> bool:

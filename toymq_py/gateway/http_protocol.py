@@ -45,14 +45,15 @@ from toymq_py.net.peer import is_unix, peer_of, socket_address
 
 BODY_PERIOD_S = 20
 BODY_PERIOD_BYTES = 16 * 1024
-"""A body must arrive at 800 bytes a second: a telephone with poor reception does that. A slower one gets 408."""
+"""Bytes of a body that must arrive in a period, 800 bytes a second: a telephone with poor reception does that. A slower one
+gets 408."""
 PIECE_BYTES = 1024
-"""Parsed at once outside of a body: one read may hold ten thousand requests of 20 bytes, and a pipelined request is not parsed
-before the one ahead is answered."""
+"""Bytes outside of a body that are parsed at once: one read may hold ten thousand requests of 20 bytes, and a pipelined request
+is not parsed before the one ahead is answered."""
 DISCARD_S = 1.0
-"""How long nothing may come of the rest of an answered body, which is dropped; see ``DISCARD_BYTES_MAX``."""
+"""How long the rest of an answered body, which is dropped, may pause; see ``DISCARD_BYTES_MAX``."""
 BLANK_BYTES_MAX = 64
-"""Empty lines before a request: some clients send one behind a body, and a server ignores it (RFC 9112, 2.2)."""
+"""Most bytes of empty lines before a request: some clients send one behind a body, and a server ignores it (RFC 9112, 2.2)."""
 
 
 class GatewayProtocol(BoundedProtocol):
@@ -90,7 +91,7 @@ class GatewayProtocol(BoundedProtocol):
         self._last = False
         self._timer: asyncio.TimerHandle | None = None
         self._parting: RequestError | None = None
-        """What is said, as the last answer, behind those of the whole requests that came before."""
+        """The error that is the last answer, behind those to the whole requests that came before."""
         self._upgrades = False
         self._declined = False
         self._turn = Runnable(serving.fair_queue, self._parse)
@@ -98,7 +99,7 @@ class GatewayProtocol(BoundedProtocol):
         self._body_bytes = 0
         self._chunk_steps = 0
         self._trailer_bytes = self._trailer_field_bytes = 0
-        """Read since the last chunk began, in whole pieces; and of names and values."""
+        """Bytes read since the last chunk began, in whole pieces; and bytes of names and values."""
         self.seat: Seat | None = None
         self._state: dict[str, object] = {}
         self._new_parser()

@@ -11,7 +11,8 @@ from starlette.types import Receive, Scope, Send
 from toymq_py.errors import BadArgument
 
 QUERY_FIELDS_MAX = 32
-"""Three times what an operation has parameters, and none may be given twice. Each costs more than a byte."""
+"""Most fields of a query: three times the parameters of any operation, and none may be given twice. Each costs more than a
+byte."""
 _QUERY = "toymq.query"
 
 

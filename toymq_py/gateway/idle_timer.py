@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 KEEP_ALIVE_S = 75
-"""Longer than common connection pools keep an idle connection, so the client closes it and not the server."""
+"""How long an idle connection is kept: longer than common connection pools do, so the client closes it and not the server."""
 ANONYMOUS_KEEP_ALIVE_S = 10
 """The same for a connection without a token where tokens are required: a probe of ``/healthz``, a page before its login."""
 

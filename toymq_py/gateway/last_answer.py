@@ -13,7 +13,7 @@ from toymq_py.net.half_close import end_writing
 
 LINGER_S = 1.0
 LINGER_BYTES = 1024 * 1024
-"""So much is dropped behind it, for so long."""
+"""Most bytes of input that are dropped behind the last answer; ``LINGER_S`` is the longest time."""
 
 
 class LastAnswer:

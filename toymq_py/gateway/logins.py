@@ -12,11 +12,11 @@ from toymq_py.auth.tokens import Authority, Grant
 from toymq_py.clock import Clock
 
 LIFETIME_S = 12 * 3600.0
-"""From its start, used or not."""
+"""The life of a login from its start, used or not."""
 IDLE_S = 3600.0
-"""From its last use; an open stream or WebSocket counts as use."""
+"""The life of a login from its last use; an open stream or WebSocket counts as use."""
 LOGINS_PER_TOKEN = 64
-"""One more ends the least recently used."""
+"""Most logins of a token; one more ends the least recently used."""
 ID_BYTES = 32
 ID_CHARS = 43
 

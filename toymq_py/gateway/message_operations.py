@@ -24,9 +24,9 @@ PAGE_MAX = 1000
 PAGE_BYTES_MAX = 4 * 1024 * 1024
 """Payload bytes of one page; a single larger message is returned, too."""
 READ_BYTES = 256 * 1024
-"""Read and encoded as JSON before other tasks get a turn; some milliseconds."""
+"""Bytes that are read and encoded as JSON before other tasks get a turn; some milliseconds."""
 HEARTBEAT_S = 15.0
-"""A silent stream sends a comment: proxies cut silent connections, and writing finds readers that are gone."""
+"""How often a silent stream sends a comment: proxies cut silent connections, and writing finds readers that are gone."""
 
 MESSAGE = {
     "type": "object",

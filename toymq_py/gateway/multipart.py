@@ -11,19 +11,19 @@ from toymq_py.errors import BadArgument, BadFraming, LineTooLong
 from toymq_py.gateway.http_heads import HEAD_BYTES_MAX
 
 CONTENT_TYPE_CHARS_MAX = 1024
-"""The parser of its parameters is not linear."""
+"""Most characters of a Content-Type: the parser of its parameters is not linear."""
 BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]", re.ASCII)
 DELIMITER_END = re.compile(rb"--|[ \t]*\r\n")
 HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n]*)")
 PARSED_PER_TURN_BYTES = 64 * 1024
-"""Parsed before others get a turn of the loop; a millisecond."""
+"""Bytes that are parsed before others get a turn of the loop; a millisecond."""
 PART_COST_BYTES = 256
 """A part without content takes as long as so many bytes."""
 HEAD_COST = 16
 """A byte of a part's headers takes as long as so many bytes of content."""
 
 Part = tuple[Mapping[str, bytes], bytes]
-"""Headers by lower-case name, several of one name joined by commas (RFC 9110, 5.3), and the content."""
+"""A part: its headers by lower-case name, several of one name joined by commas (RFC 9110, 5.3), and its content."""
 
 
 async def parse_multipart(

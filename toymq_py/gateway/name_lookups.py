@@ -14,15 +14,15 @@ from toymq_py.threads import start_thread
 
 THREADS_MAX = 64
 SLOW_THREADS_MAX = 48
-"""So many of them at most look up names that took longer than ``SLOW_S`` the last time."""
+"""Most threads that look up names that took longer than ``SLOW_S`` the last time."""
 SLOW_S = 2.0
 SLOW_NAMES_MAX = 1024
-"""So many of these names are remembered, the latest."""
+"""Most slow names that are remembered, the latest."""
 RETRY_S = 1.0
-"""Between two attempts to start a thread on a machine that has none left."""
+"""The time between two attempts to start a thread on a machine that has none left."""
 
 Lookup = Callable[[str], list[str]]
-"""Addresses of a name. Blocks. Raises: OSError, UnicodeError."""
+"""Returns the addresses of a name. Blocks. Raises: OSError, UnicodeError."""
 
 
 def look_up(host: str) -> list[str]:

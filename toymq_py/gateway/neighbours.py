@@ -18,15 +18,16 @@ from toymq_py.merging import merged_topics
 from toymq_py.placement import REACH_S, Place, Placement
 
 WITHIN_S = 5.0
-"""A worker that is being replaced is there again by then."""
+"""How long a worker is waited for: one that is being replaced is there again by then."""
 FRESH_S = 1.0
-"""One that has answered a moment ago is up. Any other is asked before a request is sent to it: of one that does not answer, it
-is known then that it has done nothing (ADR 0225)."""
+"""A worker that has answered within this time is up. Any other is asked before a request is sent to it: if it does not answer,
+it is known to have done nothing (ADR 0225)."""
 LENGTH = re.compile(rb"\r\ncontent-length: (\d+)", re.IGNORECASE)
 AGAIN = ": try again"
 IN_PART = "; part of it may be done: repeat it"
 NOTHING = "; nothing was done: repeat it"
-"""How the error of what one has not answered ends: a question, a change that others may have made, and one that none has."""
+"""The end of the error for a request that one worker has not answered: for a question, for a change that others may have made,
+and for one that none has made."""
 T = TypeVar("T")
 
 

@@ -117,9 +117,9 @@ class Operation:
     topic: Parameter[str] | None = None
     """The parameter with the topic that the token needs rights for; by default the path's ``topic``."""
     makes_topic: bool = False
-    """It creates a topic: the audit trail records the topic instead of the request."""
+    """Whether it creates a topic: the audit trail records the topic instead of the request."""
     brief: bool = False
-    """It waits for its body and for the disk, as a rule: it is carried out without a task (``steps.py``)."""
+    """Whether it waits, as a rule, for its body and for the disk only: it is carried out without a task (``steps.py``)."""
 
     @property
     def changes(self) -> bool:
@@ -207,7 +207,7 @@ def _name_schema(wild: str = "", end: str = "") -> Schema:
 _OF_PARTITION = r"(#[0-9]{1,4}(\.dlq)?)?"
 _OF_PARTITIONS = r"(#([0-9]{1,4}|\*)(\.dlq)?)?"
 NAME_SHOWN_MAX = 100
-"""Characters of an invalid name in an error."""
+"""Most characters of an invalid name in an error."""
 
 
 def _named(what: str, check: Callable[[str], str]) -> Callable[[str], str]:
@@ -265,4 +265,4 @@ def quantity(parse: Callable[[str], int], text: str) -> int:
 TESTED = {"type": "object", "required": ["name", "failure"], "properties": {
     "name": {"type": "string"},
     "failure": {"type": ["string", "null"], "description": "Why it was not taken, null when it was."}}}  # fmt: skip
-"""Answer of an operation that sends a test to where notices or messages go."""
+"""The answer of an operation that sends a test message to the target of notices or messages."""

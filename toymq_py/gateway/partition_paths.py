@@ -16,7 +16,7 @@ from toymq_py.gateway.request_context import Gateway
 
 PUBLISH = "/messages"
 ROUTED = "toymq.routed"
-"""Key in the ASGI scope's ``state``: the partition was chosen here, and the client did not name it."""
+"""Key in the ASGI scope's ``state``: whether the partition was chosen here, and not named by the client."""
 
 
 class PartitionPaths:

@@ -39,11 +39,11 @@ T = TypeVar("T")
 
 LEASE_MAX = 1000
 PROMPT_BYTES = 16 * 1024
-"""More messages than that are not encoded as soon as they are taken, behind a wait, but in a turn."""
+"""Larger answers are not encoded as soon as their messages are taken, behind a wait, but in a turn."""
 LEASE_BYTES_MAX = 4 * 1024 * 1024
 """Payload bytes of one poll, about; a single larger message is returned, too."""
 WAIT_S_MAX = 60.0
-"""Proxies close connections that are silent for longer."""
+"""The longest wait: proxies close connections that are silent for longer."""
 
 MAX = count("max", "Messages to return at most.", 1, LEASE_MAX, default=1)
 WAIT_S = seconds("wait_s", "How long to wait for the first message.", 0, WAIT_S_MAX, default=0)

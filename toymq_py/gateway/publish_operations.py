@@ -61,11 +61,11 @@ from toymq_py.units import DURATION_MS_MAX, check_delay, check_number
 PATH = "/v1/topics/"
 BATCH = "/messages:batch"
 BATCH_BYTES_MAX = 16 * 1024 * 1024
-"""A batch is in memory as a whole; 20,000 messages of 800 bytes."""
+"""Most bytes of a batch, which is in memory as a whole; 20,000 messages of 800 bytes."""
 BATCH_MESSAGES_MAX = 100_000
 MESSAGES_PER_TURN = 128
 BYTES_PER_TURN = 128 * 1024
-"""Parsed and appended before other tasks get a turn; a millisecond."""
+"""Bytes that are parsed and appended before other tasks get a turn; a millisecond."""
 
 PUBLISH_ERRORS = (BadArgument, BadName, PayloadTooLarge, QueueFull, TooManyTopics, DiskLow, DiskFull, StorageFailed)
 RECEIPT = {
@@ -178,7 +178,7 @@ BATCH_MEDIA = ("application/x-ndjson", "multipart/form-data", "multipart/mixed")
 
 
 Parsed = tuple[int, Message | RequestError]
-"""Bytes parsed, and the message or why it is refused."""
+"""The number of bytes parsed, and the message or why it is refused."""
 
 
 async def _publish_whole(gateway: Gateway, whole: Partitioned, found: Sequence[Parsed]) -> Response:

@@ -9,14 +9,14 @@ import asyncio
 from toymq_py.auth.quotas import Seat
 
 AHEAD_BYTES = 64 * 1024
-"""That wait for the parser, or of a body for the application; beyond, no more is read."""
+"""Most bytes that wait for the parser, or of a body for the application; beyond, no more is read."""
 
 CROWDED = "toymq.crowded"
-"""A message to the application (ASGI), once in a request: no more is read behind it, and it will not be seen that the client is
-gone. A wait for messages ends."""
+"""A message to the application (ASGI), once in a request: no more is read behind the request, and the end of the connection
+will not be noticed. A wait for messages ends."""
 
 HEAD_COST, HEAD_FREE_BYTES = 4, 2048
-"""Bytes that a byte of a head takes, as headers of a few letters do; and heads that are as small are not looked at."""
+"""The memory that a byte of a head takes, as headers of a few letters do; and the size up to which heads are not looked at."""
 
 
 class ReadAhead:
@@ -30,13 +30,13 @@ class ReadAhead:
         self._stays_bytes = self._head_bytes = 0
         self.data = b""
         self.eof = False
-        """The client sends no more: it waits for answers, or is gone."""
+        """Whether the client sends no more: it waits for answers, or is gone."""
         self.held = False
-        """More waits for the parser than is read ahead."""
+        """Whether more waits for the parser than is read ahead."""
         self.body_waits = False
-        """So much of a body waits for the application."""
+        """Whether more of a body waits for the application than is read ahead."""
         self.stopped = False
-        """The last answer is known: what else comes is not read."""
+        """Whether the last answer is known: further input is not read."""
 
     @property
     def reads(self) -> bool:

@@ -61,7 +61,7 @@ class Gateway:
         """
         self.authority = authority
         self.amqp: Amqp | None = None
-        """None where AMQP is not served."""
+        """The state of AMQP; None where it is not served."""
         self.logins: Logins | None = None
         if authority is not None:
             self.logins = Logins(authority, clock, lambda: self.waiting.wake())
@@ -77,7 +77,7 @@ class Gateway:
         """Chooses partitions: messages without a route go to the next one, whichever connection they come from."""
         self.neighbours = Neighbours(broker.placement) if broker.placement.addresses else None
         self.errands: GroupErrands | None = None
-        """Where the broker is of a group: ask all of them."""
+        """Errands at all groups of the cluster; None where the broker is of no group."""
         self.snapshots = Snapshots(broker, clock, loop, self.waiting, self.history, self.neighbours)
         self.sender = WebhookSender(clock, loop, private=private_webhooks)
         self.webhooks = WebhookPusher(broker, self.sender, clock, loop, self.waiting)

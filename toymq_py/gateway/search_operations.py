@@ -31,25 +31,25 @@ from toymq_py.records import MSG_ID_MAX, Records
 from toymq_py.topic import Channel, Topic
 
 LOOKED_MAX = 20_000
-"""Messages that one request looks at: some 100 ms of the loop, in slices."""
+"""Most messages that one request looks at: some 100 ms of the loop, in slices."""
 LOOKED_BYTES_MAX = 32 * 1024 * 1024
-"""Payload bytes that it reads, about, beyond a first message of any size."""
+"""Most payload bytes that one request reads, about, beyond a first message of any size."""
 CHUNK = 512
-"""Ids of a chunk, which is read forwards; fewer where messages are large."""
+"""The ids of a chunk, which is read forwards; fewer where messages are large."""
 CHUNKS_MAX = 1000
-"""Chunks of a request: ids without a record cost something, too."""
+"""Most chunks of a request: ids without a record cost something, too."""
 CHUNK_BYTES_MAX = 4 * 1024 * 1024
-"""A chunk with more is read again by halves: the newest are to be looked at first."""
+"""A chunk with more bytes is read again by halves: the newest messages are to be looked at first."""
 SLICE_ROWS = 64
 SLICE_BYTES = 64 * 1024
-"""Read and tested before other tasks get a turn, a message at least; half a millisecond."""
+"""Bytes that are read and tested before other tasks get a turn, a message at least; half a millisecond."""
 FOUND_MAX = 100
 FOUND = 50
 TEXT_CHARS_MAX = 200
 HEADER_CHARS_MAX = 500
 
 Test = Callable[[Records, int], bool]
-"""Whether a row of a run is looked for."""
+"""Whether a row of a run matches the search."""
 
 
 class Needle(NamedTuple):
@@ -124,11 +124,11 @@ class _Search:
         self._topic = topic
         self._low = low
         self.at = high
-        """All ids from here on were looked at."""
+        """The lowest id that was looked at: all ids from here on were."""
         self._tests = tests
         self._most = most
         self.found: list[str] = []
-        """Messages as JSON, newest first."""
+        """The messages that match, as JSON, newest first."""
         self._found_bytes = 0
         self.looked = 0
         self._chunks = 0

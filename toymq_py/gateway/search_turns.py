@@ -14,14 +14,15 @@ from toymq_py.gateway.problems import TooManySearches
 from toymq_py.gateway.waiters import Waiting
 
 RUNNING_MAX = 4
-"""Of the broker: each holds up to 8 MiB of what it reads and has found."""
+"""Most searches of the broker that run: each holds up to 8 MiB of what it reads and has found."""
 RUNNING_OF_ONE = 1
-"""Of a token, or of an address without tokens: the others of its requests wait, and no other token waits for them."""
+"""Most searches of a token that run, or of an address without tokens: its other requests wait, and no other token waits for
+them."""
 WAITING_MAX = 64
-"""Of the broker; a waiting search costs its connection and a place in line."""
+"""Most searches of the broker that wait; each costs its connection and a place in line."""
 WAITING_OF_ONE = 8
 WAIT_S = 10.0
-"""A search takes a tenth of a second: one that waits longer shares the turns with many."""
+"""The longest wait of a search. It takes a tenth of a second: one that waits longer shares the turns with many."""
 
 
 class _Ticket:
@@ -45,7 +46,7 @@ class SearchTurns:
         self._clock = clock
         self._waiting = waiting
         self._running: list[str] = []
-        """The holders of those that run."""
+        """The holders of the searches that run."""
         self._line: list[_Ticket] = []
 
     @asynccontextmanager

@@ -48,7 +48,8 @@ class Serving:
         self.clock = clock
         self.quotas = quotas
         self.fair_queue = FairQueue(clock, loop)
-        """Bytes of one read may be thousands of chunks: they are parsed in slices, in turn with other connections."""
+        """The queue of connections with input: the bytes of one read may be thousands of chunks, so they are parsed in slices,
+        in turn with other connections."""
         self.frame_bytes_max = frame_bytes_max
         self._connections: dict[Connection, _Opened] = {}
         self._last_number = 0

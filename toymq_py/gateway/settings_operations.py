@@ -22,7 +22,7 @@ from toymq_py.gateway.topic_operations import json_response
 from toymq_py.names import DEAD_LETTERS
 
 WITHOUT_OPTION = {"when_full": "reject"}
-"""What holds of a setting that is neither set nor an option; without a value there is no limit."""
+"""The value of a setting that is neither set nor an option; without one there is no limit."""
 
 _VALUE = {"type": ["integer", "string", "null"]}
 IN_FORCE = {"type": "object", "required": ["topic", "settings"], "properties": {

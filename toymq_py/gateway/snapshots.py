@@ -22,7 +22,7 @@ from toymq_py.placement import named
 
 INTERVAL_S = 1.0
 TOPICS_PER_TURN = 64
-"""Described before other tasks get a turn; a millisecond."""
+"""Topics that are described before other tasks get a turn; a millisecond."""
 SAME_MOMENT_MS = 50
 """Times that differ by less are equal: they are computed from an age and a later reading of the clock."""
 
@@ -44,7 +44,7 @@ class Snapshots:
             neighbours: the other workers of the broker, whose topics are shown, too.
         """
         self.elsewhere = Elsewhere(broker, clock, loop)
-        """Other workers, or groups of a cluster, whose topics are shown, too."""
+        """The other workers, or groups of a cluster, whose topics are shown, too."""
         self.elsewhere.ask = None if neighbours is None else neighbours.stats_of
         self._broker = broker
         self._clock = clock

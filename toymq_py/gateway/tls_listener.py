@@ -21,12 +21,12 @@ from toymq_py.net.peer import peer_address
 logger = logging.getLogger("toymq_py.gateway")
 
 HANDSHAKE_S = 10
-"""From accept to the end of the handshake."""
+"""The time from accept to the end of the handshake."""
 HANDSHAKE_RECORD = b"\x16"
 """The first byte of a TLS connection."""
 CLEARED_BYTES = 64 * 1024
 REFUSED_MAX = 16
-"""Connections beyond ``--max-connections`` that still get a handshake, so that they read 503; the rest is closed."""
+"""Connections beyond ``--max-connections`` that still get a handshake, so that they read 503; further ones are closed."""
 
 
 class TlsListener:

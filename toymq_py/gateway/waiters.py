@@ -16,7 +16,7 @@ class Waiting:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.stopped = False
-        """The broker shuts down: waits and streams end."""
+        """Whether the broker shuts down: waits and streams end."""
         self._loop = loop
         self._waits: dict[asyncio.Future[None], None] = {}
         self._pauses: deque[asyncio.Future[None]] = deque()

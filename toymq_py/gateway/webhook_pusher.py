@@ -33,9 +33,9 @@ from toymq_py.trace_context import log_fields, trace_context
 logger = logging.getLogger("toymq_py.gateway")
 
 CONSUMER_PREFIX = "webhook."
-"""Prefix of the names of their consumers."""
+"""The prefix of the names of the webhooks' consumers."""
 LEASE_SPARE_S = 30.0
-"""A lease lasts longer than the push's timeout."""
+"""How much longer a lease is than the push's timeout."""
 POLL_S = 60.0
 TROUBLE_S = 5.0
 """The wait after a poll that failed."""

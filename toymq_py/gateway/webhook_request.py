@@ -14,11 +14,12 @@ from toymq_py.config.webhooks import Target
 
 STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-9]\d\d)(?: [^\r\n]*)?\r?\n")
 LINE_BYTES_MAX = 8 * 1024
-"""Of a status line, or of a header of an interim answer (1xx); as common proxies."""
+"""Most bytes of a status line, or of a header of an interim answer (1xx); as common proxies."""
 INTERIM_BYTES_MAX = 64 * 1024
-"""Of all interim answers before the status; a server that sends them for ever would keep the broker busy until the timeout."""
+"""Most bytes of all interim answers before the status; a server that sends them for ever would keep the broker busy until the
+timeout."""
 UNQUOTED = "!$%&'()*+,/:;=?@[]~"
-"""Beside letters and digits, these characters of a URL are sent as they are (RFC 3986, 3.3 and 3.4)."""
+"""Characters of a URL that are sent as they are, beside letters and digits (RFC 3986, 3.3 and 3.4)."""
 
 
 def client_context() -> ssl.SSLContext:

@@ -20,12 +20,12 @@ from toymq_py.gateway.webhook_request import client_context, post
 
 RETRY_MIN_S = 1.0
 RETRY_MAX_S = 300.0
-"""The backoff after a failed attempt doubles with each, from the one to the other."""
+"""The longest backoff after a failed attempt; it doubles with each, from the shortest to this."""
 CHECK_S = 10.0
-"""How long the name of a new URL's host may take."""
+"""How long the lookup of a new URL's host may take."""
 
 Lookup = asyncio.Future[list[str]]
-"""Addresses of a host; shared by all that ask for it."""
+"""The addresses of a host; shared by all that ask for it."""
 
 
 def sign(secret: str, message_id: str, at_s: int, payload: bytes) -> str:

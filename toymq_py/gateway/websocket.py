@@ -55,11 +55,12 @@ from toymq_py.units import DURATION_MS_MAX, check_number
 logger = logging.getLogger("toymq_py.gateway")
 
 OUTSTANDING_MAX = 256
-"""Frames that wait for the disk; at this number, or at ``max_inflight_bytes``, no more are read."""
+"""Most frames that wait for the disk; at this number, or at ``max_inflight_bytes``, no more are read."""
 REF_CHARS_MAX = 1024
 TAKE_BYTES = 64 * 1024
 TAKE_MESSAGES = 128
-"""Leased and written at once, after the socket took the batch before; so only the last batch can be unsent in part."""
+"""Messages that are leased and written at once, after the socket took the batch before; so only the last batch can be unsent in
+part."""
 WINDOW = 100
 WINDOW_MAX = 10_000
 
@@ -72,7 +73,7 @@ MEMBERS: Mapping[str, frozenset[str]] = {
     "extend": frozenset({"ids", "visibility_s"}),
 }
 SETTLED: Mapping[str, str] = {"ack": "acked", "nack": "nacked", "extend": "extended"}
-"""Frames that say something of delivered messages, and the ``op`` of their answers."""
+"""Frames that settle delivered messages, and the ``op`` of their answers."""
 
 
 OUTLET = "toymq.outlet"
@@ -111,9 +112,9 @@ class Frame:
         self.op = "frame"
         self.members: dict[str, Any] = {}
         self.error: RequestError | RecursionError | None = None
-        """Why it is refused."""
+        """The error with which the frame is refused; None: it is not."""
         self.alike: str | None = None
-        """Frames of ``SETTLED`` of one id that follow each other and have this in common are carried out as one."""
+        """Frames of ``SETTLED`` for one id each that follow each other and have this value in common are carried out as one."""
         try:
             members = parse_object(text, "frame")
             self.ref = take_ref(members)

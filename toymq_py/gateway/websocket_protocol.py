@@ -31,22 +31,22 @@ from toymq_py.topic import Subscription
 logger = logging.getLogger("toymq_py.gateway")
 
 REASON_CHARS_MAX = 120
-"""Of a close frame, which has 125 bytes."""
+"""Most characters of the reason in a close frame, which has 125 bytes."""
 HEAD_TIMEOUT_S = 20
-"""From accept, or from the first byte of a next request, to the end of its headers."""
+"""The time from accept, or from the first byte of a next request, to the end of its headers."""
 BODY_PIECE_BYTES = 4096
 """Bytes of a body or of frames that are parsed before other tasks get a turn."""
 UNANSWERED_MAX = 64
-"""Pings whose pongs are not sent yet; at this number no more is read."""
+"""Most pings whose pongs are not sent yet; at this number no more is read."""
 UNTAKEN_BYTES_MAX = 1
-"""Unsent bytes above which the transport reports a full buffer; with 0 that of TLS always does."""
+"""Unsent bytes above which the transport reports a full buffer; with 0 a transport with TLS always does."""
 UNSENT_BYTES = 64 * 1024
 """Unsent bytes in the kernel's buffer. It would hold 4 MiB: a client that reads 200 KB a second would get a ping behind them
 too late, and count as dead."""
 FAREWELL_S = 1.0
 """How long a WebSocket may take its last bytes once the shutdown began."""
 PING_S = 20.0
-"""Between two pings, and how long a pong may take."""
+"""The time between two pings, and how long a pong may take."""
 COLLECTED_BYTES = 64 * 1024
 """Joined writes are sent at this size: a pass may write megabytes, and only the transport reports a full buffer."""
 SILENT: Final = logging.Logger("websockets", logging.CRITICAL)  # noqa: LOG001 (no handler is to see it)
@@ -74,13 +74,13 @@ class GatewayWebSocket(BoundedProtocol):
         self._request: Request | None = None
         self._refusal: Message = {}
         self.accepted = False
-        """The handshake is answered, by either answer."""
+        """Whether the handshake is answered, by acceptance or refusal."""
         self._ending = False
-        """Our close is sent, or a refusal."""
+        """Whether our close is sent, or a refusal."""
         self._leaving = False
-        """The broker shuts down."""
+        """Whether the broker shuts down."""
         self._parting = b""
-        """The answer to the client's close, and pongs before it: written behind the answers to what was begun."""
+        """The answer to the client's close, and pongs before it: written behind the answers to the frames that were begun."""
         self._eof = False
         self.disconnected = False
         self._events: asyncio.Queue[Message] = asyncio.Queue()

@@ -13,8 +13,8 @@ logger = logging.getLogger("toymq_py.acceptor")
 
 BACKLOG = 4096  # the default of 100 throttles a burst of connects to 200 a second
 ACCEPTS_PER_PASS = 32
-"""A session takes about 0.2 ms to begin, so a burst of connects is spread over passes. With one accept a pass, busy clients
-could lock out new ones."""
+"""Most connections accepted in a pass. A session takes about 0.2 ms to begin, so a burst of connects is spread over passes.
+With one accept a pass, busy clients could lock out new ones."""
 BACK_OFF_MIN_S = 0.01
 BACK_OFF_MAX_S = 1.0
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)

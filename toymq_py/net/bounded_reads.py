@@ -20,7 +20,7 @@ class ReadBuffer:
     def __init__(self) -> None:
         self.memory = memoryview(bytearray(READ_BYTES))
         self.room = self.memory
-        """What a read may fill."""
+        """The memory that a read may fill."""
 
     def limit(self, size: int) -> None:
         """Let each read bring so many bytes from now on, up to ``READ_BYTES``."""

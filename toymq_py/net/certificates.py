@@ -46,7 +46,7 @@ class PeerCertificates(Certificates):
         """As ``Certificates``. Raises: ConfigError."""
         self._peers_ca = ca
         self.client_context: ssl.SSLContext
-        """Of connections to peers."""
+        """The context of connections to peers."""
         super().__init__(cert, key, ca)
 
     def _load(self) -> ssl.SSLContext:

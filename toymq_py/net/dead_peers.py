@@ -17,13 +17,14 @@ logger = logging.getLogger("toymq_py.server")
 
 PATIENCE_S = 30.0
 ROUND_S = 5.0
-"""Between two looks at all connections."""
+"""The time between two looks at all connections."""
 SLICE = 32
-"""Connections in a row: about half a millisecond. One of thousands takes 14 to 20 us, most of it the kernel's, cold."""
+"""Connections that are looked at in a row: about half a millisecond. One of thousands takes 14 to 20 us, most of it the
+kernel's, cold."""
 SLICE_S = 0.01
 _STATE = struct.Struct("=3xB20xI16xI4xII")
-"""Of Linux's ``struct tcp_info``: ``tcpi_probes``, ``tcpi_unacked``, ``tcpi_last_data_sent``, ``tcpi_last_data_recv`` and
-``tcpi_last_ack_recv``."""
+"""Fields of Linux's ``struct tcp_info``: ``tcpi_probes``, ``tcpi_unacked``, ``tcpi_last_data_sent``, ``tcpi_last_data_recv``
+and ``tcpi_last_ack_recv``."""
 
 
 class TcpState(NamedTuple):
@@ -68,7 +69,7 @@ def tcp_state(transport: asyncio.BaseTransport) -> TcpState | None:
 class _Waiting(NamedTuple):
     since: float
     unsent_bytes: int | None
-    """Of a connection that the broker has closed."""
+    """Unsent bytes of a connection that the broker has closed."""
 
 
 class DeadPeers:

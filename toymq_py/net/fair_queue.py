@@ -16,12 +16,12 @@ SLICE_S = 0.002
 LIGHT_S = 0.0005
 """A session that took no more in its last turn comes first in the next pass."""
 PASS_S = 0.010
-"""When a pass of the loop has taken so long, those that take much wait for the next one: new bytes come first."""
+"""When a pass of the loop has taken so long, heavy sessions wait for the next one: new bytes come first."""
 SHARE_S = 0.004
-"""What the light ones of an owner take in a pass, where there are others. However many connections an owner has, a light
-session of another waits for a pass at most, and for this of each owner that came before."""
+"""The time for the light sessions of an owner in a pass, where there are other owners. However many connections an owner has, a
+light session of another waits for a pass at most, and for this time of each owner that came before."""
 OWNERS_KEPT = 64
-"""Owners without anything to do, so that two that alternate are not made anew with each turn."""
+"""Most owners without anything to do that are kept, so that two that alternate are not made anew with each turn."""
 
 
 class Seated(Protocol):
@@ -47,7 +47,7 @@ class Runnable:
         self.work: Callable[[float], bool] | None = work
         self.seat = seat
         self.queued = False
-        """In the queue, or having its turn."""
+        """Whether the session is in the queue, or has its turn."""
         self.heavy = False
 
     def wake(self) -> None:
@@ -75,9 +75,10 @@ class _Line:
         self.heavy = heavy
         self.runnables: deque[Runnable] = deque()
         self.due = 0
-        """How many have a turn to come in this pass. Whoever is woken during the pass has one in the next."""
+        """The number of sessions that have a turn to come in this pass. A session that is woken during the pass has one in the
+        next."""
         self.listed = False
-        """Among those that the next pass looks at; else it is empty."""
+        """Whether the next pass looks at this line; else the line is empty."""
 
 
 class FairQueue:

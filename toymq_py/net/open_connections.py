@@ -15,14 +15,14 @@ from typing import Any, Literal, Protocol
 from toymq_py.net.peer import described_peer, socket_address
 
 SUBSCRIPTIONS_MAX = 100
-"""Shown of one connection, which may have a thousand; all are counted."""
+"""Most subscriptions that are shown of one connection, which may have a thousand; all are counted."""
 CHANNELS_MAX = 100
-"""Shown of one connection of AMQP."""
+"""Most channels that are shown of one AMQP connection."""
 NAME_CHARS_MAX = 100
-"""Shown of the name that a client gave itself."""
+"""Most characters that are shown of the name that a client gave itself."""
 _BYTES = struct.Struct("=QQ")
 _BYTES_AT = 120
-"""Where Linux's ``struct tcp_info`` has ``tcpi_bytes_acked`` and ``tcpi_bytes_received`` (since 4.1)."""
+"""The offset of ``tcpi_bytes_acked`` and ``tcpi_bytes_received`` in Linux's ``struct tcp_info`` (since 4.1)."""
 
 
 class Subscribed(Protocol):
@@ -63,9 +63,9 @@ class OpenConnection:
     seat: object = None
     subscriptions: Callable[[], Sequence[Subscribed]] = tuple
     channels: Callable[[], Sequence[dict[str, Any]]] | None = None
-    """JSON objects of the first channels, for AMQP."""
+    """Returns the first channels as JSON objects, for AMQP."""
     lacks: Callable[[], Sequence[str]] = tuple
-    """The workers or groups that are away, and whose messages its subscriptions have not."""
+    """Returns the workers or groups that are away, whose messages its subscriptions lack."""
 
     @property
     def connection_id(self) -> str:
@@ -105,7 +105,7 @@ class OpenConnections:
 
     def __init__(self) -> None:
         self.sources: list[Callable[[], Iterable[OpenConnection]]] = []
-        """One for each server, which adds its own."""
+        """A source for each server, which adds its own."""
 
     def __iter__(self) -> Iterator[OpenConnection]:
         return (each for each in self.with_closing() if not each.transport.is_closing())

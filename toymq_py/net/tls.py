@@ -20,9 +20,9 @@ from toymq_py.net.peer import described_peer
 logger = logging.getLogger("toymq_py.session")
 
 READ_BYTES = 64 * 1024
-"""A record has 16 KiB at most."""
+"""The size of a read; a record has 16 KiB at most."""
 HANDSHAKE_S = 10.0
-"""For a handshake, from the connection on."""
+"""The time for a handshake, from the connection on."""
 HANDSHAKE_RECORD = 0x16
 """The first byte of a TLS client."""
 

@@ -22,7 +22,7 @@ from toymq_py.topic import Channel, Topic, oldest_due_ns
 logger = logging.getLogger("toymq_py.gateway")
 
 STEP_S = 10
-"""Between two samples: what changes faster is seen as its mean."""
+"""The time between two samples: a value that changes faster is seen as its mean."""
 ROWS = 360
 """Samples that can be read: an hour."""
 TOPICS_MAX = 1000
@@ -30,14 +30,15 @@ TOPICS_MAX = 1000
 SLOW_S = 60
 """A consumer is slow while its oldest unacked message has been due for longer."""
 LAGGING_MAX = 10_000
-"""Consumers with a backlog of which is kept since when they have it and are slow; some 3 MB."""
+"""Most consumers with a backlog for which the time is kept since when they have it and are slow; some 3 MB."""
 
 TOPIC_COLUMNS = ("published", "acked", "backlog", "oldest_s", "letters")
-"""Messages a second, twice; messages that the slowest consumer has not acked; how long the oldest of them has been due, in
-seconds; dead letters that wait, in the topic or for it."""
+"""The columns of a topic: messages a second, published and acked; messages that the slowest consumer has not acked; how long
+the oldest of them has been due, in seconds; dead letters that wait, in the topic or for it."""
 COUNTERS = ("publish_total", "deliver_total", "ack_total", "redeliver_total")
 BROKER_COLUMNS = ("published", "delivered", "acked", "redelivered", "backlog", "oldest_s", "letters")
-"""Rates of the counters; sums of the topics' numbers, and the highest age. Topics of dead letters count by their letters."""
+"""The columns of the broker: rates of the counters; sums of the topics' numbers, and the highest age. Topics of dead letters
+count by their letters."""
 
 
 class Ring:
@@ -76,7 +77,8 @@ class _Lag(NamedTuple):
 
     channel: Channel
     due: tuple[int, ...]
-    """The first ids that are due. While they stay, so does ``oldest_ns``: nothing is read for a consumer that stands still."""
+    """The first ids that are due. While they stay the same, so does ``oldest_ns``: nothing is read for a consumer that stands
+    still."""
     oldest_ns: int | None
     slow_since_ms: int | None
 
@@ -110,10 +112,10 @@ class History:
         self._topics_max = topics_max
         self._whole = Ring(len(BROKER_COLUMNS), 0)
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
-        """By topic; the one that moved last is the last."""
+        """The kept samples by topic; the topic that moved last is the last."""
         self._started = clock.monotonic()
         self._steps = array("q", [-1]) * (ROWS + 1)
-        """Which step each row of all rings holds."""
+        """The step that each row of all rings holds."""
         self._last_step = -1
         self._last_at = self._started
         self._last_ms = clock.wall_ns() // 1_000_000

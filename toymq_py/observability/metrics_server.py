@@ -26,28 +26,28 @@ from toymq_py.observability.prometheus import render
 logger = logging.getLogger("toymq_py.server")
 
 WAITING_MAX = 64
-"""Connections whose request has not arrived. One more hangs up on the one that waits longest: a scraper sends its request at
-once, so however many connections stay silent, a scrape gets in."""
+"""Most connections whose request has not arrived. One more hangs up on the one that waits longest: a scraper sends its request
+at once, so however many connections stay silent, a scrape gets in."""
 REQUESTS_MAX = 8
-"""Answered at a time: each holds a page. One more hangs up on the client that has been taking its page longest; when none is
-taking one, the new connection is closed. One scraper asks every few seconds."""
+"""Most requests answered at a time: each holds a page. One more hangs up on the client that has been taking its page longest;
+when none is taking one, the new connection is closed. One scraper asks every few seconds."""
 HEAD_BYTES_MAX = 8 * 1024
 HEAD_END = b"\r\n\r\n"
 HEAD_TIMEOUT_S = 10.0
-"""From the connection's beginning to the end of its request's head: a byte every few seconds keeps no place."""
+"""The time from the connection's beginning to the end of its request's head: a byte every few seconds keeps no place."""
 REQUEST_TIMEOUT_S = 10.0
-"""For the scrape, and again for the client to take the answer."""
+"""The time for the scrape, and again for the client to take the answer."""
 TEXT = "text/plain; charset=utf-8"
 TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-"""RFC 9110, 5.6.2."""
+"""A token of HTTP (RFC 9110, 5.6.2)."""
 REQUEST_LINE = re.compile(rf"({TOKEN}) ([!-~]+)(?: HTTP/(\d\.\d))?", re.ASCII)
-"""Without a version it is one of HTTP/0.9."""
+"""A request line; without a version it is one of HTTP/0.9."""
 FIELD_NAME = re.compile(TOKEN, re.ASCII)
 
 Answer = tuple[str, str, bytes]
-"""Status, content type and body."""
+"""Status, content type and body of an answer."""
 Pages = Mapping[str, Callable[[str], Awaitable[Answer]]]
-"""By path; called with the request's ``Accept``."""
+"""Pages by path; each is called with the request's ``Accept``."""
 
 
 def broker_pages(broker: Broker) -> Pages:
@@ -66,7 +66,7 @@ class _Client:
 
     connection: socket.socket
     network: str | None
-    """What has a share: as for ``--address-percent``."""
+    """The address or network that has a share, as for ``--address-percent``."""
     hang_up: Callable[[], object]
     head: bytes = b""
 

@@ -23,9 +23,9 @@ OPENMETRICS_END = b"# EOF\n"
 ROWS_PER_SLICE = 200
 """Rows that are encoded between two looks at the clock."""
 OBJECT_BYTES = 2048
-"""Of a topic or consumer with a label of its own: its rows, and their text, measured."""
+"""The memory of a topic or consumer with a label of its own: its rows, and their text, measured."""
 OTHERS = "(others)"
-"""Label of the topics beyond ``metrics_objects``, or that are not to be seen, added up. No topic can have this name."""
+"""The label of the topics, added up, that are beyond ``metrics_objects`` or not to be seen. No topic can have this name."""
 
 OF_TOPIC = {
     "next_id": "topic_appended_total",
@@ -37,7 +37,7 @@ OF_TOPIC = {
     "dead_lettered_total": "topic_dead_lettered_total",
     "dropped_total": "topic_dropped_total",
 }
-"""Field of DESCRIBE to the metric that tells the same."""
+"""Fields of DESCRIBE, and the metric that has the same value."""
 OF_CONSUMER = {
     "ready": "consumer_ready_messages",
     "inflight": "consumer_inflight_messages",
@@ -49,7 +49,7 @@ OF_CONSUMER = {
 }
 
 Rows = dict[tuple[str, ...], float]
-"""Label values to a number."""
+"""Label values, and the number of each."""
 
 
 async def render(

@@ -31,7 +31,7 @@ class BatchParser:
     def __init__(self, buffer: Buffer, max_payload: int) -> None:
         self._buffer = buffer
         self.max_payload = max_payload
-        """In bytes; a longer body is left to the caller, which refuses it."""
+        """The longest body, in bytes; a longer one is left to the caller, which refuses it."""
         self._topics: dict[bytes, str] = {}
         self._names: dict[tuple[bytes, bytes], tuple[str, str]] = {}
 

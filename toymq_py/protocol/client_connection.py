@@ -23,7 +23,7 @@ class ClientConnection:
     """A client's end: reply bytes in, ``Reply`` values out."""
 
     BODY_BYTES_MAX = 256 * 1024 * 1024
-    """A longer body is a protocol violation."""
+    """Most bytes of a body; a longer one is a protocol violation."""
 
     def __init__(self) -> None:
         self._buffer = Buffer()

@@ -122,7 +122,7 @@ class Touch:
 
 
 Settlement = Ack | Nack | Touch
-"""What a consumer says of messages that it was given."""
+"""A command of a consumer that settles messages, or extends their leases."""
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class SettlementRun:
     server uses it."""
 
     command: Settlement
-    """The first of them."""
+    """The first command of the run."""
     ids: list[int]
 
     @property

@@ -11,18 +11,18 @@ from toymq_py.units import DURATION_MS_MAX, parse_number
 
 PROTOCOL_VERSION = 1
 LINE_BYTES_MAX = 4096
-"""Of a header line with its newline; checked while the line arrives."""
+"""Most bytes of a header line with its newline; checked while the line arrives."""
 DRAIN_BYTES_MAX = 64 * 1024 * 1024
-"""A refused body of up to so many bytes is read and dropped; a longer one ends the connection."""
+"""Most bytes of a refused body that is read and dropped; a longer one ends the connection."""
 COUNT_MAX = 2**31 - 1
 DEFAULT_FETCH_BYTES = 1024 * 1024
 FETCH_BYTES_MAX = 1 << 40
 LENGTH_DIGITS_MAX = 20
-"""A longer length is above every limit, and is not converted."""
+"""Most digits of a length: a longer one is above every limit, and is not converted."""
 
 NO_KEY = "-".encode()  # noqa: UP012 (the one object for this byte, as slices are; a literal read from a .pyc is another)
 NEWLINE: Final = 10
-"""Ends a body."""
+"""The byte that ends a body."""
 PRINTABLE = bytes(range(0x21, 0x7F))
 """The bytes of a token."""
 

@@ -196,7 +196,7 @@ VERBS: dict[str, _Verb] = {
     "PING": _verb(0, "", lambda a, o: commands.Ping()),
     "QUIT": _verb(0, "", lambda a, o: commands.Quit()),
 }
-"""Every verb but PUB, which has a body."""
+"""The parsers of every verb but PUB, which has a body."""
 
 
 def parse_line(line: bytes) -> Command:

@@ -13,7 +13,7 @@ from toymq_py.protocol.frames import LINE_BYTES_MAX
 from toymq_py.records import Records, shape_of
 
 ALIKE_MIN = 16
-"""From so many messages on, encoding them together is faster."""
+"""The number of messages from which encoding them together is faster."""
 
 
 @dataclass(slots=True)  # frozen ones take three times as long to make, and there is one a publish
@@ -43,13 +43,13 @@ class HelloReply:
     server: str
     max_payload: int
     tells_errors: bool = False
-    """NACK takes the error options and a reason of any text."""
+    """Whether NACK takes the error options and a reason of any text."""
     takes_uncounted: bool = False
-    """NACK and UNSUB take ``uncounted``."""
+    """Whether NACK and UNSUB take ``uncounted``."""
     numbers_leases: bool = False
-    """SUB, PULL, NACK and TOUCH take ``lease``."""
+    """Whether SUB, PULL, NACK and TOUCH take ``lease``."""
     has_workers: bool = False
-    """Another process of this broker may have a topic; see ``Cluster``."""
+    """Whether another process of this broker may have a topic; see ``Cluster``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from toymq_py.errors import ProtocolViolation
 from toymq_py.protocol.frames import LINE_BYTES_MAX
 
 _LENGTH_AT = {b"MSG": 6, b"JSON": 1, b"BATCH": 4}
-"""Of frames with a body, by their first word: which token of the header line is its length."""
+"""The index of the length among the tokens of the header line, for frames with a body, by their first word."""
 
 
 class ReplyFrames:

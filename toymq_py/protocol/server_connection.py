@@ -22,14 +22,14 @@ from toymq_py.protocol.header_lines import build_publish, invalid_key, is_http, 
 from toymq_py.records import DEFAULT_MAX_PAYLOAD
 
 LINE_COST = 4
-"""A line that is parsed alone takes as long as so many PUBs or ACKs of a batch, and counts as many."""
+"""The cost of a line that is parsed alone, in PUBs or ACKs of a batch: it takes as long as so many, and counts as many."""
 LINE_COST_BYTES = 16
-"""It counts one more for every so many bytes: a list of a thousand ids takes as long as a hundred PINGs."""
+"""A line costs one more for every so many bytes: a list of a thousand ids takes as long as a hundred PINGs."""
 TLS_HANDSHAKE = b"\x16\x03"
 AMQP_HEADER = b"AMQP\0"
 """The first bytes of an AMQP client, which waits for an answer to them."""
 OTHER_PROTOCOLS = (TLS_HANDSHAKE, AMQP_HEADER)
-"""Peers that may never send a newline: known by how they begin."""
+"""The beginnings of other protocols, whose peers may never send a newline."""
 
 
 class _State(Enum):
@@ -43,7 +43,7 @@ _LINE: Final = _State.LINE
 _BODY: Final = _State.BODY
 _DRAIN: Final = _State.DRAIN
 _FAILED: Final = _State.FAILED
-"""An attribute of an ``Enum`` takes 170 ns on Python 3.11."""
+"""A constant, since an attribute of an ``Enum`` takes 170 ns on Python 3.11."""
 
 
 class ServerConnection:
@@ -60,7 +60,7 @@ class ServerConnection:
         self._refused: Rejected | None = None  # a PUB whose body is dropped as it comes; the next command
         self._ended = False
         self.starved = True
-        """``next_commands`` returns nothing before more bytes are there."""
+        """Whether ``next_commands`` returns nothing before more bytes are there."""
 
     def limit_payloads(self, max_payload: int) -> None:
         """Limit bodies whose headers arrive from now on to so many bytes."""

@@ -55,7 +55,7 @@ Report = Synced | Failed | Fenced | Alive | Damaged
 
 _SYNCED, _FAILED = Struct("<cQ"), Struct("<cQH")
 _SIZES = {b"K": _SYNCED.size, b"E": _FAILED.size, b"F": _SYNCED.size, b"W": 1, b"D": _FAILED.size}
-"""Without the path of DAMAGED."""
+"""The sizes of the messages; that of DAMAGED without its path."""
 
 
 def encode_report(report: Report) -> bytes:

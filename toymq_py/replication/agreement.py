@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 ReplicaId = str
-"""32 hexadecimal digits, made with the data directory."""
+"""The id of a copy: 32 hexadecimal digits, made with the data directory."""
 
 DEFAULT_GROUP = "g0"
-"""Of a cluster with one group, whose nodes were not told a name."""
+"""The group of a cluster with one group, whose nodes were not told a name."""
 DEFAULT_TTL_S = 3.0
 TTL_S_MIN = 2.0
-"""etcd raises a shorter lease to this."""
+"""The shortest lease: etcd raises a shorter one to this."""
 TTL_S_MAX = 60.0
-"""A dead leader is missed for so long."""
+"""The longest lease: a dead leader is missed for so long."""
 HAND_OVER_TTL_S = 5.0
 """How long others leave the election to the replica that a hand-over names."""
 REQUEST_TTL_S = 30.0
@@ -92,11 +92,11 @@ class RequestKind(enum.Enum):
     """The kind of an operator's request to a node."""
 
     HAND_OVER = "hand-over"
-    """Of the leader: leave your place to ``replica``, or to the follower with the least lag (None)."""
+    """Asks the leader to leave its place to ``replica``, or to the follower with the least lag (None)."""
     FORCE = "force"
-    """Of ``replica``: lead (T6), though you may lack messages."""
+    """Asks ``replica`` to lead (T6), though it may lack messages."""
     REMOVE = "remove"
-    """Of the leader: take ``replica``, which does not come back, out of the in-sync set."""
+    """Asks the leader to take ``replica``, which does not come back, out of the in-sync set."""
 
 
 @dataclass(frozen=True, slots=True)

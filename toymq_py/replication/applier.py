@@ -38,9 +38,9 @@ from toymq_py.replication.paths import is_file, is_topic_directory
 from toymq_py.replication.replica_files import ReplicaFiles
 
 BACKLOG_BYTES_MAX = 64 << 20
-"""Bytes that wait for lanes. Above, the link stops reading, and the leader's own queue fills."""
+"""Most bytes that wait for lanes. Above, the link stops reading, and the leader's own queue fills."""
 BASE_BYTES = 200
-"""What an operation without data holds, about."""
+"""The memory of an operation without data, about."""
 
 
 class _Mark:
@@ -54,7 +54,8 @@ class _Mark:
 SYNCS = (Sync, SyncDir)
 CHANGES: tuple[type[Change], ...] = get_args(Change)
 LIVE = (*CHANGES, *SYNCS, Beat)
-"""What a follower gets after its bulk copy, but for BYE. Tuples: ``isinstance`` of a union takes several times as long."""
+"""The operations that a follower gets after its bulk copy, but for BYE. Tuples: ``isinstance`` of a union takes several times
+as long."""
 BLOCKING = (*SYNCS, Replace, Rmdir)
 WITH_DATA = (Write, Replace)
 
@@ -81,7 +82,7 @@ class Applier:
         """The seq of the last operation that came."""
         self.failed: Failed | None = None
         self.running = 0
-        """Operations on threads."""
+        """The number of operations on threads."""
         self._stopped = False
         self._lanes: dict[str, deque[Operation | _Mark]] = {}  # busy ones, and what waits in each
         self._held: deque[Operation] = deque()  # the first waits for all lanes, or runs in all; the others wait for it

@@ -20,7 +20,8 @@ logger = logging.getLogger("toymq_py.replication")
 
 BATCH_PIECES_MAX = 256
 BATCH_BYTES = 4 << 20
-"""Sent at once. Each batch waits for a thread, for the loop and for the follower: with 1 MiB that took as long as the bytes."""
+"""Bytes that are sent at once. Each batch waits for a thread, for the loop and for the follower: with 1 MiB that took as long
+as the bytes."""
 PAGE_BYTES = 4096
 
 
@@ -28,7 +29,8 @@ class Pace:
     """Spaces the bytes of all bulk copies. Belongs to the loop."""
 
     LATE_S = 0.5
-    """What a copy is late by is made good, since reading and sending take their time; after a longer pause nothing is."""
+    """A copy that is late by no more than this catches up, since reading and sending take their time; after a longer pause it
+    does not."""
 
     def __init__(self, bytes_per_s: int) -> None:
         self._bytes_per_s = bytes_per_s

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from toymq_py.replication.agreement import GroupState, LeaderKey, Member, ReplicaId
 
 HAND_OVER_WAIT_S = 1.0
-"""For so long the others leave an election to the copy that a hand-over names."""
+"""How long the others leave an election to the copy that a hand-over names."""
 RANK_WAIT_S = 0.05
-"""Between the elections of two copies: the first one usually wins, and the others need not ask."""
+"""The time between the elections of two copies: the first one usually wins, and the others need not ask."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class StopFlag:
     def __init__(self) -> None:
         self.is_set = False
         self.jobs = 0
-        """How many run or wait for a thread."""
+        """The number of jobs that run or wait for a thread."""
         self.steps = 0
 
     def check(self) -> None:
@@ -50,8 +50,8 @@ async def run_on_thread(offload: Offload, job: Callable[[], T], stop: StopFlag |
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[T] = loop.create_future()
     over: asyncio.Future[None] = loop.create_future()
-    """The job has returned, when the caller was cancelled: what comes behind it may never, as of a ticket that is not settled
-    when a leader's term ends."""
+    """Done when the job has returned, if the caller was cancelled: code behind the job may never run, as of a ticket that is
+    not settled when a leader's term ends."""
     outcome: list[T] = []
     failure: list[BaseException] = []
     has_returned = is_cancelled = False

@@ -22,10 +22,11 @@ from toymq_py.replication.key_values import Check, Compare, Delete, Found, KeyRa
 T = TypeVar("T")
 
 CALLS_PER_TTL = 3
-"""A call ends within this part of the TTL: a lease is renewed so often."""
+"""A call ends within this part of the TTL, and a lease is renewed so often."""
 
 PAGE_KEYS = 1000
-"""Of a range that is read at a time: with the longest names they fit into an answer (``etcd_http.ANSWER_BYTES_MAX``)."""
+"""The keys of a range that are read at a time: with the longest names they fit into an answer
+(``etcd_http.ANSWER_BYTES_MAX``)."""
 
 _COMPARED = {
     Check.ABSENT: ("CREATE", "EQUAL", "create_revision"),
@@ -73,9 +74,9 @@ class EtcdClient:
         self._highest = 0  # revision of a read or a transaction that was answered
         self._watch: _Watch | None = None
         self.request_s = Histogram(BY_NAME["etcd_request_seconds"])
-        """How long calls took that were answered."""
+        """The durations of calls that were answered."""
         self.failures = 0
-        """Calls without an answer that can be trusted."""
+        """The number of calls without an answer that can be trusted."""
         self._silent_since: float | None = None  # a call began that had no answer, nor has one since
 
     def bound(self, ttl_s: float) -> None:

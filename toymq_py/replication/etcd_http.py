@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Self
 
 HEAD_BYTES_MAX = 16 * 1024
-"""Of the status line and headers of an answer, and of its trailers; etcd sends 400."""
+"""Most bytes of the status line and headers of an answer, and of its trailers; etcd sends 400."""
 ANSWER_BYTES_MAX = 1024 * 1024
-"""Of an answer, or of one line of an endless one; the values of a group have a few hundred bytes each."""
+"""Most bytes of an answer, or of one line of an endless one; the values of a group have a few hundred bytes each."""
 PIECE_BYTES = 64 * 1024
 
 _STATUS = re.compile(rb"HTTP/1\.[01] ([2-5]\d\d)(?: [^\r\n]*)?")

@@ -17,9 +17,9 @@ from toymq_py.replication.etcd_http import Answer, Endpoint, HttpConnection, Htt
 
 DEFAULT_PORT = 2379
 NO_LEASE = "requested lease not found"
-"""etcd's words for LeaseLost; the code beside them (5) stands for other things, too."""
+"""etcd's text for LeaseLost; the code beside it (5) stands for other errors, too."""
 SAID_CHARS_MAX = 200
-"""Of what etcd says, in an error."""
+"""Most characters of etcd's text in an error."""
 HTTP_OK = 200
 
 T = TypeVar("T")

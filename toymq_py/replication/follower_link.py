@@ -42,11 +42,11 @@ logger = logging.getLogger("toymq_py.replication")
 
 READ_BYTES = 1 << 18
 ALIVE_S = 0.5
-"""Between two signs of life while a job runs."""
+"""The time between two signs of life while a job runs."""
 JOB_STALL_S = 30.0
-"""A job that does not go on for so long has a disk that hangs: no more signs of life."""
+"""When a job makes no progress for so long, the disk hangs: no more signs of life."""
 UNSENT_BYTES_MAX = 1 << 20
-"""Reports that the leader has not taken."""
+"""Most bytes of reports that the leader has not taken."""
 
 Connect = Callable[[str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 """Connects to the HOST:PORT of a leader's listener of replicas. Raises: OSError; SSLCertVerificationError; NotAccepted."""

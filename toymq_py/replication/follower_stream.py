@@ -35,7 +35,7 @@ from toymq_py.storage.segment import parse_segment_name
 logger = logging.getLogger("toymq_py.replication")
 
 NAMED_MAX = 16
-"""Segments put aside that the log names one by one."""
+"""Most segments put aside that the log names one by one."""
 DAMAGES_REPORTED_MAX = 100
 TURN_OPERATIONS = 64
 

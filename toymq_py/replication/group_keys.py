@@ -45,9 +45,9 @@ from toymq_py.replication.key_values import Found, KeyRange, KeyValue
 from toymq_py.storage.checked_json import parse_object
 
 VERSION = 1
-"""Of the settings. A cluster of a later one is refused."""
+"""The version of the settings. A cluster of a later one is refused."""
 TEXT_CHARS_MAX = 1000
-"""Of each text that a node writes: people read it, and etcd has it in memory."""
+"""Most characters of each text that a node writes: people read it, and etcd has it in memory."""
 
 _REPLICA = re.compile(r"[0-9a-f]{32}\Z")
 

@@ -30,7 +30,7 @@ from toymq_py.storage.checked_json import parse_object
 from toymq_py.storage.partitions_file import StoredPartitions, fields_of, stored_of
 
 CLAIMED_TOGETHER = 100
-"""Records of one transaction: etcd takes 128 operations."""
+"""Records that are claimed in one transaction: etcd takes 128 operations."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,14 +37,15 @@ logger = logging.getLogger("toymq_py.replication")
 
 READ_BYTES = 1 << 16
 CLOSE_LAG_S = 0.2
-"""A follower becomes required when it acknowledges what was sent not longer ago: clients wait no longer for its joining."""
+"""A follower becomes required when it acknowledges operations that were sent no longer ago: clients wait no longer for its
+joining."""
 SLOW_AFTER_S = 10.0
 LARGE_COPY_BYTES = 256 << 20
-"""More waits for its turn: one large bulk copy at a time. One that was away for a moment does not wait behind it."""
+"""A larger bulk copy waits for its turn: one at a time. A follower that was away for a moment does not wait behind it."""
 BULK_BELOW_BYTES = 4 << 20
-"""The bulk copy waits while so much of the stream does."""
+"""The bulk copy waits while more bytes of the stream do."""
 UNSENT_BYTES_MAX = 1 << 16
-"""Lines that a follower has not taken."""
+"""Most bytes of lines that a follower has not taken."""
 DAMAGES_MAX = 1000
 
 
@@ -74,9 +75,9 @@ class Term:
     pace: Pace
     copied_bytes: int = 0
     sync_s: dict[str, Histogram] = field(default_factory=dict)
-    """How long syncs took to be acknowledged, by follower's name."""
+    """How long followers took to acknowledge syncs, by the follower's name."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Of a large bulk copy."""
+    """Held during a large bulk copy."""
 
 
 class LinkEnded(Exception):
@@ -95,9 +96,9 @@ class LeaderLink:
         self.name = name
         self.state = LinkState.WAITING
         self.gone = asyncio.Event()
-        """Set by the owner when all that the end of the link means is done."""
+        """Set by the owner when it has done all that follows from the end of the link."""
         self.heard = asyncio.Event()
-        """Set when something comes; cleared by what waits for it."""
+        """Set when the follower sends something; cleared by the task that waits for it."""
         self.writer = writer
         self._term = term
         self._stream_id = stream_id

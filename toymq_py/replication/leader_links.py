@@ -27,11 +27,11 @@ logger = logging.getLogger("toymq_py.replication")
 
 BEAT_S = 0.5
 GREETINGS_MAX = 64
-"""Connections that have not sent FOLLOW yet."""
+"""Most connections that have not sent FOLLOW yet."""
 LATE_S = 0.3
-"""A loop that is later has not read what followers have said meanwhile: it does not judge them this time."""
+"""A loop that is later than this has not read the latest messages of followers: it does not judge them this time."""
 ANSWER_S = 1.0
-"""A follower that lives says something more often."""
+"""A follower that lives sends something more often."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ logger = logging.getLogger("toymq_py.replication")
 
 RENEWALS_PER_TTL = 3
 RETRY_S = 0.1
-"""After a renewal without an answer."""
+"""The delay after a renewal without an answer."""
 
 
 class LeaseKeeper:
@@ -28,9 +28,9 @@ class LeaseKeeper:
         self._ttl_s = ttl_s
         self._now = now
         self.lease = 0
-        """Its id; 0 before ``grant``."""
+        """The id of the lease; 0 before ``grant``."""
         self.expires_at = 0.0
-        """Until then etcd has surely not ended the lease by itself, by the loop's clock."""
+        """The time, by the loop's clock, before which etcd has surely not ended the lease by itself."""
         self.on_expiry: Callable[[float], None] = lambda at: None
         """Called with ``expires_at`` when that has changed."""
         self.hindrance: Callable[[], str | None] = lambda: None

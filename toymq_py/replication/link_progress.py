@@ -28,7 +28,7 @@ class FollowerSink:
         self.copying = True
         self.outbox = Outbox(wake, bytes_max)
         self.copied_seq: int | None = None
-        """The seq of COPIED, when that was put."""
+        """The seq of COPIED, once that was put."""
         self._clock = clock
         self._lock = threading.Lock()
         self._due: dict[int, tuple[int, float, bool]] = {}  # seq: bytes put before it, when it was put, whether a sync

@@ -40,9 +40,9 @@ class Action(enum.Enum):
 
     KEEP = "keep"
     APPEND = "append"
-    """It is cut to ``size`` bytes, all of which the leader has, too; what follows comes."""
+    """The file is cut to ``size`` bytes, all of which the leader has, too; the leader sends the rest."""
     COPY = "copy"
-    """It comes as a whole. What is there goes aside if it has records, and is emptied if not."""
+    """The leader sends the whole file. The present one goes aside if it has records, and is emptied if not."""
     ASIDE = "aside"
     """The leader has no such file: it goes aside."""
 

@@ -17,7 +17,7 @@ from toymq_py.replication.agreement import Agreement, ReplicaId
 logger = logging.getLogger("toymq_py.replication")
 
 RETRY_MIN_S, RETRY_MAX_S = 0.05, 1.0
-"""Between two requests without an answer."""
+"""The time between two requests without an answer."""
 
 
 class InSyncSet:
@@ -41,7 +41,7 @@ class InSyncSet:
         self._turn = asyncio.Lock()
         self._on_change = on_change
         self.changes = {"added": 0, "dropped": 0}
-        """Values that this leader has put, by what they did."""
+        """How many values this leader has put, by their effect."""
 
     @property
     def members(self) -> tuple[ReplicaId, ...]:

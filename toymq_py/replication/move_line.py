@@ -23,7 +23,7 @@ from toymq_py.replication.operations import POSITION_MAX
 from toymq_py.replication.paths import is_file
 
 MOVE: Final = b"MOVE "
-"""How the line begins; as long as ``PASS``."""
+"""The beginning of the line; as long as ``PASS``."""
 MOVING: Final = b"MOVING\n"
 SYNCED: Final = b"SYNCED\n"
 MOVED: Final = b"MOVED\n"

@@ -32,17 +32,17 @@ from toymq_py.version import __version__
 logger = logging.getLogger("toymq_py.replication")
 
 RETRY_MIN_S, RETRY_MAX_S = 0.02, 0.5
-"""Between two attempts to reach a leader that refuses or is gone, or etcd."""
+"""The time between two attempts to reach etcd, or a leader that refuses or is gone."""
 JITTER_S = 0.05
-"""Before an election: copies that see the same end of a lease do not ask at the same time."""
+"""The longest random delay before an election: copies that see the same end of a lease do not ask at the same time."""
 SAY_S = 10.0
-"""How often the log repeats what is waited for."""
+"""How often the log repeats what the node waits for."""
 SEAT_S = 60.0
-"""How often a node says again what it does: each time is a revision that etcd keeps until it compacts."""
+"""How often a node writes its state again: each time is a revision that etcd keeps until it compacts."""
 LAG_STEP_BYTES = 1 << 20
-"""A leader says its followers' lags when one reaches this, or is twice what it was, or half."""
+"""A leader writes its followers' lags when one reaches this, or is twice what it was, or half."""
 DISK_RETRY_S = 5.0
-"""After an error of a follower's own disk, and while its topics are not mounted."""
+"""The delay after an error of a follower's own disk, and while its topics are not mounted."""
 
 REASONS = ("began", "handed_over", "leader_lost", "restarted", "forced")
 """Why a node was elected. "restarted": its process has followed no leader, so its life before led, or all nodes were down."""
@@ -76,7 +76,7 @@ class Node:
         self._around = around
         self.me = around.me
         self.settings = around.settings
-        """Of the cluster."""
+        """The settings of the cluster."""
         self._file = file
         self._link = link
         self._on_state = on_state
@@ -90,16 +90,16 @@ class Node:
         self._retry_s = RETRY_MIN_S
         self.state = "START"
         self.waits_for = ""
-        """Why it neither leads nor follows; "" when it does."""
+        """Why the node neither leads nor follows; "" when it does."""
         self.trouble: Callable[[], str] = lambda: ""
-        """What a leader says of itself, in the place of ``waits_for``."""
+        """Returns what a leader reports of itself, in the place of ``waits_for``."""
         self.leader: LeaderKey | None = None
-        """As etcd had it last."""
+        """The leader, as etcd had it last."""
         self.in_sync_count = 0
         self.term: Term | None = None
-        """While it leads."""
+        """The present term, while the node leads."""
         self.in_office = asyncio.Event()
-        """Set with ``term``."""
+        """Set together with ``term``."""
         self.elected_as: str | None = None
         """One of ``REASONS``: why the term of this process came to be."""
 

@@ -54,7 +54,7 @@ REPLACE_BYTES_MAX: Final = 1 << 28
 COMPARED_BYTES_MAX: Final = 1 << 25
 """The most that a manifest or a plan has: some 200,000 files."""
 MODE: Final = 0o600
-"""Of each file: only its owner may read messages."""
+"""The mode of each file: only its owner may read messages."""
 POSITION_MAX: Final = 2**63 - 1
 """The largest size of a file on Linux."""
 
@@ -191,7 +191,7 @@ class Plan:
 
 
 Change = Write | Truncate | Create | Replace | Mkdir | Rmdir | Unlink | Rename
-"""What changes a follower's disk."""
+"""An operation that changes a follower's disk."""
 Operation = Change | Sync | SyncDir | Copy | Copied | Beat | Bye | Plan
 
 _HEAD = Struct("<IBQH")

@@ -11,11 +11,12 @@ from toymq_py.replication.operations import Beat, Bye, Copied, Data, Operation, 
 from toymq_py.replication.stream import Frame
 
 WAKE_BYTES = 1 << 20
-"""So much is worth sending although nothing waits for it yet."""
+"""With so many bytes the sender is woken although nothing waits for them yet."""
 WAITED_FOR = (Sync, SyncDir, Beat, Copied, Bye)
-"""A tuple: ``isinstance`` of a union takes several times as long, and this is asked for each operation."""
+"""Operations that something waits for. A tuple: ``isinstance`` of a union takes several times as long, and this is asked for
+each operation."""
 PARTS_MAX = 1023
-"""Buffers of one ``sendmsg``: below IOV_MAX of Linux and macOS by the one that was sent in part."""
+"""Most buffers of one ``sendmsg``: below IOV_MAX of Linux and macOS by the one that was sent in part."""
 
 PARTS_OF_A_FRAME = 3
 
@@ -41,7 +42,7 @@ class Outbox:
         self.waiting_bytes = 0
         """Bytes that were put and not taken."""
         self.put_bytes = 0
-        """Bytes that were put, ever."""
+        """Bytes that were ever put."""
         self._wake = wake
         self._bytes_max = bytes_max
         self._lock = threading.Lock()

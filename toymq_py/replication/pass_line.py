@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 from toymq_py.errors import BadOperation
 
 PASS: Final = b"PASS "
-"""How the line begins: what a follower says begins otherwise."""
+"""The beginning of the line: a follower's lines begin otherwise."""
 PASSED: Final = b"PASSED\n"
 VERSION: Final = 1
 

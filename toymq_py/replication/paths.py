@@ -8,7 +8,7 @@ a follower ends the link at any other, so that no leader, hostile or broken, wri
 import re
 
 PATH_BYTES_MAX = 300
-"""Above the longest: ``topics/``, a name of 205 characters, a file name of 49."""
+"""Most bytes of a path, above the longest: ``topics/``, a name of 205 characters, a file name of 49."""
 
 _TOPIC = r"topics/[A-Za-z0-9_][A-Za-z0-9._-]{0,195}(?:#(?:0|[1-9][0-9]{0,3}))?(?:\.dlq)?"
 _GRAVE = r"topics/\.deleted-[0-9]{1,20}"

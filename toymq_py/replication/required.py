@@ -28,9 +28,10 @@ class RequiredFollowers:
         self._tickets = tickets
         self._changes = changes
         self.replicas = frozenset(replicas)
-        """Replica ids."""
+        """The ids of the required replicas."""
         self.undropped = set(self.replicas)
-        """Of the set that this leader was elected from: T3 without them is not done. What recovery found may lack there."""
+        """The replicas of the set that this leader was elected from, while T3 without them is not done. What recovery found may
+        lack there."""
         self._all_dropped = asyncio.Event()
         self._look_whether_all()
         tickets.require(self.replicas)

@@ -25,11 +25,11 @@ from toymq_py.storage.topic_directories import topic_names
 logger = logging.getLogger("toymq_py.replication")
 
 BYTES_PER_S = 4 << 20
-"""A few percent of a core with small records: 350 GB a day."""
+"""The speed of reading: a few percent of a core with small records, 350 GB a day."""
 STEP_S = 0.05
-"""So soon a job ends whose outcome is not wanted any more: a failover waits for it."""
+"""The longest step of a job, which ends after it when its outcome is not wanted any more: a failover waits for it."""
 RETRY_S = 60.0
-"""After an error of the disk that says nothing of a segment."""
+"""The delay after an error of the disk that says nothing of a segment."""
 
 
 class Scrub:
@@ -43,7 +43,7 @@ class Scrub:
         self._file = file
         self._interval_s = interval_s
         self.found: dict[str, int] = {}
-        """Damaged segments of this copy by path, and where each begins to be."""
+        """The damaged segments of this copy by path, and where the damage of each begins."""
         self.read_bytes = 0
 
     async def until_new_damage(self) -> str:

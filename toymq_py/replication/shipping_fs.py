@@ -117,7 +117,7 @@ class ShippingFileSystem:
         self._prefix = f"{root}/"
         self.stream = stream
         self._drafts: dict[str, bytearray] = {}
-        """What was written into temporary files, by path, until they get a name of the layout or are removed."""
+        """The bytes written into temporary files, by path, until these get a name of the layout or are removed."""
 
     # -- which files are shared
 

@@ -24,7 +24,7 @@ class Spool:
         self._file: File | None = None
         self._reader = OperationReader()
         self.end = 0
-        """Bytes that were put."""
+        """The number of bytes that were put."""
         self._read_to = 0
 
     def begin(self) -> None:

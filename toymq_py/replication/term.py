@@ -38,21 +38,21 @@ from toymq_py.storage.fs import FileSystem
 logger = logging.getLogger("toymq_py.replication")
 
 LOOK_S = 0.25
-"""How often a leader looks whether its loop and its disk make progress."""
+"""How often a leader checks that its loop and its disk make progress."""
 LATE_S = 1.0
 LATE_TIMES, LATE_WITHIN_S = 2, 10.0
-"""A loop that is later than ``LATE_S`` so often cannot lead. Once is a pause that is over: a hand-over would be another."""
+"""A loop that is so often later than ``LATE_S`` cannot lead. Once is a pause that is over: a hand-over would be another."""
 JOINED_LOOK_S = 0.02
 ENOUGH_WAIT_S = 2.0
 """How much longer a new leader waits for copies that were in sync while it would refuse publishes without them (ADR 0206)."""
 READ_RETRY_S = 0.2
-"""After a read of etcd without an answer. A leader goes on meanwhile: nothing in an OK needs etcd."""
+"""The delay after a read of etcd without an answer. A leader goes on meanwhile: nothing in an OK needs etcd."""
 DAMAGE_RETRY_S = 60.0
-"""Until a leader whose copy is damaged looks again whether another copy is in sync."""
+"""The delay before a leader whose copy is damaged checks again whether another copy is in sync."""
 BYE_S = 3.0
 """The longest wait for followers to have everything, before a hand-over goes on without."""
 T4_S = 1.0
-"""T4 needs no answer: the term has ended with BYE."""
+"""The time for T4, which needs no answer: the term has ended with BYE."""
 IN_SYNC = LinkState.IN_SYNC.value
 
 

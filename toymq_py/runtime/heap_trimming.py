@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, cast
 
 KEPT_OBJECTS = 600
-"""More than any free list holds: uvloop caches 250 objects of a kind, asyncio 255."""
+"""More objects than any free list holds: uvloop caches 250 objects of a kind, asyncio 255."""
 KEPT_CALLS = 32
 """The same for coroutine objects, of which Cython caches eight for each function."""
 ROUND_S = 0.1
 PATIENCE = 3
 ROUNDS_MAX = 30
-"""Under load memory comes and goes, so that each round seems to help."""
+"""Most rounds in a row: under load memory comes and goes, so that each round seems to help."""
 MUCH_MORE = 1.1
 WATCH_S = 0.5
 BUSY = 0.25
@@ -32,11 +32,11 @@ WAITS_MAX = 20
 """How many times trimming waits while connections go on closing: a round would look at all objects of those that are still
 there, 100 ms for ten thousand, and between theirs what is renewed would pin what they free (ADR 0203)."""
 CROWD = 256
-"""So many closed connections freed 3 MiB and more (ADR 0011): trim even if the broker is busy."""
+"""The number of closed connections that freed 3 MiB and more (ADR 0011): trim even if the broker is busy."""
 WORTH_IT_BYTES = 512 * 1024
 LARGE_BYTES = 1024 * 1024
-"""Larger blocks are mapped alone and unmapped when freed. By default glibc raises this bound up to 32 MiB, and a FETCH of a MiB
-leaves a hole in the heap. Writes of 256 KiB stay below."""
+"""The size above which blocks are mapped alone, and unmapped when freed. By default glibc raises this bound up to 32 MiB, and a
+FETCH of a MiB leaves a hole in the heap. Writes of 256 KiB stay below."""
 TRIM_BYTES = 8 * 1024 * 1024
 """Free memory to keep at the top of the heap, so that not every large write needs a system call."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h

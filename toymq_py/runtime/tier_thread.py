@@ -25,7 +25,7 @@ from toymq_py.units import counted
 logger = logging.getLogger("toymq_py.tier")
 
 INTERVAL_S = 2.0
-"""Pause between two rounds: a segment is in the bucket so long after its seal, and the time to send it."""
+"""The pause between two rounds: a segment is in the bucket so long after its seal, and the time to send it."""
 BACKOFF_MAX_S = 60.0
 STOP_S = 2.0
 """How long a shutdown waits for a put that is under way; the next start makes it again."""

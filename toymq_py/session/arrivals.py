@@ -3,7 +3,7 @@
 from array import array
 
 KEPT = 2048
-"""So many messages are remembered at least, and twice as many at most, in 8 bytes each: few windows are larger."""
+"""The number of messages that are remembered at least; twice as many at most, in 8 bytes each. Few windows are larger."""
 
 
 class Arrivals:

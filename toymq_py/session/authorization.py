@@ -23,7 +23,7 @@ from toymq_py.session.replies import Replies
 logger = logging.getLogger("toymq_py.session")
 
 GREETING_S = 10.0
-"""A connection has so long to send an accepted token; a TLS handshake before it has the same."""
+"""The time for a connection to send an accepted token; a TLS handshake before it has the same."""
 CONSUMING = (
     commands.Ack, commands.Nack, commands.Touch, SettlementRun, commands.Pull, commands.Subscribe, commands.Fetch,
     commands.Offsets,
@@ -51,7 +51,7 @@ class GuardedHandler(Handler):
         """``peer`` is the client's address for the log; ``on_admitted`` is called when a token is accepted."""
         super().__init__(number, broker, replies, deliveries, loop, address)
         self.admitted = False
-        """A token was accepted."""
+        """Whether a token was accepted."""
         self._authority = authority
         self._grant: Grant | None = None
         self._peer = peer

@@ -14,7 +14,7 @@ from toymq_py.session.replies import MADE_COST_BYTES, PendingReply, Replies
 from toymq_py.session.trail import Trail
 
 OK_BYTES = 5
-"""Of the reply to one command of a ``SettlementRun``."""
+"""Bytes of the reply to one command of a ``SettlementRun``."""
 
 
 class Changes:

@@ -23,7 +23,7 @@ from toymq_py.topic import Channel, DeliveredIds, Delivery, Subscription
 logger = logging.getLogger("toymq_py.session")
 
 RETRY_S = 0.5
-"""A failed read, for lack of a descriptor for example, is repeated after so long."""
+"""The delay before a failed read, for lack of a descriptor for example, is repeated."""
 
 
 AnySubscription = Subscription | PatternSubscription

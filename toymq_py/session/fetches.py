@@ -13,7 +13,7 @@ from toymq_py.topic import Topic
 FETCH_BYTES_MAX = 2 * 1024 * 1024
 """The most that one FETCH reads, except for one larger record."""
 PIECE_BYTES = 256 * 1024
-"""What it reads in one turn: a MiB blocks the loop for 5 ms."""
+"""Bytes that one turn reads: a MiB blocks the loop for 5 ms."""
 
 
 class Fetches:

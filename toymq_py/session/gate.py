@@ -9,11 +9,11 @@ from toymq_py.protocol import Ack, SettlementRun, commands
 from toymq_py.session.replies import PendingReply
 
 CHANGES_MAX = 16
-"""Changes of one connection that wait for the disk (CREATE, CONFIG, DELETE, PURGE, SEEK, FORGET, REDRIVE): as many as there are
-sync threads. Each holds work of the broker, not only a reply, and a shutdown waits for what was begun."""
+"""Most changes of one connection that wait for the disk (CREATE, CONFIG, DELETE, PURGE, SEEK, FORGET, REDRIVE): as many as
+there are sync threads. Each holds work of the broker, not only a reply, and a shutdown waits for changes that were begun."""
 PULLS_MAX = 128
-"""PULLs of one connection that are not answered. Each is attached to its topics, and woken for messages, behind the one at the
-head; the replies are in order, so more of them do not come sooner."""
+"""Most PULLs of one connection that are not answered. Each is attached to its topics, and woken for messages, behind the one at
+the head; the replies are in order, so more of them do not come sooner."""
 ADMINISTRATIVE = (
     commands.Create, commands.Config, commands.Delete, commands.Purge, commands.Seek, commands.Forget, commands.Redrive,
 )  # fmt: skip
@@ -22,7 +22,7 @@ TAKEN_AT_SHUTDOWN = (
     Ack, SettlementRun, commands.Nack, commands.Touch, commands.Unsubscribe, commands.Held, commands.Pause, commands.Resume,
     commands.Hello, commands.Ping, commands.Quit, commands.Rejected,
 )  # fmt: skip
-"""Commands that settle what was delivered, and those that begin nothing."""
+"""Commands that settle delivered messages, and those that begin nothing."""
 
 
 class Gate:

@@ -13,11 +13,12 @@ from toymq_py.session.listing import Listed, Listing, json_reply, listed_behind
 
 NO_SUCH = (b"ERR NO_SUCH_",)
 NOT_HERE = (*NO_SUCH, b"ERR MOVED ")
-"""How a worker answers that has nothing of a topic. One that knows of no partitions says where a plain topic would be."""
+"""The beginnings of the answer of a worker that has nothing of a topic. One that knows of no partitions says where a plain
+topic would be."""
 
 
 NO_TOPIC = b"ERR MOVED ", b"ERR NO_SUCH_TOPIC "
-"""How a place answers that does not know of a partitioned topic that others know."""
+"""The beginnings of the answer of a place that does not know of a partitioned topic that others know."""
 
 
 def told(name: str, lacks: tuple[bytes, ...], reply: bytes) -> bytes:

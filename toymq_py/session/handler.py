@@ -57,7 +57,7 @@ from toymq_py.version import __version__
 logger = logging.getLogger("toymq_py.session")
 
 NO_OUTCOME = Refused(1, InternalError())
-"""In the place of a row until it has its outcome."""
+"""Stands for the outcome of a row until that is known."""
 
 
 class Handler:
@@ -74,9 +74,9 @@ class Handler:
         """``number`` of the session for the log, ``address`` of the client for the audit trail."""
         self.client_name: str | None = None
         self.ended = False
-        """After QUIT or a fatal error: no more commands are applied."""
+        """Whether QUIT or a fatal error has come: no more commands are applied."""
         self.passing: Passing | None = None
-        """To other workers; None in their connections, and without them."""
+        """Passes commands on to other workers; None in their connections, and without workers."""
         self._number = number
         self._broker, self._metrics = broker, broker.metrics
         self._replies, self._deliveries = replies, deliveries
@@ -91,7 +91,7 @@ class Handler:
         self._changes = Changes(replies, self.gate, self._trail)
         self._pulls = Pulls(broker, replies, deliveries, loop, self.gate)
         self.max_held_bytes = broker.options.max_inflight_bytes
-        """No command is applied while the replies hold more."""
+        """Most bytes that the replies may hold while commands are applied."""
 
     @property
     def has_room(self) -> bool:

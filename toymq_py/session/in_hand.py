@@ -16,17 +16,17 @@ from toymq_py.protocol import Command, Held, Subscribe
 from toymq_py.session.arrivals import Arrivals
 
 LOOK_MIN_S, LOOK_MAX_S = 0.5, 5.0
-"""Between two looks, while nothing is settled; doubled each time."""
+"""The time between two looks, while nothing is settled; doubled each time."""
 LOOKS_PER_LEASE = 4
-"""At least so many, where the SUB says how long its leases are."""
+"""Least number of looks in the time of a lease, where the SUB says how long its leases are."""
 LOOK_LEAST_S = 0.1
-"""The time between looks is no shorter for that."""
+"""The shortest time between looks that ``LOOKS_PER_LEASE`` makes."""
 
 Heard = Callable[[bytes], None]
 Message = tuple[bytes, bytes]
-"""Topic and id."""
+"""Topic and id of a message."""
 Messages = dict[Place, Message]
-"""By place, the message that most likely is the one of its part."""
+"""By place, the message that the client most likely works on."""
 
 
 class Ask(Protocol):
@@ -48,20 +48,20 @@ class InHand:
         self._loop = loop
         self._arrivals = Arrivals()
         self._known: tuple[Place, Message] | None = None
-        """What it was at the last look, where nothing has been settled since."""
+        """The message of the last look, while nothing has been settled since."""
         self._since = 0
-        """What came before this, as ``Arrivals`` counts, stood behind a message that a place has taken back."""
+        """The count of ``Arrivals`` before which messages stood behind one that a place has taken back."""
         self._behind: set[Place] = set()
-        """They were told so."""
+        """The places that were told that theirs stood behind it."""
         self.uncounted = False
-        """The client has said that none counts (HELD)."""
+        """Whether the client has said that none counts (HELD)."""
         lease_s = (command.visibility_ms or 1000 * LOOK_MAX_S * LOOKS_PER_LEASE) / 1000
         self._delay_max_s = min(max(lease_s / LOOKS_PER_LEASE, LOOK_LEAST_S), LOOK_MAX_S)
         self._delay_s = min(LOOK_MIN_S, self._delay_max_s)
         self._timer: asyncio.TimerHandle | None = None
         self._asking = self._closed = False
         self._settled = False
-        """Since the last look."""
+        """Whether something was settled since the last look."""
 
     def came(self, frame: bytes) -> None:
         """Note that a place has delivered a message; ``frame`` is its MSG."""

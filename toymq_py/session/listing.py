@@ -17,7 +17,7 @@ def json_reply(value: Any) -> bytes:
 
 
 Listed = tuple[bytes, Iterator[dict[str, Any]], bytes]
-"""The JSON ahead of a list of topics, the topics, and the JSON behind it."""
+"""A list of topics: the JSON ahead of it, the topics, and the JSON behind it."""
 
 
 def listed_behind(figures: dict[str, Any], topics: Iterator[dict[str, Any]]) -> Listed:

@@ -15,7 +15,7 @@ from toymq_py.session.in_hand import Ask, Heard
 from toymq_py.session.spread_subscription import SpreadSubscription
 
 PATIENCE_S = 1.0
-"""So long at most the leases of a session wait for all places; one that does not answer counts by itself."""
+"""How long the leases of a session wait for all places at most; a place that does not answer counts by itself."""
 
 
 class LostSession:
@@ -27,7 +27,7 @@ class LostSession:
         """``done`` is called once, when the leases at the places may go back."""
         self.done = done
         self.withdrawn: list[Place] = []
-        """Where none counts: no longer subscribed there."""
+        """The places where none counts: the session is no longer subscribed there."""
         self._subscriptions = subscriptions
         self._ask = ask
         self._loop = loop

@@ -15,7 +15,7 @@ from toymq_py.protocol import Stats, encode_command, encode_error, first_word
 from toymq_py.session.gathering import Gathering
 
 WITHIN_S = 2.0
-"""A place that takes longer has not answered: so long the dashboard waits, too."""
+"""The time in which a place has to answer: the dashboard waits so long, too."""
 
 Connect = Callable[[Place, Callable[[list[bytes]], None], Callable[[], None]], PlaceLink]
 """Makes a connection to a place, which is greeted. Raises: PlacementUnknown."""

@@ -23,9 +23,9 @@ class Subscribed:
         self.in_hand = None if spread is None else spread.in_hand
         self.pattern = pattern
         self.ending = False
-        """Its UNSUB is sent."""
+        """Whether its UNSUB is sent."""
         self.wanted = wanted
-        """False: the client was told that there is none."""
+        """Whether the subscription is wanted; False: the client was told that there is none."""
 
 
 class Expected:
@@ -76,9 +76,9 @@ class WorkerLink:
         self.expected: deque[Expected] = deque()
         self.subscribed: dict[str, Subscribed] = {}
         self.later: list[bytes] | None = None
-        """Frames behind the OK of a SUB that is not written yet."""
+        """The frames behind the OK of a SUB that is not written yet."""
         self.waiting: list[SpreadSubscription] = []
-        """They ask when it is reached."""
+        """The subscriptions that ask when the place is reached."""
 
     def subscription_of(self, frame: bytes) -> Subscribed | None:
         """The subscription of a MSG; None for a message of a PULL."""

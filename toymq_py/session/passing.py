@@ -59,7 +59,7 @@ SETTLES = Ack, Nack, Touch, SettlementRun
 SETTLING = (*SETTLES, Unsubscribe)
 STAGED = Create, Delete
 BY_PATTERN = Subscribe, Pull, Unsubscribe, Held
-"""Of a partitioned topic they are as of the pattern of its partitions."""
+"""Commands that, for a partitioned topic, are carried out as for the pattern of its partitions."""
 OF_WHOLE = (*WHOLE, Subscribe, Pull)
 TOPICS_CACHED_MAX = 4096
 

@@ -24,7 +24,7 @@ from toymq_py.protocol import Command, Nack, Pull, ReplyFrames, encode_command, 
 from toymq_py.session.spread_subscription import PATIENCE_S
 
 AWAY = b"ERR PLACEMENT_UNKNOWN "
-"""How it is told that a group does not answer."""
+"""The beginning of the error that tells that a group does not answer."""
 Ask = Callable[[Place, Command, Callable[[bytes], None]], None]
 """Asks a worker, and gives the answer: the deliveries, and the OK or ERR behind them."""
 Connect = Callable[[Place, Callable[[list[bytes]], None], Callable[[], None]], PlaceLink]
@@ -51,7 +51,7 @@ class PatternPull:
         self._left = list(workers)
         self._there = list(workers)
         self._asked: Place | None = None
-        """The one whose answer is missing."""
+        """The place whose answer is missing."""
         self._timer: asyncio.TimerHandle | None = None
         self._later = later
         self._ask = ask

@@ -20,8 +20,8 @@ from toymq_py.session.spread_subscription import SpreadSubscription
 from toymq_py.session.upstream import PING, Upstream
 
 UNREACHED_S = 4.0
-"""For so long a place that was not reached is not waited for again where others wait behind it: a group is known to be away
-when its lease has ended and as much time has gone by."""
+"""For so long other requests do not wait for a place that was not reached: a group is known to be away when its lease has ended
+and as much time has gone by."""
 
 
 class PlaceLinks:
@@ -47,11 +47,11 @@ class PlaceLinks:
         self.spread: dict[str, SpreadSubscription] = {}
         """Subscriptions that are at every place."""
         self.hello: Hello | None = None
-        """The client's, which is repeated at each place."""
+        """The client's HELLO, which is repeated at each place."""
         self.finishing = False
-        """There are no more commands."""
+        """Whether there are no more commands."""
         self.shutting_down = False
-        """The session ends by itself: it waits for acks alone."""
+        """Whether the session ends by itself: it waits for acks alone."""
         self._paused = self.closed = False
         self._loss: LostSession | None = None
         self._unreached_until: dict[Place, float] = {}

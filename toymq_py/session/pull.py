@@ -72,8 +72,8 @@ class PendingPull:
         self._max_count = command.max_count
         self._timer: asyncio.TimerHandle | None = None
         self._at_head = False
-        """It found no message and waits at the head of the replies: for its time, or, without a wait, until it is known how far
-        damage goes: "nothing" would be wrong."""
+        """Whether the pull found no message and waits at the head of the replies: for its time, or, without a wait, until it is
+        known how far damage goes: "nothing" would be wrong."""
         self._taken: list[tuple[Delivery, Frames]] = []
         visibility_s = None if command.visibility_ms is None else command.visibility_ms / 1000
         self._poll = broker.poll(

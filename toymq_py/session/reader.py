@@ -36,16 +36,16 @@ class Reader:
         self._inbox_bytes = 0
         self._inbox_bytes_max = INBOX_BYTES_MAX
         self.paused = False
-        """The inbox is full: no more is read, and it is not seen when the stream ends."""
+        """Whether the inbox is full: no more is read, and the end of the stream is not noticed."""
         self.bytes_max = 0
         """An upper bound of the unparsed bytes; ``count_bytes`` makes it exact."""
         self.waiting = False
-        """``next_run`` may have something to return."""
+        """Whether ``next_run`` may have something to return."""
         self.caught_up = True
-        """All that arrived is parsed, except for an incomplete command."""
+        """Whether all that arrived is parsed, except for an incomplete command."""
         self.eof = False
         self.finished = False
-        """The stream ended, and ``next_run`` has returned its last command."""
+        """Whether the stream ended, and ``next_run`` has returned its last command."""
         self.wire: WireLog | None = None
 
     def count_bytes(self) -> int:

@@ -13,13 +13,13 @@ from toymq_py.errors import OutOfSequence, RequestError
 from toymq_py.topic import Commit, CommitState
 
 REFUSED_MAX = 65_536
-"""Refused producers of one connection, about 10 MiB. With more, the client has to connect again."""
+"""Most refused producers of one connection, about 10 MiB. With more, the client has to connect again."""
 
 MOVED_MAX = 4096
-"""Producers that were told MOVED. Beyond, the oldest is forgotten: they go elsewhere at once."""
+"""Most producers that were told MOVED. Beyond, the oldest is forgotten: they go elsewhere at once."""
 
 Producer = tuple[str, bytes]
-"""Topic and name."""
+"""Topic and name of a producer."""
 
 
 class RefusedSequences:

@@ -22,7 +22,7 @@ from toymq_py.topic import Appended, Commit, CommitState, Duplicate
 logger = logging.getLogger("toymq_py.session")
 
 WRITE_BYTES = 256 * 1024
-"""About how much a session writes in one turn."""
+"""The bytes that a session writes in one turn, about."""
 REPLY_COST_BYTES = 128
 """What a queued reply adds to ``held_bytes``, beside its payload."""
 MADE_COST_BYTES = 640
@@ -30,9 +30,9 @@ MADE_COST_BYTES = 640
 WAIT_COST_BYTES = 3072
 """The same for a reply that waits: it holds a timer and a place in the topic's list."""
 _PENDING: Final = CommitState.PENDING
-"""An attribute of an ``Enum`` takes 170 ns on Python 3.11."""
+"""A constant, since an attribute of an ``Enum`` takes 170 ns on Python 3.11."""
 REPLIES_PER_WRITE = 4096
-"""A full write of the shortest replies, five bytes each, would take 10 ms."""
+"""Most replies of one write: a full write of the shortest, five bytes each, would take 10 ms."""
 
 MakeReply = Callable[[], bytes | None]
 """Makes a reply. None: it needs another turn, or, if it has reset ``PendingReply.make``, waits to be filled again."""
@@ -68,15 +68,15 @@ class Replies:
     def __init__(self, metrics: Metrics, place: Runnable, clock: Clock) -> None:
         """``runnable`` is woken when a reply is due."""
         self.due = False
-        """There may be something to write."""
+        """Whether there may be something to write."""
         self.held_bytes = 0
         """Memory of queued replies and their payloads."""
         self.unfinished = False
-        """The reply at the head needs another turn."""
+        """Whether the reply at the head needs another turn."""
         self.room: Callable[[int], int] = lambda wanted_bytes: wanted_bytes
         """How many bytes a write may have, of so many; asked above ``FLOOR_BYTES``."""
         self.grow: Callable[[int], None] = lambda size: None
-        """Counts a part of a large reply at once; ``held_bytes`` is looked at after the turn. Raises: QueueFull."""
+        """Counts a part of a large reply at once; ``held_bytes`` is checked after the turn. Raises: QueueFull."""
         self._metrics = metrics
         self._clock = clock
         self._runnable = place

@@ -27,18 +27,20 @@ from toymq_py.session.in_hand import Heard, InHand
 logger = logging.getLogger("toymq_py.session")
 
 PATIENCE_S = 2.0
-"""How long a SUB waits for all: most failovers are over by then, and a client leaves a broker that owes an answer for 5 s."""
+"""How long a SUB waits for all places: most failovers are over by then, and a client leaves a broker that owes an answer for 5
+s."""
 RETRY_MIN_S, RETRY_MAX_S = 0.1, 2.0
-"""Between two questions to a place that is away. A group without a leader is looked for some seconds more each time."""
+"""The time between two questions to a place that is away. A group without a leader is looked for some seconds more each
+time."""
 AWAY = b"ERR SHUTTING_DOWN", b"ERR NOT_LEADER"
-"""How a place answers that another process, or another leader, replaces soon."""
+"""The beginnings of the answer of a place that another process, or another leader, replaces soon."""
 
 
 class Session(Protocol):
     """The part of its session that a spread subscription needs."""
 
     shutting_down: bool
-    """The broker ends."""
+    """Whether the broker ends."""
 
     @property
     def is_leaving(self) -> bool:

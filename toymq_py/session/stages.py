@@ -18,7 +18,7 @@ from toymq_py.session.gathering import NO_SUCH, NOT_HERE
 
 AWAY = b"ERR PLACEMENT_UNKNOWN "
 LISTED = b", so its topics are not known: try again"
-"""What is said of a place that does not answer, where a list is asked for."""
+"""The end of the error for a place that does not answer, where a list is asked for."""
 
 Ask = Callable[[Sequence[Place], Callable[[bytes], None]], None]
 """Asks some places; calls back with their replies as one."""

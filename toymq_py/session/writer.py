@@ -24,7 +24,7 @@ class Writer:
         self._clock = clock
         self._last_write_bytes = 0
         self.paused = False
-        """The socket has not taken the last write whole."""
+        """Whether the socket has not taken the last write whole."""
         self.wire: WireLog | None = None
 
     def pause(self) -> None:

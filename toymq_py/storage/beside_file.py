@@ -17,13 +17,13 @@ class BesideFile:
 
     name: str
     decode: Callable[[bytes], object]
-    """Raises: DamagedData."""
+    """Decodes the file's content. Raises: DamagedData."""
     private: bool
-    """It holds secrets: only its owner may read it."""
+    """Whether the file holds secrets: only its owner may read it."""
     when_damaged: str
-    """What the broker does without it."""
+    """What the broker does without the file."""
     put_aside: str
-    """What is to be done after ``toymq repair`` has put it aside."""
+    """What to do after ``toymq repair`` has put the file aside."""
 
     def read(self, fs: FileSystem, directory: str) -> bytes | None:
         """Read the file; None without one. Blocks. Raises: DamagedData when it cannot be read; OSError for a temporary

@@ -22,14 +22,14 @@ from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.record import crc32
 
 FILE_BYTES_MAX = 1 << 30
-"""Of a file. The largest that a broker writes is ``offsets.json``: the 1,048,576 consumers that ``--max-consumers`` allows with
-names of 196 bytes are 350 MB; the rest is room for 25 million ranges of scattered acks."""
+"""Most bytes of a file. The largest that a broker writes is ``offsets.json``: the 1,048,576 consumers that ``--max-consumers``
+allows with names of 196 bytes are 350 MB; the rest is room for 25 million ranges of scattered acks."""
 NO_FILE = {
     errno.EISDIR: "it is a directory, and no file",
     errno.ENXIO: "it is no regular file",
     errno.ELOOP: "its symbolic links lead nowhere",
 }
-"""What is there has no content that could be read on a better day."""
+"""Errors that say that there is no file whose content could be read on a better day."""
 _OPENING = re.compile(rb'\{"crc32": "([0-9a-f]{8})", "([a-z]+)": ')
 
 

@@ -8,9 +8,9 @@ from toymq_py.storage.checked_json import NO_FILE
 from toymq_py.storage.fs import File, FileSystem, write_all
 
 TEXT_BYTES_MAX = 512
-"""Of ``LOCK``: a pid, and a line with an address, or with a command."""
+"""Most bytes of ``LOCK``: a pid, and a line with an address, or with a command."""
 COMMAND = "toymq "
-"""What a command begins with, and no address does."""
+"""The beginning of a command, and of no address."""
 
 
 class DirectoryLock:

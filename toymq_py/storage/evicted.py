@@ -36,10 +36,10 @@ class Evicted:
     """The content of the file. ``producers``: those of all its segments."""
 
     segments: Mapping[int, Segment] = field(default_factory=dict)
-    """By first id; without those whose file is on the disk."""
+    """The evicted segments by first id; without those whose file is on the disk."""
     producers: Producers = field(default_factory=dict)
     problem: str | None = None
-    """Both generations are damaged: nothing is known of what was evicted."""
+    """Why both generations are damaged: nothing is known of what was evicted."""
 
 
 Adopt = Callable[[Segment, ScanResult], None]

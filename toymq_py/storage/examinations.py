@@ -4,7 +4,7 @@ loop."""
 from collections.abc import Callable
 
 WRONG_READS_MAX = 3
-"""How often a record may fail its check that passes the scanner's."""
+"""How often a record may fail its check that passes the scanner's check."""
 WRONG_IDS_MAX = 64
 
 

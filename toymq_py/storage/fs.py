@@ -20,14 +20,15 @@ from pathlib import Path
 from typing import Protocol
 
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
-"""Of new files and directories, whatever the umask: only their owner may read messages."""
+"""The modes of new files and directories, whatever the umask: only their owner may read messages."""
 COPY_BYTES = 1 << 20
 TEMPORARY = ".tmp"
-"""How the name of a file ends that is written to take another one's place. Those of a crash are removed at the start."""
+"""The end of the name of a file that is written to take another one's place. A start removes those that a crash has left."""
 _SEEK_HOLE: int | None = getattr(os, "SEEK_HOLE", None)
 
 Stamp = tuple[int, int, int, int]
-"""Which file it is and whether it was written since: device, number, size, and when it was last written, in nanoseconds."""
+"""What shows which file it is, and whether it was written since: device, number, size, and the time of the last write, in
+nanoseconds."""
 
 
 class File(Protocol):

@@ -30,10 +30,10 @@ from toymq_py.storage.time_search import id_at_time
 logger = logging.getLogger("toymq_py.storage")
 
 READ_BYTES = 256 * 1024
-"""What one read takes from disk, unless a single record is larger."""
+"""Bytes that one read takes from disk, unless a single record is larger."""
 PAGE_BYTES = 4096
 SCANS_MAX = 8
-"""Parts of segments that one ``read_each`` scans; two milliseconds."""
+"""Most parts of segments that one ``read_each`` scans; two milliseconds."""
 CHANGED = "it was changed below the running broker"
 
 
@@ -80,9 +80,9 @@ class Log:
         self.files = files or OpenFiles()
         self.tail = TailCache(tail_budget or TailBudget())
         self.on_lost: Callable[[int, int], None] = lambda first, last: None
-        """Called when a read finds records lost, with the id range."""
+        """Called with the first and last id when a read finds records lost."""
         self.run_behind: Callable[[Callable[[], None], Callable[[], None]], None] = _run_now
-        """Runs a job that may take seconds, and then what goes on with its result, on the loop: by default at once."""
+        """Runs a job that may take seconds, and then, on the loop, the function behind it; by default both at once."""
         self.examinations = Examinations()
         self._positions = FramePositions()
         self._hints = ReaderHints()

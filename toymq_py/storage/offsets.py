@@ -27,10 +27,11 @@ PREVIOUS_NAME = "offsets.json.prev"
 TEMPORARY_NAME = "offsets.json.tmp"
 DAMAGED_NAME = "offsets.json.damaged"
 MARK_NAME = "has-offsets"
-"""Empty: a generation was written. Tells a topic whose generations are both gone from one that never had one (ADR 0070)."""
+"""The name of an empty file: a generation was written. It tells a topic whose generations are both gone from one that never had
+one (ADR 0070)."""
 VERSION = 1
 PEEK_BYTES = 512
-"""The generation stands before the consumers, at most 350 bytes from the beginning."""
+"""The first bytes that are read for the generation, which stands before the consumers, at most 350 bytes from the beginning."""
 _GENERATION = re.compile(rb'"generation": ([0-9]{1,20}),')
 
 
@@ -47,12 +48,12 @@ class OffsetsState:
     consumers: dict[str, dict[str, Any]] = field(default_factory=dict)
     removed: tuple[IdRange, ...] = ()
     incarnation: str | None = field(default=None, compare=False)
-    """Of the log that the ids are of (ADR 0218); None in a file of an older toymq."""
+    """The incarnation of the log that has the ids (ADR 0218); None in a file of an older toymq."""
     generation: int | None = field(default=None, compare=False)
-    """Number of this write, which rises with each: a file that is older than ``offsets.json.prev`` is known by it (ADR 0240).
-    None in a file of an older toymq, and where only one is ever written: backups, the bucket."""
+    """The number of this write, which rises with each: a file that is older than ``offsets.json.prev`` is known by it (ADR
+    0240). None in a file of an older toymq, and where only one is ever written: backups, the bucket."""
     modes: dict[str, str] = field(default_factory=dict)
-    """How sessions share a consumer, or did last, by its name (ADR 0248); exclusive where it is not here. Written only when
+    """How sessions share each consumer, or did last, by its name (ADR 0248); exclusive where it is missing. Written only when
     there are some."""
 
     def has_removed(self, msg_id: int) -> bool:

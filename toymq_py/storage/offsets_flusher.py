@@ -24,11 +24,12 @@ logger = logging.getLogger("toymq_py.storage")
 DEBOUNCE_S = 0.1
 COST_SHARE_MAX = 0.05
 JOBS_MAX = 4
-"""A flush that is waited for takes so many sync threads: side by side, syncs share commits of the file system's journal, and
-of a new pattern consumer's thousand topics none waits for all others (ADR 0102). More threads compete with the loop for the
-interpreter while they encode."""
+"""Most sync threads of a flush that is waited for: side by side, syncs share commits of the file system's journal, and of a new
+pattern consumer's thousand topics none waits for all others (ADR 0102). More threads compete with the loop for the interpreter
+while they encode."""
 SOURCES_PER_RUN = 64
-"""Written in one run: to take their states and to tell that they are stored holds the loop for 30 us each, at least."""
+"""Topics whose offsets are written in one run: to take their states and to tell that they are stored holds the loop for 30 us
+each, at least."""
 RETRY_S = 1.0
 """How soon a failed flush is tried again."""
 

@@ -4,7 +4,7 @@ from toymq_py.storage.evicted import Cold, NoCold
 from toymq_py.storage.segment import Segment
 
 OPEN_FILES_MAX = 1024
-"""Unless told: the broker's process says how many its descriptors allow."""
+"""The default for the most open files: the broker's process says how many its descriptors allow."""
 
 
 class OpenFiles:
@@ -16,7 +16,7 @@ class OpenFiles:
     def __init__(self, limit: int = OPEN_FILES_MAX) -> None:
         self.limit = limit
         self.cold: Cold = NoCold()
-        """Brings files that are in the bucket."""
+        """Fetches files that are in the bucket."""
         self._newest: Segment | None = None  # the one that was used last
         self._segments: dict[int, Segment] = {}  # by identity, the one that was not used for longest first
 

@@ -29,8 +29,8 @@ from toymq_py.storage.topic_directories import topic_names
 T = TypeVar("T")
 
 Walk = Callable[[bytes, int, int, int], tuple[int, int, Stop, T]]
-"""What a caller makes of frames: (bytes, position, id of the frame there, records at most) to position and id behind the last
-valid frame, why it stopped, and what it saw. ``scan`` says what valid means."""
+"""Walks frames: (bytes, position, id of the frame there, records at most) to position and id behind the last valid frame, why
+it stopped, and a value of the caller's. ``scan`` says what valid means."""
 
 
 class RecordRun(NamedTuple, Generic[T]):
@@ -86,9 +86,9 @@ class TopicReader:
         self.first_id = files.begin(state.first_id)
         """The first retained id, as far as files and offsets tell."""
         self.removed: list[IdRange] = above(union([*state.removed, *files.removed]), self.first_id)
-        """Ids above that were removed on purpose; some may still have a record."""
+        """Ids above the first that were removed on purpose; some may still have a record."""
         self.incarnation = topic_settings.load(fs, path).incarnation
-        """Of its ``topic.json``; None: it was never asked for, or the file is damaged."""
+        """The incarnation in its ``topic.json``; None: it was never asked for, or the file is damaged."""
         self._known_next_id = max(state.next_id, self.first_id)
 
     @property

@@ -18,7 +18,7 @@ from typing import Protocol
 from toymq_py.storage.record import FRAME_OVERHEAD
 
 RECORD_WEIGHT = 64
-"""What one more record counts for, in bytes."""
+"""The bytes for which one more record counts."""
 RECOGNIZED_FACTOR, PLAIN_FACTOR, HIDDEN_FACTOR = 64, 8, 1
 """A chain counts for so many times more where the damaged record behind it is recognized, and for less where it stands inside a
 record whose damaged header says so. Noise over a header makes it look like the rest of a payload, and a payload may hold any
@@ -40,9 +40,9 @@ class Ending(IntEnum):
 
     NOTHING = 0
     ID = 1
-    """The id behind is that which the next file has in its name."""
+    """The id behind is the one in the name of the next file."""
     BYTES = 2
-    """The bytes behind, too: there are none, or they are the beginning of the next record."""
+    """The bytes behind fit, too: there are none, or they are the beginning of the next record."""
 
 
 Passed = tuple[int, int]
@@ -51,8 +51,8 @@ if the header of that tells its end."""
 
 
 Keys = tuple[tuple[bool, int], ...]
-"""What joins two chains without a missing id, when both have it: a stretch of whole frames, or (True) a frame that is there
-twice, or several records (-1). As of ``shifted_chains.joints``."""
+"""Keys that join two chains without a missing id, when both have one: a stretch of whole frames, or (True) a frame that is
+there twice, or several records (-1). As of ``shifted_chains.joints``."""
 
 
 class Judge(Protocol):

@@ -58,19 +58,19 @@ class RecoveredLog:
     unreadable: list[IdRange] = field(default_factory=list)
     """Ranges that the disk refuses to give: until a restart they are neither delivered nor lost."""
     closed: str | None = None
-    """Why nothing may be appended: where the log ends cannot be read."""
+    """Why nothing may be appended: the end of the log cannot be read."""
     torn_bytes: int = 0
     keys: list[KeyRun] = field(default_factory=list)
     """The newest keyed records, in log order; not those of producers."""
     producers: Producers = field(default_factory=dict)
     scheduled_ids: "array[int]" = field(default_factory=partial(array, "Q"))
-    """Records that are not due, by columns, in log order."""
+    """The ids of records that are not due, by columns, in log order."""
     deliver_at_ns: "array[int]" = field(default_factory=partial(array, "Q"))
     roll_first: bool = False
     heads: Mapping[int, Head] = field(default_factory=dict)
-    """What ``segments.json`` knows of this log."""
+    """The heads of this log that ``segments.json`` knows."""
     incarnation: str | None = None
-    """What it calls it."""
+    """The incarnation of this log in ``segments.json``."""
     problems: list[str] = field(default_factory=list)
     """What is wrong in the directory beside the records: ``segments.json`` is damaged or another topic's, a file is a copy or
     another log's."""

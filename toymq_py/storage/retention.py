@@ -10,7 +10,7 @@ from toymq_py.storage.segment import CLOCK_AHEAD_MAX_NS, Segment, newest_times
 
 ROLL_AGE_MIN_NS = 1_000_000_000
 SEGMENT_BYTES_MIN = 64 * 1024
-"""What ``retain_max_bytes`` makes of a segment at least: a roll costs two syncs and two files."""
+"""Least bytes of a segment, which ``retain_max_bytes`` makes smaller: a roll costs two syncs and two files."""
 
 
 def date(segments: Sequence[Segment], now_ns: int) -> None:

@@ -51,24 +51,24 @@ from toymq_py.storage.record import (
 from toymq_py.storage.shifted_chains import AT_BREAK, SEVERAL, joined, shifted
 
 KEY_LEN_PLAUSIBLE = 1024
-"""Longer keys than any that a broker writes: 512 bytes from clients, somewhat more of its own."""
+"""The longest key that is plausible, longer than any that a broker writes: 512 bytes from clients, somewhat more of its own."""
 ATTRIBUTES_PLAUSIBLE = 64
-"""More of them than any record has."""
+"""The most attributes that are plausible, more than any record has."""
 UNSEEN_BYTES_PLAUSIBLE = 64
-"""A sequence, two times and a few bytes of headers: so much may stand between a payload that goes on behind the data and where
-its length says that the record ends."""
+"""Most bytes that may stand between a payload that goes on behind the data and the end of the record by its length: a sequence,
+two times and a few bytes of headers."""
 WORK_AT_ONCE, WORK_PER_BYTE, WORK_DEFERRED = 2, 16, 4
 """Bytes that checksums may be computed of in vain, for each byte of the data: anywhere, in addition as the search passes bytes,
 and in addition, twice, of what was too dear where it stood. Real records need one for each byte, once or twice: what goes
 beyond is made of headers that overlap."""
 IDS_CROSSED_MAX = 8
-"""Of so many ids behind a damaged record a frame is looked for that goes on behind its end."""
+"""The number of ids behind a damaged record for which a frame is looked for that goes on behind its end."""
 IDS_REMOVED_MAX = 1 << 22
-"""So many ids may be missing where bytes were removed from a segment: more than it has."""
+"""Most ids that may be missing where bytes were removed from a segment: more than it has."""
 WINDOW_BYTES_MIN, WINDOW_BYTES = 512, 1 << 20
-"""Valid frames are walked in windows that grow with what was valid."""
+"""The smallest and largest window in which valid frames are walked; it grows with the valid bytes."""
 SECTOR_BYTES = 512
-"""What a medium loses at once begins on such a boundary."""
+"""The boundary at which the bytes begin that a medium loses at once."""
 
 _LENGTHS = struct.Struct("<IQ8xHI")
 """length, msg_id, key_len, and payload_len where there is no key."""
@@ -94,9 +94,9 @@ class Salvage:
         """
         self.data = data
         self.written = len(data.rstrip(b"\0"))
-        """Where the zeros begin that end the data."""
+        """The position where the zeros begin that end the data."""
         self.reached = 0
-        """The log reached this id, by records that stand in a wrong place (6)."""
+        """The id that the log reached, by records that stand in a wrong place (6)."""
         self._next_id = next_id
         self._committed_id = committed_id
         self._origin = origin
@@ -104,13 +104,13 @@ class Salvage:
         self._last_frame = last_frame
         self._view = memoryview(data)
         self._spent = 0
-        """Bytes that checksums were computed of, or are about to be."""
+        """The number of bytes of which checksums were computed, or are about to be."""
         self._at = 0
-        """How far the search has come."""
+        """The position that the search has reached."""
         self._first_ids: dict[int, int] = {}
         """First ids of the chains that were found, by position."""
         self._told = -1
-        """Where the last record ends whose header tells it."""
+        """The end of the last record whose header tells it."""
         self._chains: list[Chain] | None = None
         self._chain = 0
 

@@ -35,18 +35,18 @@ from toymq_py.storage.segment import (
 from toymq_py.units import counted
 
 WINDOW_BYTES = 1 << 20
-"""Scans read in windows of this size: 8 MiB falls out of the cache (performance.md)."""
+"""The size of the windows in which scans read: 8 MiB falls out of the cache (performance.md)."""
 PAGE_BYTES = 4096
-"""What is asked for at a time where the disk refuses more; twice as much after each refusal, so that a dead disk is asked a few
-hundred times and not once for every page."""
+"""Bytes that are asked for at a time where the disk refuses more; twice as much after each refusal, so that a dead disk is
+asked a few hundred times and not once for every page."""
 
 REPORTED_MAX = 16
-"""Places of damage in one segment that the log names one by one."""
+"""Most places of damage in one segment that the log names one by one."""
 
 Visit = Callable[[int, int, Columns], None]
-"""Told of each window: its position, the id of its first record, its columns."""
+"""Called with each window: its position, the id of its first record, its columns."""
 Progress = Callable[[int], None]
-"""Told how many bytes were checked since the last call."""
+"""Called with the number of bytes that were checked since the last call."""
 
 
 @dataclass(slots=True)
@@ -57,9 +57,9 @@ class ScanResult:
     torn_bytes: int = 0
     """Bytes behind ``segment.end`` that belong to no valid record and are not zero space."""
     size: int = 0
-    """Size of the file, with preallocated space."""
+    """The size of the file, with preallocated space."""
     unreadable_tail: bool = False
-    """The disk refuses to give bytes behind ``segment.end``: how many records stand there is not known."""
+    """Whether the disk refuses to give bytes behind ``segment.end``: how many records stand there is not known."""
     unreadable: list[tuple[int, int]] = field(default_factory=list)
     """Parts of the file that the disk refuses to give (EIO), by position."""
 
@@ -258,11 +258,11 @@ class _SegmentScan:
         self._visit = visit or (lambda _position, _first_id, _columns: None)
         self._progress = progress or (lambda _bytes: None)
         self.written = 0
-        """Where the zeros begin that end the file, when there was a break."""
+        """The position where the zeros begin that end the file, when there was a break."""
         self.reached = 0
-        """``Salvage.reached``."""
+        """The id that the log reached; see ``Salvage.reached``."""
         self._last = 0, 0
-        """Where the last valid frame begins and ends."""
+        """The beginning and the end of the last valid frame."""
 
     def run(self) -> None:
         pos = self._by_windows()

@@ -26,21 +26,23 @@ from toymq_py.storage.id_ranges import record_range
 logger = logging.getLogger("toymq_py.storage")
 
 NO_STAMP: Stamp = (0, 0, 0, 0)
-"""Of no file."""
+"""The stamp of no file."""
 INDEX_INTERVAL_BYTES = 64 * 1024
-"""Distance of the sparse index's entries, about: what a read at a random id scans beyond what it wants."""
+"""The distance of the sparse index's entries, about: a read at a random id scans so much beyond the wanted record."""
 PRODUCERS_MAX = 8_192
-"""Of so many producers a topic knows the sequence, those that published last: the sidecar is encoded on the event loop, and so
-many take 10 ms."""
+"""Most producers of which a topic knows the sequence, those that published last: the sidecar is encoded on the event loop, and
+so many take 10 ms."""
 
 BASE_ID_MAX = 2**63 - 1
-"""No log comes so far: a file with a higher number in its name is not a segment, and is left alone like any unknown file."""
+"""The highest first id of a segment. No log comes so far: a file with a higher number in its name is not a segment, and is left
+alone like any unknown file."""
 REMOVED_CHARS = 20 + 1 + 20 + len(".removed")
 CLOCK_AHEAD_MAX_NS = 24 * 3600 * 1_000_000_000
-"""A record that is later than the clock by more was made by a clock that was wrong: beyond time zones and what NTP leaves."""
+"""A record that is later than the clock by more than this was made by a clock that was wrong: beyond time zones and what NTP
+leaves."""
 
 Producers = dict[bytes, tuple[int, int]]
-"""Producer to its highest sequence and that record's id."""
+"""Producers, each with its highest sequence and that record's id."""
 
 
 def segment_name(base_id: int) -> str:
@@ -76,7 +78,7 @@ def parse_removed_name(name: str) -> IdRange | None:
 
 
 UNLESS_UNACKNOWLEDGED = ", unless they were never acknowledged: a power cut can tear the middle out of a batch"
-"""Said of damage at the end of a log behind all that was recorded as stored (ADR 0204)."""
+"""The end of the text about damage at the end of a log behind all that was recorded as stored (ADR 0204)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class Damage:
     first_id: int
     last_id: int
     unreadable: bool = False
-    """The disk refuses to give bytes of it (EIO): what stands there may be right, and a later start may find it."""
+    """Whether the disk refuses to give bytes of the range (EIO): they may be right, and a later start may find them."""
 
     @property
     def ids(self) -> IdRange:
@@ -123,50 +125,51 @@ class Segment:
     base_id: int
     next_id: int = -1
     start: int = 0
-    """Where ``base_id`` begins: what is before stands in another segment, too."""
+    """The position where ``base_id`` begins: records before it stand in another segment, too."""
     end: int = 0
     keyed: int = 0
-    """Records with a plain key: one that names a producer is not counted."""
+    """The number of records with a plain key: one that names a producer is not counted."""
     newest_ts_ns: int = 0
     dated_ns: int | None = None
-    """When the newest record was appended at the latest, where its own time is not to be believed (ADR 0050)."""
+    """The latest time at which the newest record can have been appended, where its own time is not to be believed (ADR
+    0050)."""
     newest_deliver_at_ns: int = 0
     expiring: int = 0
-    """Records that expire."""
+    """The number of records that expire."""
     newest_expires_at_ns: int = 0
-    """When the last of those does."""
+    """When the last of the records that expire does."""
     producers: Producers = field(default_factory=dict)
     """Filled by a scan, from a sidecar, and for one: the topic knows its producers, a segment does not keep them."""
     foreign_head_bytes: int = 0
-    """So many bytes at its beginning are another place's, which was written over (ADR 0084)."""
+    """The number of bytes at its beginning that are another place's, which was written over (ADR 0084)."""
     damages: list[Damage] = field(default_factory=list)
-    """While there are some, the file is never cut: what stands behind the last record is part of what they were judged by, and
-    the next start must come to the same end."""
+    """Damaged ranges. While there are some, the file is never cut: the bytes behind the last record are part of what they were
+    judged by, and the next start must come to the same end."""
     index_ids: "array[int]" = field(default_factory=partial(array, "Q"))
     """The sparse index, by columns: 32 bytes an entry, where lists of ints take 160 and scatter them over the heap."""
     index_positions: "array[int]" = field(default_factory=partial(array, "Q"))
     index_keyed: "array[int]" = field(default_factory=partial(array, "Q"))
-    """Keyed records before the entry."""
+    """The numbers of keyed records before each entry."""
     index_ts_ns: "array[int]" = field(default_factory=partial(array, "Q"))
     sealed: bool = False
     file: File | None = None
     busy: bool = False
-    """A sync thread writes the file, or has to sync it: it stays open."""
+    """Whether a sync thread writes the file, or has to sync it: it stays open."""
     inode: tuple[int, int] | None = None
-    """Of the file that was closed: it is opened again only while it is that one."""
+    """The device and number of the file that was closed: it is opened again only while it is that one."""
     stamp: Stamp | None = None
-    """Of the file when the broker looked at it last. A sealed segment is not written any more: with another stamp it was
-    changed below the broker, and is judged anew (ADR 0140)."""
+    """The stamp of the file when the broker looked at it last. A sealed segment is not written any more: with another stamp it
+    was changed below the broker, and is judged anew (ADR 0140)."""
     is_sparse: bool = False
-    """Its file has holes that are payloads: a program that saves zeros had copied it."""
+    """Whether its file has holes that are payloads: a program that saves zeros had copied it."""
     end_seen: tuple[int, bytes] = (0, b"")
     """A position that was committed, and the bytes before it, at the last look at an active file."""
     missing: bool = False
-    """The file was removed below the running broker: what is open of it is read until it is closed."""
+    """Whether the file was removed below the running broker: the open file is read until it is closed."""
     sha256: str | None = None
-    """Of a segment that left the disk for the bucket of ``--tier`` (ADR 0166); None for one that is on the disk."""
+    """The SHA-256 of a segment that left the disk for the bucket of ``--tier`` (ADR 0166); None for one that is on the disk."""
     cached_path: str | None = None
-    """Where it is on the disk nevertheless, since it was fetched."""
+    """The path of a file that was fetched from the bucket, and is on the disk nevertheless."""
 
     def __post_init__(self) -> None:
         if self.next_id < 0:

@@ -41,13 +41,13 @@ logger = logging.getLogger("toymq_py.storage")
 FILE_NAME = "segments.json"
 VERSION = 1
 SECTOR_BYTES, PAGE_BYTES = 512, 4096
-"""What a disk writes to a wrong place at most."""
+"""Most bytes that a disk writes to a wrong place."""
 HEAD_SEARCH_BYTES = 4 << 20
-"""So far records are looked for behind such a page."""
+"""How far behind such a page records are looked for."""
 
 MORE_MAY_BE_GONE = "there may have been more behind them, whose ids are given out again"
-"""Of ids that are known and have no file at the end of the log. Heads know the first record of a segment, and offsets what
-there was at their last write."""
+"""The end of the text about ids that are known and have no file at the end of the log. Heads know the first record of a
+segment, and offsets what there was at their last write."""
 
 Head = tuple[int, int]
 """Time in nanoseconds and checksum of a segment's first record."""
@@ -58,23 +58,23 @@ class SegmentFiles:
     """The segment files in a directory of a topic: those of this log, and those of others."""
 
     bases: list[int]
-    """First ids of this log's segments, ascending."""
+    """The first ids of this log's segments, ascending."""
     foreign: dict[int, str] = field(default_factory=dict)
-    """First ids in the names of other logs' files, ascending, and what is known of each."""
+    """The first ids in the names of other logs' files, ascending, and what is known of each."""
     foreign_heads: Mapping[int, int] = field(default_factory=dict)
-    """First ids of this log's segments whose first bytes are another place's, and how many bytes (ADR 0084)."""
+    """The first ids of this log's segments whose first bytes are another place's, and how many bytes (ADR 0084)."""
     heads: Mapping[int, Head] = field(default_factory=dict)
     """Known heads of this log."""
     problem: str | None = None
     """What is wrong with ``segments.json`` itself."""
     removed: Sequence[IdRange] = ()
-    """Ranges that retention removed before the offsets could be told: marks stand for them (ADR 0065)."""
+    """The ranges that retention removed before this could be written to the offsets: marks stand for them (ADR 0065)."""
     first_id_known: bool | None = False
-    """``LoadedOffsets.first_id_known``."""
+    """As of ``LoadedOffsets.first_id_known``."""
     evicted: Evicted = field(default_factory=Evicted)
-    """Segments that are in ``bases``, and whose files are in the bucket of ``--tier``."""
+    """The segments in ``bases`` whose files are in the bucket of ``--tier``."""
     incarnation: str | None = None
-    """Of this log; None where ``segments.json`` does not say."""
+    """The incarnation of this log; None where ``segments.json`` does not say."""
 
     @property
     def local(self) -> list[int]:
@@ -349,12 +349,12 @@ class HeadsWriter:
         self._known = dict(known)
         self._run_behind = run_behind
         self.due = True
-        """A segment may have begun whose head is not known."""
+        """Whether a segment may have begun whose head is not known."""
         self._writing = False
         self._incarnation = self._stored_incarnation = incarnation
         self._syncs = syncs
         self._sync_failed = False
-        """No sync is tried again: it would succeed without the record (ADR 0002)."""
+        """Whether a sync has failed. None is tried again: it would succeed without the record (ADR 0002)."""
 
     def name(self, incarnation: str) -> None:
         """Write the log's incarnation into the file from the next commit on."""

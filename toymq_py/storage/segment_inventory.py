@@ -39,11 +39,11 @@ class InventoryEntry:
     segment: Segment
     status: SegmentStatus
     following: int | None
-    """The first id by the name of the next file; None for the newest."""
+    """The first id in the name of the next file; None for the newest."""
     scan: ScanResult | None = None
-    """None when the sidecar was trusted, the file cannot be opened, or the segment was evicted."""
+    """The result of the scan; None when the sidecar was trusted, the file cannot be opened, or the segment was evicted."""
     missing: IdRange | None = None
-    """Ids before it that no file is there for."""
+    """The ids before it that have no file."""
     error: OSError | None = None
 
     @property

@@ -12,16 +12,17 @@ from toymq_py.storage.readings import Chain, Keys, goes_on
 from toymq_py.storage.record import LENGTH_MIN, U32
 
 HEADER_BYTES = LENGTH_MIN
-"""Length, id, time and the lengths of key and payload: no payload begins before so many bytes of its record."""
+"""The bytes of length, id, time and the lengths of key and payload: no payload begins before so many bytes of its record."""
 
 AT_BREAK = (False, 0)
-"""Key of the chains that only whole frames are before, from the break on."""
+"""The key of the chains that have only whole frames before them, from the break on."""
 
 SEVERAL = (True, -1)
-"""Key of the chains that hold several records."""
+"""The key of the chains that hold several records."""
 
 CHAINS_MAX = 4096
-"""Damage leaves a few. What is made to have many would cost more for each byte, the more bytes there are."""
+"""Most chains: damage leaves a few. Bytes that are made to have many would cost more for each byte, the more bytes there
+are."""
 
 ValidFrame = Callable[[int], tuple[int, int] | None]
 """The id and size of the valid frame at a position."""

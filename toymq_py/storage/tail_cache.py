@@ -5,8 +5,8 @@ from bisect import bisect_right
 from toymq_py.records import Records
 
 AHEAD_ROWS = 64
-"""What is read for a reader that goes on where the last read ended, however few are asked for: one by one each would be read,
-checked and parsed by itself, at a sixth more CPU than from the tail."""
+"""Rows that are read for a reader that goes on where the last read ended, however few are asked for: one by one each would be
+read, checked and parsed by itself, at a sixth more CPU than from the tail."""
 AHEAD_RUNS = 8
 AHEAD_BYTES_MIN = 16 * 1024
 

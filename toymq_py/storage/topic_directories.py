@@ -16,17 +16,18 @@ from toymq_py.storage import unclean_ends
 from toymq_py.storage.fs import FileSystem, read_if_there, write_synced
 
 MOUNTED_NAME = "topics-mounted"
-"""A file of this machine alone: when a broker last started, ``topics`` was on another file system than the rest, the one with
-this word. Empty where that could not be written, and of an older version."""
+"""The name of a file of this machine alone: when a broker last started, ``topics`` was on another file system than the rest,
+the one with the word in this file. Empty where that could not be written, and of an older version."""
 WORD_NAME = "+mounted"
-"""The file in such a ``topics`` that has the word. No topic has this name, and who copies ``topics/*`` copies it, too."""
+"""The name of the file in such a ``topics`` that has the word. No topic has this name, and a copy of ``topics/*`` has the file,
+too."""
 _WORD = re.compile(rb"[0-9a-f]{32}")
 OF_A_USED_DIRECTORY = frozenset((
     MOUNTED_NAME, "LOCK", "quarantine", "alerts.json", "amqp.json", "moves.json", "partitions.json", "webhooks.json",
 ))  # fmt: skip
-"""What is only where ``topics`` was before."""
+"""Names that are only where ``topics`` was before."""
 LEFT_BY_PROCESSES = frozenset(("LOCK", unclean_ends.FILE_NAME, MOUNTED_NAME))
-"""What a process that had a data directory leaves in it without having stored anything."""
+"""Names that a process leaves in a data directory in which it has stored nothing."""
 
 
 def topic_names(fs: FileSystem, data_dir: str) -> list[str]:

@@ -20,7 +20,8 @@ from toymq_py.storage.segment import topic_of
 
 FILE_NAME = "topic.json"
 MARK_NAME = "has-settings"
-"""Empty. Each replica of a cluster makes its own, when it leads: followers of an older toymq know no such file."""
+"""The name of an empty file. Each replica of a cluster makes its own, when it leads: followers of an older toymq know no such
+file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from toymq_py.storage.topic_directories import LEFT_BY_PROCESSES, check_topics, 
 FILE_NAME = "workers.json"
 
 OF_A_NEW_DIRECTORY = LEFT_BY_PROCESSES | {"topics", "workers", f"{FILE_NAME}.tmp"}
-"""What an empty data directory may have: of a process, no topics, and what a kill left of a division."""
+"""Names that an empty data directory may have: those that a process leaves, no topics, and what a kill left of a division."""
 
 UNDIVIDABLE = {
     "amqp.json": "workers serve no AMQP: `toymq definitions export --data-dir {0} > FILE` keeps its exchanges, queues and "
@@ -27,7 +27,7 @@ UNDIVIDABLE = {
     "replica.json": "it is one copy of a cluster: divide what `toymq restore` makes of a backup of it",
     "topics.restoring": "a restore into it was interrupted: run `toymq restore` again",
 }
-"""What belongs to a broker that ``--workers`` cannot serve, or to a copy that is not complete; and what to do."""
+"""Files of a broker that ``--workers`` cannot serve, or of a copy that is not complete; and what to do."""
 
 
 def worker_path(data_dir: str, worker: int) -> str:
@@ -84,7 +84,7 @@ class UnknownDivision(DataDirectoryError):
 
     def __init__(self, fs: FileSystem, data_dir: str, problem: str) -> None:
         self.number = max(workers_there(fs, data_dir), default=0) + 1
-        """Of the workers that have a directory, and those below them."""
+        """The number of workers, from the highest one that has a directory."""
         super().__init__(
             f"{data_dir}/{FILE_NAME} {problem}: `toymq workers {data_dir} --set {self.number}` makes it again, from the "
             f"directories in {data_dir}/workers; bring back first what is missing there"

@@ -20,7 +20,7 @@ from toymq_py.subscription.poll import Poll, Taking
 from toymq_py.topic import Delivery, Subscription
 
 PART_COST_BYTES = 512
-"""Memory of one topic's part in a group, about, with its places in tables."""
+"""The memory of one topic's part in a group, about, with its places in tables."""
 
 
 class PatternPoll(Lessee):
@@ -42,7 +42,7 @@ class PatternPoll(Lessee):
         self.mode = mode
         self.closed = False
         self.group: PollGroup | None = None
-        """Set by the registry."""
+        """The group of the poll, which the registry sets."""
         self.on_cost: Callable[[int], None] = lambda size: None
         """Called with the bytes that the group holds, by which this poll's client is charged for all of its polls."""
         self._wake = wake

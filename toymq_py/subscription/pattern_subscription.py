@@ -22,10 +22,10 @@ from toymq_py.topic import Delivery, Registration, Subscription, Topic
 logger = logging.getLogger("toymq_py.subscription")
 
 ALONE_S = 0.25
-"""What came back again and again without an answer is alone for so long at most, and so long what is in hand is waited for. A
-client may settle messages by the hundred only."""
+"""How long a message that came back again and again without an answer is alone at most, and how long messages in hand are
+waited for. A client may settle messages by the hundred only."""
 RETRY_S = 0.5
-"""How soon a read that failed (no descriptor left, say) is tried again."""
+"""The delay before a read that failed (no descriptor left, say) is tried again."""
 
 Done = Callable[[OSError | RequestError | None], None]
 
@@ -76,14 +76,14 @@ class MultiSubscription(Lessee, ABC):
         self.visibility_s = visibility_s
         self.start = start
         self.parts: dict[str, Subscription] = {}
-        """By topic."""
+        """The subscriptions of the parts, by topic."""
         self.matched = 0
-        """How many topics it was attached to."""
+        """The number of topics that it was attached to."""
         self.closed = False
         self.registry: Registry | None = None
-        """That attached it; set by that."""
+        """The registry that attached it, and sets this."""
         self.problem: OSError | RequestError | None = None
-        """Why it cannot be registered, or why there is nothing more to come."""
+        """Why it cannot be registered, or why no more messages come."""
         self.registered = False
         self._registering: list[Done] = []
         self._takeable: OrderedDict[Subscription, None] = OrderedDict()

@@ -13,9 +13,9 @@ from toymq_py.subscription.pattern_subscription import MultiSubscription
 from toymq_py.topic import Delivery, Subscription
 
 MESSAGES_PER_POLL = 4096
-"""What one ``Poll.take`` returns at most, whatever it asks for: a hundred thousand of one byte would hold the loop."""
+"""Most messages that one ``Poll.take`` returns, whatever it asks for: a hundred thousand of one byte would hold the loop."""
 RECORD_COST_BYTES = 64
-"""What a message counts towards ``max_bytes`` of ``Poll.take`` beside its payload, about: its header line."""
+"""The bytes for which a message counts towards ``max_bytes`` of ``Poll.take`` beside its payload, about: its header line."""
 
 
 class Taking:

@@ -21,16 +21,16 @@ from toymq_py.topic import Registration, Subscription, Topic
 logger = logging.getLogger("toymq_py.subscription")
 
 TOPICS_PER_TURN = 16
-"""Attached or left in one piece: one to two milliseconds."""
+"""Topics that are attached or left in one piece: one to two milliseconds."""
 NAMES_PER_TOPIC = 128
-"""Comparing so many names with a pattern takes as long as attaching one topic."""
+"""The number of names whose comparison with a pattern takes as long as attaching one topic."""
 RETIRE_S = 5.0
-"""Polls that come so long after a group passed over a topic (TOO_MANY_CONSUMERS) try it again, with a group of their own."""
+"""How long after a group passed over a topic (TOO_MANY_CONSUMERS) new polls try it again, with a group of their own."""
 
 _GroupName = tuple[str, str, Mode | None]
 """Pattern, consumer, and the mode that the polls ask for."""
 Work = Callable[[int], int | None]
-"""Attaches or leaves so many topics at most. Returns: how many, or None when all is done."""
+"""Attaches or leaves at most so many topics. Returns: how many, or None when all is done."""
 
 
 class SubscriptionRegistry:

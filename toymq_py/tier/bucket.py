@@ -17,9 +17,9 @@ from toymq_py.storage.fs import FileSystem, write_synced
 
 CLIENT: Any = {"timeout": "60s", "connect_timeout": "5s", "allow_http": True}
 RETRIES: Any = {"max_retries": 2}
-"""The caller tries again by itself."""
+"""The client library's retries: few, as the caller tries again by itself."""
 NO_FILE = (errno.ENXIO, errno.EISDIR)
-"""A pipe, a socket, a device; a directory."""
+"""Errors for what is no file: a pipe, a socket, a device; a directory."""
 
 
 class BucketError(LocalError):

@@ -30,14 +30,15 @@ from toymq_py.tier.parts import PARTED_MIN_BYTES, fetch_part, load_parts, part_o
 logger = logging.getLogger("toymq_py.tier")
 
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 30.0
-"""When a fetch that failed is made again; twice as long each time."""
+"""The delay before a fetch that failed is made again; twice as long each time."""
 UNASKED_MAX = 10
-"""So many tries of it while nothing waits: a reader that got an error comes again, or does not."""
+"""Most tries of a fetch while no reader waits: one that got an error comes again, or does not."""
 DIRECTORY_NAME = "tier-cache"
 KEPT_MIN = 3
-"""So many segments or parts are kept whatever their size: one that is read, the one ahead, and one of another reader."""
+"""The number of segments or parts that are kept whatever their size: one that is read, the one ahead, and one of another
+reader."""
 SEALS_KEPT = 64
-"""Of so many segments the parts are known."""
+"""The number of segments of which the parts are remembered."""
 
 
 @dataclass(slots=True)
@@ -48,13 +49,13 @@ class _Fetch:
     segment: Segment
     adopt: Adopt
     from_id: int | None = None
-    """A part of it with this id is wanted; None: all of it."""
+    """The id in the wanted part of the segment; None: all of it is wanted."""
     is_ahead: bool = False
     waiting: list[Callable[[], None]] = field(default_factory=list)
     problem: str | None = None
     retry_s: float = RETRY_MIN_S
     unasked: int = 0
-    """Tries since a reader waited for it."""
+    """The number of tries since a reader waited for it."""
 
 
 @dataclass(slots=True)
@@ -107,15 +108,15 @@ class ColdReads:
         self._later = later
         self._fetches: dict[int, _Fetch] = {}
         self._kept: OrderedDict[int, tuple[Segment, Segment]] = OrderedDict()
-        """What is on the disk, a segment or a part, and the segment that it is of. By identity of the first, the one that was
+        """The segments or parts that are on the disk, each with its whole segment. By identity of the first, the one that was
         not used for longest first."""
         self._parts: dict[int, list[Segment]] = {}
-        """Those that are on the disk, by identity of their segment, ascending."""
+        """The parts that are on the disk, by identity of their segment, ascending."""
         self._known: OrderedDict[int, tuple[Segment, Sequence[Span]]] = OrderedDict()
         """The parts of segments, on the disk or not, by identity of the segment, the oldest first."""
         self._kept_bytes = 0
         self._ahead: set[int] = set()
-        """Fetched ahead, and not read yet."""
+        """The identities of segments or parts that were fetched ahead, and not read yet."""
         self._count = 0
         remove_tree(fs, directory)
         fs.mkdir(directory)

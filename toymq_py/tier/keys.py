@@ -36,9 +36,9 @@ class Holding:
     deleted: bool = False
     indexes: set[int] = field(default_factory=set)
     deleted_ns: int | None = None
-    """When it was deleted, if that is known."""
+    """When the topic was deleted, if that is known."""
     bad_deletion: str | None = None
-    """Why its object ``deleted`` says nothing; None: it has none, or one that does."""
+    """Why the object ``deleted`` cannot be used; None: there is none, or it can."""
 
     def is_whole(self, first_id: int) -> bool:
         """Whether a segment was uploaded whole."""

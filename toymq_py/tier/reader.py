@@ -28,7 +28,7 @@ logger = logging.getLogger("toymq_py.tier")
 T = TypeVar("T")
 
 RUN_BYTES = 4 << 20
-"""Bytes of a run, about: a batch of Arrow. They stay in the cache between its checks and its columns."""
+"""The bytes of a run, about: a batch of Arrow. They stay in the cache between its checks and its columns."""
 
 
 class SegmentLost(LocalError):
@@ -71,7 +71,7 @@ class BucketReader:
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
         self._unnamed: set[Place] = set()
-        """What has been warned of: topics with seals that name none."""
+        """Topics with seals that name none, of which a warning was given."""
 
     def topics(self) -> list[str]:
         """Names of the topics that were not deleted, sorted."""

@@ -22,19 +22,19 @@ class Restored:
 
     place: Place
     state_ns: int | None = None
-    """Time of its state; None: it had none."""
+    """The time of its state; None: it had none."""
     segments: int = 0
     unsealed: list[IdRange] = field(default_factory=list)
-    """Ids that are not in the bucket, and that no object of it is known to have had."""
+    """The ids that are not in the bucket, and that no object of it is known to have had."""
     unknown_since_ns: int | None = None
-    """Which ids were handed out since, the bucket does not know. None: since the epoch, or it does."""
+    """The time since which the bucket does not know what ids were handed out. None: since the epoch, or it does know."""
     next_id: int = 0
-    """Where the log goes on."""
+    """The id with which the log goes on."""
     problems: list[str] = field(default_factory=list)
     unnamed: int = 0
-    """Segments whose seal names no topic, or that have none: that they are of this topic, their keys alone say."""
+    """The number of segments whose seal names no topic, or that have none: only their keys say that they are of this topic."""
     why_absent: str | None = None
-    """Why it is not restored; None: it is."""
+    """Why the topic is not restored; None: it is."""
 
 
 def restore_topic(fs: FileSystem, bucket: Bucket, place: Place, holding: Holding, to: str, now_ns: int) -> Restored:

@@ -17,12 +17,13 @@ _DAY_NS = 24 * 60 * _MINUTE_NS
 SLOTS = (
     (10 * _MINUTE_NS, _DAY_NS // 4), (60 * _MINUTE_NS, 2 * _DAY_NS), (_DAY_NS, 92 * _DAY_NS), (30 * _DAY_NS, 3653 * _DAY_NS),
 )  # fmt: skip
-"""Width and age: so far back, the first state of each slot stays. About three hundred in ten years."""
+"""Width and age of each kind of slot: up to this age, the first state of each slot stays. About three hundred in ten years."""
 IDS_LEFT_OUT = 10_000_000
-"""So many ids are never used again behind those that a bucket knows: a state's ten seconds at a million messages a second, and
-room for clocks that differ by seconds."""
+"""The number of ids behind those that a bucket knows that are never used again: a state's ten seconds at a million messages a
+second, and room for clocks that differ by seconds."""
 IDS_A_SECOND = 2_000_000
-"""More than a broker can hand out: so many more are left out for each second since the state (ADR 0193)."""
+"""The number of ids that are left out in addition for each second since the state (ADR 0193): more than a broker can hand
+out."""
 
 
 def kept(times: Iterable[int]) -> set[int]:

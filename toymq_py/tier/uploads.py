@@ -33,9 +33,9 @@ from toymq_py.tier.states import kept
 logger = logging.getLogger("toymq_py.tier")
 
 PROVEN_MAX = 8
-"""So many segments of a topic leave the disk in a round: each is read once more."""
+"""Most segments of a topic that leave the disk in a round: each is read once more."""
 STATE_INTERVAL_NS = 10_000_000_000
-"""A state is stored this often at most, unless a segment goes."""
+"""The shortest time between two states that are stored, unless a segment goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class TopicOnDisk:
     log: tuple[int, int] = (0, 0)
     evictable: Sequence[IdRange] = ()
     sealed: Sequence[tuple[int, int]] = ()
-    """First ids and sizes of the sealed segments that are on the disk."""
+    """The first ids and sizes of the sealed segments that are on the disk."""
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class Round:
     uploaded_bytes: int = 0
     deleted: int = 0
     proven: dict[Place, dict[int, str]] = field(default_factory=dict)
-    """First ids and SHA-256 of segments that may leave the disk, and stand in the bucket whole."""
+    """The first ids and SHA-256 of segments that may leave the disk, and are whole in the bucket."""
 
 
 def store_segment(
@@ -125,19 +125,19 @@ class Uploads:
         self._wall_ns = wall_ns
         self._identity: object = None
         self._is_listed = False
-        """What is held is what stands in the bucket of this identity."""
+        """Whether the bucket of this identity was listed, so that ``_held`` is what stands in it."""
         self._held: dict[Place, Holding] | None = None
         self._seen: set[Place] = set()
         self._first_seen: dict[Place, int] = {}
         self._proven: dict[Place, dict[int, str]] = {}
-        """Those of the last round; sealed segments do not change."""
+        """The proven segments of the last round; sealed segments do not change."""
         self._stored: dict[Place, bytes] = {}
         """The newest state of each topic, as it was stored."""
         self._conflicts: set[str] = set()
         self._lacking: set[Place] = set()
-        """Topics of which something was evicted that this bucket does not have."""
+        """The topics of which something was evicted that this bucket does not have."""
         self._settled: dict[Place, tuple[object, ...]] = {}
-        """What each topic looked like when nothing was left to do, but for a state that was not due."""
+        """The state of each topic when nothing was left to do, except for a state that was not due."""
 
     def round(
         self, topics: Iterable[TopicOnDisk], present: Collection[Place], stopped: Callable[[], bool] = lambda: False

@@ -19,11 +19,11 @@ from toymq_py.topic.channel import Channel
 
 UNLIMITED = 1 << 62
 RECOUNT_SHARE_MAX = 0.05
-"""What exact looks at a full backlog may take of a core; between them it is as full as it was seen last."""
+"""The share of a core that exact counts of a full backlog may take; between them it is as full as it was counted last."""
 RANGES_MAX = 512
-"""How many ranges are looked up in the index; 3 ms."""
+"""Most ranges that are looked up in the index; 3 ms."""
 CHEAP_RECOUNT_S = 0.001
-"""A look that takes no longer is always made."""
+"""The duration up to which a count is always made."""
 
 
 class Backlog:

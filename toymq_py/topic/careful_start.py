@@ -15,11 +15,12 @@ from toymq_py.topic.channel import Channel, Delivery, Subscription
 from toymq_py.topic.topic import Topic
 
 UNCLEAN_ENDS_MIN = 2
-"""One kill is an accident."""
+"""The number of unclean ends in a row that make a start careful: one kill is an accident."""
 CAREFUL_S = 0.25
-"""From a consumer's first delivery on. A handler that is slower does not hold the others' messages for longer."""
+"""The longest careful time, from a consumer's first delivery on. A handler that is slower does not hold the others' messages
+for longer."""
 LOOK_S = 0.005
-"""Between looks whether what was delivered is settled."""
+"""The time between two checks whether the delivered messages are settled."""
 
 
 class CarefulStart:

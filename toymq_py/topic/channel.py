@@ -173,13 +173,13 @@ class Channel:
         self.context = context
         self.consumer = consumer
         self.mode: Mode = "exclusive"
-        """Of the sessions; without, of the last one or of the last PULL with a mode. Stored. PULL makes a shared consumer."""
+        """The mode of the sessions, else of the last one or of the last PULL with a mode. Stored. PULL: a shared consumer."""
         self.sessions: dict[Subscription, None] = {}
         self.polls: dict[Subscription, None] = {}
         self.idle: OrderedDict[Subscription, None] = OrderedDict()
         self.resting = Resting(self.sessions)
         self.held_up: dict[Subscription, None] = {}
-        """They have messages, and what is next comes alone. They look again when anything was taken or settled."""
+        """Subscriptions whose next message comes alone. They look again when anything was taken or settled."""
         self.closed = False  # the consumer was deleted
         self.acked_total = self.redelivered_total = 0  # since the start of the broker
         self.single: SingleSessions[Subscription] | None = None  # with mode=single

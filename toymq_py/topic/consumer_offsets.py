@@ -45,16 +45,16 @@ class ConsumerOffsets:
         """``channels`` is the topic's own, as it changes; ``incarnation`` that of the log."""
         self.path = path
         self.problem: str | None = None
-        """What was wrong with the file at the last start."""
+        """The fault of the file at the last start."""
         self.lacks_consumers = False
-        """It was damaged: new consumers may be missing ones, and begin at the first id until the next restart."""
+        """Whether the file was damaged: new consumers may be missing ones, and begin at the first id until the next restart."""
         self.generation = 0
-        """Of the last write."""
+        """The generation of the last write."""
         self.watch: OffsetsWatch | None = None
         self.on_stored: Callable[[OffsetsState], None] = lambda state: None
-        """A state is on stable storage."""
+        """Called when a state is on stable storage."""
         self.on_full: Callable[[OffsetsState], None] = lambda present: None
-        """The disk has no space for the present state."""
+        """Called when the disk has no space for the present state."""
         self._topic = topic
         self._log = log
         self._channels = channels

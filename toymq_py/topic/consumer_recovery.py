@@ -15,11 +15,11 @@ class RestoredConsumers:
 
     consumers: list[Consumer] = field(default_factory=list)
     modes: dict[str, Mode] = field(default_factory=dict)
-    """By the consumer's name; exclusive without."""
+    """The modes by the consumer's name; exclusive for a consumer without."""
     problem: str | None = None
-    """What was wrong with the offsets."""
+    """The fault of the offsets."""
     lacks_consumers: bool = False
-    """They were damaged: consumers may be missing."""
+    """Whether the offsets were damaged: consumers may be missing."""
     stored: OffsetsState | None = None
     """The state that is on stable storage; None when it is not the one that was restored."""
 

@@ -13,13 +13,13 @@ from toymq_py.consumer import IdSet
 from toymq_py.topic.channel import Channel
 
 DUE_PER_SLICE = 1024
-"""Messages that fall due in one piece, fewer where there are many consumers: about two milliseconds."""
+"""Most messages that fall due in one piece, fewer where there are many consumers: about two milliseconds."""
 NEXT_SLICE_S = 0.002
-"""How soon the next piece may follow: what that makes a message late, the ticker saves in CPU where thousands fall due."""
+"""The delay before the next piece: it makes a message late by so much, and saves the ticker CPU where thousands fall due."""
 CLOCK_CHECK_S = 10.0
-"""A wall clock that is set forward is noticed so soon by what waits for it."""
+"""How soon a wall clock that is set forward is noticed by what waits for it."""
 BLOCK_ROWS_MAX = 1024
-"""Where a block of times is split: sorting so many takes a third of a millisecond."""
+"""Rows at which a block of times is split: sorting so many takes a third of a millisecond."""
 
 
 class _Block:

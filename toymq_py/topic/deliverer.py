@@ -24,13 +24,13 @@ from toymq_py.topic.delivery_budget import DeliveryBudget
 from toymq_py.topic.delivery_permit import DeliveryPermit
 
 UNREADABLE = Lessee(0)
-"""Owner of the leases that stand for records the disk refuses to give: held until a restart, never delivered."""
+"""The owner of the leases that stand for records that the disk refuses to give: held until a restart, never delivered."""
 DUE_PER_DELIVERY = 128
-"""Each is read and leased by itself: two milliseconds."""
+"""Most messages that fell due in one delivery: each is read and leased by itself, two milliseconds in all."""
 SCAN_ROWS = 256
-"""What one look ahead of the turn reads, where the mode or priorities ask for it."""
+"""Rows that one look ahead of the turn reads, where the mode or priorities ask for it."""
 PASSES_MAX = 8
-"""Reads of one take that found nothing to deliver: lost or expired records, or another consumer's."""
+"""Most reads of one take that find nothing to deliver: lost or expired records, or another consumer's."""
 
 LeasedRows = tuple[Records, int, int, int, int]
 """Leased records: a run, the first row, the row behind the last, the attempt, payload bytes, about."""
@@ -57,20 +57,21 @@ class ChannelContext:
     failure_budget: FailureBudget
     budget: DeliveryBudget
     changed: Callable[[], None]
-    """Consumer state has unsaved changes."""
+    """Called when consumer state has unsaved changes."""
     permit: DeliveryPermit
     believed: BelievedTime
     takers: int = 0
-    """Sessions and polls, on all channels."""
+    """The number of sessions and polls, on all channels."""
     expired_total: int = 0
     """Messages past their ttl since the start of the broker, once for every consumer."""
     dead_lettered_total: int = 0
     """Messages that were moved to the dead letters since the start of the broker."""
     topic_deleted: bool = False
     moved: RequestError | None = None
-    """What is said to those that still have hold of a topic that has gone to another group; ``topic_deleted``, too."""
+    """The error for clients that still have hold of a topic that has gone to another group; ``topic_deleted`` is True then,
+    too."""
     is_stream: bool = False
-    """AMQP's readers have positions of their own: what is there waits for nothing (ADR 0175)."""
+    """Whether AMQP's readers have positions of their own: messages wait for nothing (ADR 0175)."""
 
 
 class Deliverer:
@@ -85,12 +86,12 @@ class Deliverer:
         self._log = context.log
         self._on_examined = on_examined
         self.is_examining = False
-        """A thread looks how far damage goes."""
+        """Whether a thread looks how far damage goes."""
         self._closed = False
         self._again_only = False
-        """The present take gets redeliveries alone."""
+        """Whether the present take gets redeliveries alone."""
         self._is_full = False
-        """As many messages are delivered and not acked as may be: a take had none, or redeliveries alone."""
+        """Whether as many messages are delivered and not acked as may be: a take had none, or redeliveries alone."""
 
     def take(
         self, lessee: Lessee, deadline: float, now: float, room: int, max_bytes: int, *, patient: bool

@@ -11,9 +11,9 @@ from toymq_py.auth.quotas import Quotas
 from toymq_py.storage.commit.sync_threads import Scheduler
 
 FLOOR: Final = 1024
-"""What each consumer may have, however many the others have: the usual window of one session."""
+"""The number of unacked messages that each consumer may have, however many the others have: the usual window of one session."""
 BYTES_OF_MEMORY: Final = 1320
-"""So much of ``--memory-max`` stands for one message: four times a run, so all of them take a quarter."""
+"""The bytes of ``--memory-max`` that stand for one message: four times a run, so all of them take a quarter."""
 
 
 class DeliveryBudget:
@@ -26,7 +26,7 @@ class DeliveryBudget:
 
     def __init__(self, consumer_max: int, quotas: Quotas, scheduler: Scheduler) -> None:
         self.consumer_max = consumer_max
-        """Of one consumer (``--max-unacked``)."""
+        """Most unacked messages of one consumer (``--max-unacked``)."""
         self.total = 0
         self._quotas = quotas
         self._scheduler = scheduler

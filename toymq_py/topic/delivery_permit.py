@@ -16,7 +16,7 @@ class DeliveryPermit:
 
     def __init__(self) -> None:
         self.until_s = inf
-        """Monotonic: at this time deliveries stop, redeliveries included."""
+        """The monotonic time at which deliveries stop, redeliveries included."""
         self._waiting: dict[Callable[[], None], None] = {}  # one of each channel
 
     def wait(self, call: Callable[[], None]) -> None:

@@ -15,7 +15,7 @@ from toymq_py.topic.channel import Channel
 from toymq_py.topic.deliverer import ChannelContext
 
 PASSES_MAX = 8
-"""Reads that find nothing but lost records, which count as acked afterwards."""
+"""Most reads that find nothing but lost records, which count as acked afterwards."""
 
 
 def unconsumed(log: Log, scheduled: IdSet, waiting: Callable[[], int], context: ChannelContext) -> tuple[int, int]:

@@ -27,9 +27,9 @@ from toymq_py.topic.deliverer import (
 logger = logging.getLogger("toymq_py.subscription")
 
 FULL_EACH_S = 600.0
-"""Time between two warnings of a consumer whose look-ahead is full."""
+"""The time between two warnings of a consumer whose look-ahead is full."""
 KEY_ORDER = Lessee(0)
-"""Owner of the leases of messages that were delivered before the consumer was keyed, and wait for their key now."""
+"""The owner of the leases of messages that were delivered before the consumer was keyed, and wait for their key now."""
 
 
 class KeyedDeliverer(Deliverer):

@@ -12,7 +12,7 @@ from toymq_py.records import IdRange
 logger = logging.getLogger("toymq_py.topic")
 
 RANGES_MAX = 100
-"""Of one line: where every second message is acked, each lease is a range."""
+"""Most ranges of one line: where every second message is acked, each lease is a range."""
 
 
 def log_expiring(topic: str, consumer: Consumer, now: float) -> None:

@@ -21,11 +21,11 @@ from toymq_py.topic.deliverer import (
 )
 
 PRIORITY_ORDER = Lessee(0)
-"""Owner of the leases of redeliveries that wait for their turn."""
+"""The owner of the leases of redeliveries that wait for their turn."""
 AGAIN_PER_PASS = 64
 """Stretches of redeliveries that one pass reads."""
 ACKED_RANGES_MAX = 131_072
-"""Acks out of order are ranges in memory and in the offsets: beyond so many, delivery is in order of ids."""
+"""Most ranges of acks out of order, which are in memory and in the offsets: with more, delivery is in order of ids."""
 
 
 class PriorityDeliverer(Deliverer):

@@ -22,7 +22,7 @@ from toymq_py.topic.backlog import BacklogLimit
 from toymq_py.topic.tracer import Tracer
 
 ATTRIBUTES_BYTES = 64
-"""More than a record's attributes take, but for what is in its headers."""
+"""The bytes for a record's attributes: more than they take, except for what is in its headers."""
 REMEMBERS_NO_PRODUCER = (
     "dedupe_keys is 0 for this topic: nothing is remembered of a producer; publish without seq"
     " (Python: connect(idempotent=False), toymqctl: pub --no-dedupe), or set dedupe_keys"
@@ -86,14 +86,14 @@ class Publisher:
     ) -> None:
         """Recovery, step 7: ``dedupe_keys`` of this topic, of the ``key_budget`` of all; ``keys_kept`` in any case."""
         self.ttl_ms: int | None = None
-        """The topic's setting: what is published without a ttl of its own expires so long after its append."""
+        """The topic's setting: a message that is published without a ttl of its own expires so long after its append."""
         self._clock = clock
         self.log = log
         self.committer = committer
         self.limit: BacklogLimit | None = None
-        """None when the topic's settings have none."""
+        """The backlog's limit; None when the topic's settings have none."""
         self.tracer: Tracer | None = None
-        """Told of what has headers."""
+        """Follows messages that have headers."""
         self.dedupe = DedupeTable(dedupe_keys, key_budget, kept=keys_kept)
         for first_id, keys in recovered.keys:
             self._remember(first_id, keys)

@@ -14,9 +14,9 @@ from toymq_py.storage.log import Log
 from toymq_py.storage.offsets import OffsetsState
 
 REDRIVER = "#redrive"
-"""No client can name it."""
+"""The consumer's name, which no client can use."""
 RANGES_MAX = 1000
-"""Shown by DESCRIBE."""
+"""Most ranges that DESCRIBE shows."""
 
 
 class RedriveConsumer:
@@ -26,9 +26,9 @@ class RedriveConsumer:
         self._log = log
         self._clock = clock
         self.consumers: list[Consumer] = []
-        """That consumer, once there was a REDRIVE; stored with the others, and none of those that clients know."""
+        """The consumer, once there was a REDRIVE; stored with the others, and none of those that clients know."""
         self.total = 0
-        """How many went back since the start of the broker."""
+        """The number of messages that went back since the start of the broker."""
 
     def consumer(self) -> Consumer:
         """The consumer, made if it does not exist."""

@@ -14,7 +14,7 @@ from typing import Generic, Protocol, Self, TypeVar
 from toymq_py.consumer import Lessee
 
 LOOKED_AT_MAX = 64
-"""So many sessions are asked whether they work: of thousands, where none of the first does, it is taken that none does."""
+"""Most sessions that are asked whether they work: of thousands, where none of the first does, it is assumed that none does."""
 
 
 class RestingSession(Protocol):

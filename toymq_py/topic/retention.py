@@ -33,10 +33,10 @@ from toymq_py.topic.redrive_consumer import RedriveConsumer
 
 MS_NS = 1_000_000
 LEASED_RETRY_S = 10.0
-"""How soon after a lease on something that expired a segment is looked at again."""
+"""The delay before a segment is looked at again with a lease on a message that expired."""
 Flushed = Callable[[OSError | RequestError | None], None]
 Purged = Callable[[int, OSError | RequestError | None], None]
-"""Told how many messages went once that is on stable storage, or why it is not."""
+"""Called with the number of messages that went, once that is on stable storage, or with why it is not."""
 
 
 class Retention:
@@ -68,11 +68,11 @@ class Retention:
         self.settings = TopicSettings()
         self.retain_acked_for_ms = 0
         self.keys_wanted = 0
-        """So many keys the next start reads from the log, but ``keys_kept`` at least."""
+        """The number of keys that the next start reads from the log, but ``keys_kept`` at least."""
         self._keys_kept = keys_kept
         self.stored: OffsetsState | None = None
         self.suspended = False
-        """The settings cannot be trusted: nothing is removed."""
+        """Whether the settings cannot be trusted: nothing is removed."""
         self.pinned_from: Callable[[], int | None] = lambda: None
         self.dropped_total = 0
         """Messages that a limit dropped unacked, since the start of the broker."""
@@ -91,9 +91,9 @@ class Retention:
         self._apply_at: float | None = None
         self._evicted = EvictedFile(fs, path, self._log.segments, committer.run_behind, self._log.files.close)
         self._waiting: list[Segment] = []
-        """Out of the log; their files wait for offsets that justify it."""
+        """Segments that are out of the log; their files wait for offsets that justify it."""
         self._marks: list[IdRange] = []
-        """Of segments whose files were taken before the offsets could say so."""
+        """The marks of segments whose files were taken before the offsets could say so."""
 
     def apply(self) -> None:
         """Remove the segments that may go, and roll the active one when it is old or large."""

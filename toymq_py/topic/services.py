@@ -42,7 +42,7 @@ class TopicServices:
     tail_budget: TailBudget
     permit: DeliveryPermit
     arm: Callable[[Due, float], None]
-    """Has something's ``due`` called at a monotonic time, in seconds."""
+    """Has an object's ``due`` called at a monotonic time, in seconds."""
     rejoin: Callable[[str, Sequence[Subscription]], None]
     """Attaches the sessions of patterns again to a topic whose consumer was moved; the others subscribe anew (ADR 0109)."""
     lost: Callable[[], str | None]

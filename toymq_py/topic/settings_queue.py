@@ -19,7 +19,7 @@ from toymq_py.storage.offsets_flusher import Done
 from toymq_py.storage.recovery import RecoveredLog
 
 Change = Callable[[TopicSettings], TopicSettings | None]
-"""Gives the settings to store for those in force, None when they stay. Raises: RequestError to refuse."""
+"""Returns the settings to store, given those in force, or None when they stay. Raises: RequestError to refuse."""
 
 
 def incarnation_of_log(recovered: RecoveredLog, loaded: LoadedOffsets | None, settings: str | None) -> str:
@@ -51,9 +51,9 @@ class SettingsQueue:
             log_incarnation: the one that it gets otherwise.
         """
         self.incarnation = incarnation
-        """As it is on stable storage; None: it was not asked for yet."""
+        """The incarnation as it is on stable storage; None: it was not asked for yet."""
         self.problem: str | None = None
-        """Why the settings of the disk are not in force: nothing but new ones may replace them."""
+        """Why the settings of the disk are not in force: only new ones may replace them."""
         self._fs = fs
         self._scheduler = scheduler
         self._path = path

@@ -10,7 +10,7 @@ from toymq_py.records import IdRange
 from toymq_py.topic.deliverer import ChannelContext, ranges_of, stretches_of
 
 Settle = Callable[[Sequence[IdRange]], int]
-"""Does something with messages of one consumer. Returns: with how many."""
+"""Settles, or otherwise changes, messages of one consumer. Returns: how many."""
 
 
 def ack_each(consumer: Consumer, ids: Sequence[int]) -> list[int]:

@@ -83,7 +83,7 @@ class Topic:
             dedupe_keys=self._setting("dedupe_keys"), key_budget=services.key_budget, keys_kept=keys_kept,
         )  # fmt: skip
         self.channels: dict[str, Channel] = {}
-        """By consumer."""
+        """The channels by consumer."""
         self.redrive_consumer = RedriveConsumer(self.log, clock)
         self.offsets = ConsumerOffsets(name, path, self.log, self.channels, self.redrive_consumer, services.flusher, identity)
         self._held: Callable[[Channel], None] = lambda channel: held(self, channel)

@@ -28,15 +28,15 @@ from toymq_py.errors import ConnectionLost, NoSuchConsumer, QueueFull
 T = TypeVar("T")
 CONSUMER = "vsqs"
 WAIT_S = 3600.0
-"""Of one PULL; a ``receive`` that waits longer asks again."""
+"""The wait of one PULL; a ``receive`` that waits longer asks again."""
 VISIBILITY_S_MIN = 0.001
-"""vsqs takes 0, which is a lease that has ended; the broker's clock counts milliseconds."""
+"""The shortest visibility. vsqs takes 0, which is a lease that has ended; the broker's clock counts milliseconds."""
 RETRY_MIN_S, RETRY_MAX_S = 0.005, 0.1
 """Bounds of the random wait of a publisher before it asks again whether there is room: the broker does not report it."""
 PASSING_COUNT, PASSING_S = 256, 10.0
-"""How many messages at once, and for how long at most, are leased to reach one that was not received yet."""
+"""Most messages at once, and the longest time, that are leased to reach one that was not received yet."""
 SETTINGS = {"max_attempts": 0, "retain_acked_for": 0}
-"""vsqs has no dead letters, and what is deleted is gone."""
+"""The settings of queues: vsqs has no dead letters, and a deleted message is gone."""
 CLOSE_S = 10.0
 
 

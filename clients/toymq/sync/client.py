@@ -82,9 +82,9 @@ class Client(PublishingClient, PlainWith):
         self._link = self._new_link()
         self._conversation = self._link.conversation
         self._waiting_link: BlockingLink | None = None
-        """For requests that wait: the broker holds all replies behind such a request."""
+        """The connection for requests that wait: the broker holds all replies behind such a request."""
         self._keeper: LeaseKeeper | None = None
-        """Created for the first subscription with ``auto_extend``."""
+        """The thread that renews leases, created for the first subscription with ``auto_extend``."""
 
     @one_thread
     def open(self) -> "Client":

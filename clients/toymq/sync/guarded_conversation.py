@@ -55,9 +55,9 @@ class GuardedConversation(Conversation):
         super().__init__(producer, lambda: None)
         self._drop_connection = drop_connection
         self.torn = False
-        """A method is under way, or was left by an exception that is not its own."""
+        """Whether a method is under way, or was left by an exception that is not its own."""
         self.mended = 0
-        """How often: a publish that was sent before the last time gets no answer."""
+        """How often the conversation was mended: a publish that was sent before the last time gets no answer."""
 
     connected = _marked(Conversation.connected)
     lost = _marked(Conversation.lost)

@@ -38,17 +38,17 @@ CLOSED = "this client is closed: connect again"
 FORKED = "this client was made before a fork and belongs to the parent: connect again in the child"
 ACKS_COALESCED = 1000
 ACKS_HELD_S = 0.01
-"""So many acks, and none for longer, wait for the next call that sends."""
+"""The longest time for which acks, fewer than ``ACKS_COALESCED``, wait for the next call that sends."""
 WAITED_S = 0.001
-"""A poll that took longer had to wait."""
+"""The duration from which a poll counts as one that had to wait."""
 PAUSE_S = 0.01
-"""Behind a longer pause between two calls the connection is looked at before a request is sent on it."""
+"""The pause between two calls after which the connection is checked before a request is sent on it."""
 READ_AHEAD_S = 0.25
-"""Longest such look: more may come than is read. The call itself goes on reading, until its deadline."""
+"""The longest such check: more may come than is read. The call itself goes on reading, until its deadline."""
 WAIT_MAX_S = 86_400.0
-"""One wait of ``poll`` or for a connection: they take at most 24.8 days. Longer waits take several."""
+"""The longest wait of ``poll`` or for a connection: they take at most 24.8 days. Longer waits take several."""
 QUICK_S = 0.0002
-"""Where handlers take longer, on average since something was sent, each ack is sent at once: the next one may take minutes, and
+"""When handlers take longer, on average since something was sent, each ack is sent at once: the next one may take minutes, and
 there is no loop that would send it meanwhile."""
 
 
@@ -82,7 +82,7 @@ class BlockingLink:
         self._socket: socket.socket | None = None
         self._poll = select.poll()
         self.address: Address | None = None
-        """Where it is connected, or was last."""
+        """The address that it is connected to, or was last."""
         self._out = bytearray()
         self._exchanged_at = self._polled_at = self._drained_at = self._up_since = 0.0
         self._trouble = ""

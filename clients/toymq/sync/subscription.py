@@ -168,7 +168,7 @@ class Subscription(PlainWith, PlainFor):
         self._auto_ack = auto_ack
         self._on_end = on_end
         self._last: list[Message] = []
-        """What ``auto_ack`` acks next."""
+        """The messages that ``auto_ack`` acks next."""
 
     @property
     def _link(self) -> BlockingLink:

@@ -38,13 +38,13 @@ WINDOW_PER_SLOT = 4
 CONNECT_S = 3600.0
 """How long a worker waits for its first connection: it may be started before the broker."""
 PATIENCE_S = 1.0
-"""Behind it a worker says that it waits for its broker."""
+"""The time after which a worker says that it waits for its broker."""
 SHUTDOWN_S = 25.0
-"""Below the 30 s that Kubernetes waits before it kills."""
+"""The time for a shutdown, below the 30 s that Kubernetes waits before it kills."""
 CRON_FIELDS = 5
-"""Words of a cron expression."""
+"""The number of words of a cron expression."""
 PERIODIC = "every"
-"""First word of the topics of periodic jobs."""
+"""The first word of the topics of periodic jobs."""
 
 
 def _executor(value: object) -> Executor:
@@ -92,7 +92,7 @@ class App:
         self._jobs: list[Job[..., Any]] = []
         self._schedules: list[Schedule] = []
         self.runners: list[Runner] = []
-        """Of ``run``, while it lasts."""
+        """The runners of ``run``, while it lasts."""
         self.connected = False
         """Whether the broker is connected; health checks ask."""
 

@@ -23,7 +23,8 @@ from toymq_py.protocol import MessagePush
 _OURS = (__file__, job_module.__file__)
 """Files whose frames say nothing of a job."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""For the worker alone, also where all processes of a terminal or service get them. Blocked when the process starts."""
+"""Signals that are for the worker alone, also where all processes of a terminal or service get them. Blocked when the process
+starts."""
 _SIMPLE = (str, int, float, bool, type(None))
 
 

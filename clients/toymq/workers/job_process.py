@@ -21,7 +21,7 @@ from toymq.workers.job_messages import Answer, LogLine, Place, Request, Unusable
 from toymq_py.errors import ConfigError
 
 _START = threading.Lock()
-"""``multiprocessing`` keeps a list of its processes, which a start walks."""
+"""Held during a start: ``multiprocessing`` keeps a list of its processes, which a start walks."""
 _CONTEXT = multiprocessing.get_context("spawn")
 
 

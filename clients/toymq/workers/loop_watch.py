@@ -7,7 +7,8 @@ from collections.abc import Sequence
 logger = logging.getLogger("toymq.workers")
 LOOK_S = 1.0
 HELD_S = 5.0
-"""A lease of 30 s, the default, is renewed each 10 s: what holds the loop for longer than half of that will end leases."""
+"""The time for which the loop may be held. A lease of 30 s, the default, is renewed each 10 s: code that holds the loop for
+longer than half of that will end leases."""
 
 
 class LoopWatch:

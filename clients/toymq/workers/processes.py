@@ -22,7 +22,7 @@ UNUSABLE = 2
 """Exit code of a process whose app cannot be loaded: the next one would end the same way."""
 LOOK_S = 0.2
 LOOKS_PER_WATCH = 5
-"""A walk over a large tree is not free."""
+"""The number of looks for each walk over the watched tree: a walk over a large one is not free."""
 QUICK_S = 2.0
 """A process that lived shorter counts as one that fails at its start."""
 BACK_OFF_MIN_S, BACK_OFF_MAX_S = 0.1, 10.0
@@ -53,11 +53,11 @@ class _Slot:
     """The slot of one process and its successors."""
 
     arguments: Sequence[str] = ()
-    """Of this process alone."""
+    """The arguments of this process alone."""
     child: subprocess.Popen[bytes] | None = None
     began: float = 0.0
     due: float = 0.0
-    """When the next one starts, on the monotonic clock."""
+    """When the next process starts, on the monotonic clock."""
     backoff: Backoff = field(default_factory=lambda: Backoff(BACK_OFF_MIN_S, BACK_OFF_MAX_S, Random()))
 
 
@@ -81,7 +81,7 @@ class Processes:
         self._stopping = False
         self._unusable = False
         self._waiting = False
-        """For a change, behind a process that cannot work."""
+        """Whether it waits for a change, behind a process that cannot work."""
 
     def run(self) -> int:
         """Run the processes until the end. Returns: the exit code: 0, or that of a command that cannot run."""

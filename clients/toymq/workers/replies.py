@@ -30,14 +30,14 @@ from toymq_py.failure import cut
 logger = logging.getLogger("toymq.workers")
 REPLY_TO, CALL = "toymq-reply-to", "toymq-call"
 PREFIX = "replies."
-"""A worker answers to no other topics, whatever a message asks for."""
+"""The beginning of topics for replies: a worker answers to no others, whatever a message asks for."""
 CONSUMER = "caller"
 SETTINGS: Settings = {"ttl": "1h", "retain_acked_for": 0}
 LEFT_BEHIND_S = 24 * 3600
-"""A topic without a caller that is so old is removed."""
+"""The age at which a topic without a caller is removed."""
 SWEPT_MAX = 100
 TEXT_BYTES_MAX = 16 * 1024
-"""Of an exception's text that a caller gets."""
+"""Most bytes of an exception's text that a caller gets."""
 Publish = Callable[[dict[str, str], float], Coroutine[Any, Any, Receipt]]
 """Publishes a job with headers; the seconds are what is left of the time of its call."""
 

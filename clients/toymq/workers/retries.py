@@ -11,7 +11,7 @@ RETRIES_MAX = 1_000_000
 OUT_OF_ATTEMPTS = "max-attempts"
 """The reason of a dead letter whose retries are used up: the broker's own word for its ``max_attempts``."""
 JITTER = 0.1
-"""Jobs that failed together are not all tried again at once: a delay is longer by up to this part of it."""
+"""The part by which a delay is longer at most: jobs that failed together are not all tried again at once."""
 
 
 RANGE = 'a duration or a range of them, "1s..1m" say'

@@ -57,7 +57,7 @@ class Runner:
         self._loop = asyncio.get_running_loop()
         self._free = job.settings.concurrency
         self._freed: asyncio.Future[None] | None = None
-        """What waits for a free slot."""
+        """Done when a slot is free, for the task that waits for one."""
         self._caller = caller_of(job)
         self._stopping = False
 

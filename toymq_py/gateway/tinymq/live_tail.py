@@ -28,14 +28,14 @@ class LiveTail:
             with suppress(NoSuchTopic):  # it may be created later, and not by a tail
                 gateway.broker.topic(place.name)
         self._awaited = self._pattern is None
-        """The topic does not exist yet."""
+        """Whether the topic does not exist yet."""
         self._at: dict[Topic, int] = {}
         self._withdraw: dict[Topic, Callable[[], object]] = {}
         self._hungry: dict[Topic, None] = {}  # they have messages to read
         self._wake: Callable[[], None] | None = None
         self._unhook: Callable[[], object] = lambda: None
         self.ended = False
-        """The client is gone, or may be."""
+        """Whether the client is gone, or may be."""
 
     def __enter__(self) -> "LiveTail":
         self.open()

@@ -20,7 +20,7 @@ from toymq_py.records import Records
 from toymq_py.topic import Topic
 
 LOOKED_AT_MAX = 10_000
-"""Messages that one look reads; a filter for a rare value, or many acked messages, would else read the whole log."""
+"""Most messages that one look reads; a filter for a rare value, or many acked messages, would else read the whole log."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Place:
     """The target of a request: a topic or glob, its group, and the name that answers show."""
 
     name: str
-    """Name of a topic, or a glob."""
+    """The name of a topic, or a glob."""
     group: str | None = None
     asked: str | None = None
     """The topic as the request spells it, with slashes; None for a glob, whose topics have their own names."""

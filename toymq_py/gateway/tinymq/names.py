@@ -23,10 +23,10 @@ from toymq_py.topic import Topic
 CONSUMER = "tinymq"
 LEASE_S = 30.0
 BODY_BYTES_MAX = 2_097_152
-"""Size of a payload, unless ``--max-payload`` is less."""
+"""Most bytes of a payload, unless ``--max-payload`` is less."""
 BACKLOG_MAX = 100_000
 SETTINGS = {"backlog_max_messages": str(BACKLOG_MAX), "max_attempts": "3"}
-"""See ``settings_of``."""
+"""Settings of new queues; see ``settings_of``."""
 NOT_FOUND = "Message not found"
 HEADER_PREFIX = b"x-mq-"
 OF_GROUP = "::"
@@ -83,8 +83,8 @@ def _mark(name: str) -> str:
 
 
 _unmade: dict[tuple[str, str], str] = {}
-"""By topic and mark, groups that are not made and that a peek or filter has shown messages of: an ack may name them by the mark
-alone. The last ``UNMADE_MAX``, of this process; the one that was shown last is last."""
+"""By topic and mark, groups that do not exist yet and whose messages a peek or filter has shown: an ack may name them by the
+mark alone. The last ``UNMADE_MAX``, of this process; the one that was shown last is last."""
 
 
 def remember_unmade(topic: str, group: str) -> None:

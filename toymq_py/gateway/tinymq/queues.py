@@ -43,7 +43,7 @@ from toymq_py.names import DEAD_LETTERS, TopicPattern, is_pattern
 from toymq_py.topic import Topic
 
 QUEUE_BYTES = 512
-"""Of one that is listed: an object, and its text."""
+"""The memory of a listed queue: an object, and its text."""
 
 
 def _queue(gateway: Gateway, topic: Topic) -> dict[str, Any]:

@@ -17,10 +17,10 @@ from toymq_py.storage.segment import INDEX_INTERVAL_BYTES, Producers
 
 OPEN_ROWS_MAX = 64
 OPEN_BYTES_MAX = 64 * 1024
-"""Where an open run is encoded, so that handing a batch over never holds the loop for long."""
+"""The size at which an open run is encoded, so that handing a batch over never holds the loop for long."""
 
 TAIL_ROWS_MAX = 1024
-"""Rows of one run in the tail, so that encoding it for subscribers never holds the loop for long."""
+"""Most rows of one run in the tail, so that encoding it for subscribers never holds the loop for long."""
 
 
 class CommitState(Enum):
@@ -32,7 +32,7 @@ class CommitState(Enum):
 PENDING: Final = CommitState.PENDING
 DONE: Final = CommitState.DONE
 FAILED: Final = CommitState.FAILED
-"""An attribute of an ``Enum`` takes 170 ns on Python 3.11."""
+"""A constant, since an attribute of an ``Enum`` takes 170 ns on Python 3.11."""
 
 
 class Commit:
@@ -61,7 +61,7 @@ class Commit:
 
 
 COMMITTED = Commit()
-"""For what is on stable storage already."""
+"""The commit of records that are on stable storage already."""
 COMMITTED.resolve(None)
 
 
@@ -108,10 +108,10 @@ class Batch:
         self.next_id = first_id
         self.roll = roll
         self.size = 0
-        """Bytes of all records, encoded or not."""
+        """The bytes of all records, encoded or not."""
         self.pieces: list[bytes] = []
-        """What is written, a piece for each run: joined at once, while it is in the cache. Held record by record, a batch took
-        three times its bytes, and joining it kept all other threads waiting. Whole after ``close``, as all below."""
+        """The bytes to write, a piece for each run: joined at once, while it is in the cache. Held record by record, a batch
+        took three times its bytes, and joining it kept all other threads waiting. Whole after ``close``, as all below."""
         self.keyed = 0
         """How many records have a plain key."""
         self.keys: list[bytes] = []
@@ -119,13 +119,13 @@ class Batch:
         self.index: list[tuple[int, int, int, int]] = []
         """Entries of the sparse index: id, offset in the batch, keyed records before it, time."""
         self.producers: Producers = {}
-        """Known at once, before ``close``."""
+        """The producers' highest sequences, known at once, before ``close``."""
         self.scheduled: list[tuple[int, Sequence[int]]] = []
         """First ids of runs with a delay, and when each of their records is due."""
         self.expiring = 0
         """How many records expire."""
         self.expires_at_ns = 0
-        """When the last of those does."""
+        """When the last of the records that expire does."""
         self.rows: list[tuple[list[int], list[bytes], list[bytes], list[bytes] | None, list[int] | None]] = []
         """Runs for the tail in memory: times, keys, payloads, headers, when they expire. They stand for the ids from
         ``first_id`` to ``rows_next_id``, without a gap."""

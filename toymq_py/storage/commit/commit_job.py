@@ -20,11 +20,12 @@ from toymq_py.storage.segment_heads import is_used
 
 PREALLOCATE_BYTES = 1024 * 1024
 PREALLOCATE_AFTER_BYTES = 64 * 1024
-"""A file of this size is doubled ahead of its writer, by ``PREALLOCATE_BYTES`` at most. Smaller ones, as of most topics, take
-no more than they hold."""
+"""The size from which a file is doubled ahead of its writer, by ``PREALLOCATE_BYTES`` at most. Smaller ones, as of most topics,
+take no more than they hold."""
 PREALLOCATE_FOR_BYTES = 4096
-"""For batches below a block. Those that share one are synced without the file system's journal, in two thirds of the time. One
-that begins a block makes a journal entry in any case, and a larger one in reserved space takes 10 to 20 % longer (ADR 0117)."""
+"""Files are preallocated for smaller batches, below a block. Batches that share one are synced without the file system's
+journal, in two thirds of the time. A batch that begins a block makes a journal entry in any case, and a larger one in reserved
+space takes 10 to 20 % longer (ADR 0117)."""
 
 
 class CommitJob:
@@ -80,20 +81,20 @@ class CommitJob:
         self._lost = lost
         self.allocated = allocated
         self.done = False
-        """Everything was written and synced. Anything else is a failure, also an unforeseen one."""
+        """Whether everything was written and synced. Anything else is a failure, also an unforeseen one."""
         self.error: OSError | None = None
         self.low = False
-        """Nothing was tried: less than ``--min-free-bytes`` would be free."""
+        """Whether nothing was tried, since less than ``--min-free-bytes`` would be free."""
         self.cut_failed = False
-        """What was written in part could not be cut off again."""
+        """Whether bytes that were written in part could not be cut off again."""
         self.homeless = False
-        """The data directory is not the broker's any more, which is about to end."""
+        """Whether the data directory is not the broker's any more, which is about to end."""
         self.sealed = False
         self.rolled: File | None = None
-        """Of the new segment, which is there whether or not the batch got into it."""
+        """The file of the new segment, which exists whether or not the batch got into it."""
         self.sync_s = 0.0
         self.run_s = 0.0
-        """How long all of it took, in seconds."""
+        """How long the job took, in seconds."""
 
     @property
     def only_appends(self) -> bool:

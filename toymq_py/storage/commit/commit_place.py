@@ -13,19 +13,20 @@ from collections.abc import Callable
 from toymq_py.config.options import CommitMode
 
 RECORDS_MAX = 8
-"""With more records in a batch, or on average, several publishers wait: what they send next is parsed while a sync thread
+"""With more records in a batch, or on average, several publishers wait: their next messages are parsed while a sync thread
 waits."""
 RECORDS_COUNTED_MAX = 64
-"""What a batch adds to that average at most, so that a lone publisher is soon alone after a crowd."""
+"""Most records that a batch adds to that average, so that a lone publisher is soon alone after a crowd."""
 BYTES_MAX = 64 * 1024
 QUICK_S = 0.001
-"""With more on average, the hand-over to a thread costs little beside the disk."""
+"""The average duration of commits above which the hand-over to a thread costs little beside the disk."""
 COMMITS_AVERAGED = 32
-"""The newest commit counts for one in so many. So the loop waits for slow ones for so many times ``QUICK_S`` in all at most."""
+"""The number of commits in the average: the newest counts for one in so many. So the loop waits for slow ones for so many times
+``QUICK_S`` in all at most."""
 LONG_S = 0.010
-"""A commit that takes longer is one that others notice."""
+"""The duration from which a commit is long: clients notice it."""
 TRUST_AFTER = 64
-"""So many commits must be there without a long one before the loop waits for one."""
+"""The number of commits without a long one after which the loop waits for one."""
 TRUST_AFTER_MAX = 4096
 
 

@@ -37,7 +37,7 @@ class IntervalSync:
         self._timer = False
         self._stopped = False
         self.due = False
-        """Records were written and answered, and no sync of them has begun."""
+        """Whether records were written and answered, and no sync of them has begun."""
 
     def written(self) -> None:
         """Note that records were written to the active segment, which stays busy until they are synced."""

@@ -7,7 +7,7 @@ from toymq_py.storage.commit.space_guard import SpaceGuard
 from toymq_py.storage.fs import File, FileSystem
 
 SEGMENT_BYTES_MIN = 2 * 1024 * 1024
-"""Smaller segments are made when they are needed."""
+"""The size from which segments are made ahead; smaller ones are made when they are needed."""
 
 
 class NextSegment:

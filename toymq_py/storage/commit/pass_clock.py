@@ -21,7 +21,7 @@ class PassClock:
         self._last_ts_ns = last_ts_ns
         self._passes: deque[tuple[int, float]] = deque()  # first id and time of each pass with uncommitted records
         self.ts_ns = 0
-        """Time stamp of this pass; 0 before its first append."""
+        """The time stamp of this pass; 0 before its first append."""
         if (ahead_ns := last_ts_ns - clock.wall_ns()) > CLOCK_AHEAD_MAX_NS:
             self._log_ahead(ahead_ns, "one of the two is wrong")
 

@@ -35,7 +35,7 @@ class SpaceGuard:
         self.min_free_bytes = min_free_bytes
         self._clock = clock
         self.low = False
-        """Publishing is refused."""
+        """Whether publishing is refused."""
         self._disk_low = False
         self._behind: str | None = None
         self._checked_at = -LOW_CHECK_S
@@ -47,7 +47,7 @@ class SpaceGuard:
         self.on_change: list[Callable[[], None]] = []
         """Called on the loop when publishing begins or ceases to be refused; ``low`` says which."""
         self.on_low: Callable[[], None] = lambda: None
-        """Called on the loop when the disk gets low, and now and then while it is."""
+        """Called on the loop when the disk gets low, and again from time to time while it is."""
 
     def free_bytes(self) -> int:
         """Free space of the file system. A disk that does not answer does not count as full: the write itself will show it."""

@@ -46,14 +46,14 @@ from toymq_py.storage.segment_heads import list_bases
 from toymq_py.storage.topic_directories import no_directories, topic_names
 
 HEAD_BYTES = 20
-"""Length, id and time of a record: they identify a log."""
+"""The bytes of a record with its length, id and time: they identify a log."""
 ROUNDS_MAX = 100
-"""How often a topic, or all of them, is gone through again because segments went meanwhile: each round copies only what the
+"""How often a topic, or all topics, are gone through again because segments went meanwhile: each round copies only what the
 last one did not, so a second one is rare."""
 
 Mark = tuple[int, bytes]
-"""First id and head of the newest segment that has a record. The same mark, the same log: not one that was deleted and made
-anew under its name."""
+"""The first id and the head of the newest segment that has a record. The same mark, the same log: not one that was deleted and
+made anew under its name."""
 
 
 @dataclass(slots=True)
@@ -63,12 +63,12 @@ class _Topic:
     mark: Mark | None
     acks: LoadedOffsets
     structure: OffsetsState
-    """Of which ``first_id`` and ``removed`` count: those that held when the segments were listed."""
+    """The state of which ``first_id`` and ``removed`` count, as they were when the segments were listed."""
     bases: set[int] = field(default_factory=set)
-    """Segments that the backup has or keeps."""
+    """The first ids of segments that the backup has or keeps."""
     begin: int = 0
     end: int = 0
-    """The ids where the log begins, and that it reaches, by another log's files, too: the copy does not have those."""
+    """The ids where the log begins, and that it reaches, by files of another log, too, which the copy does not have."""
 
 
 def back_up(
@@ -141,7 +141,7 @@ class _Backup:
         self._prune = prune
         self._topics: dict[str, _Topic] = {}
         self._passed_over: set[str] = set()
-        """Topics that cannot be read: of these the backup keeps what it has."""
+        """The topics that cannot be read: the backup keeps what it has of them."""
         self.report = BackupReport()
         self._segments = SegmentCopies(fs, to, self.report, progress)
 

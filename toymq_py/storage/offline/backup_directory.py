@@ -13,7 +13,7 @@ from toymq_py.storage.topic_directories import LEFT_BY_PROCESSES
 MARK_NAME = "backup.json"
 MARK_VERSION = 1
 PROBLEMS_MAX = 100
-"""That a mark keeps."""
+"""Most problems that a mark keeps."""
 
 
 def is_empty(fs: FileSystem, path: str, besides: Iterable[str] = ()) -> bool:

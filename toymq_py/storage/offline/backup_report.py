@@ -10,15 +10,15 @@ class BackupReport:
     """Result of a backup. ``reports`` are those of ``verify`` on the copy."""
 
     copied: set[str] = field(default_factory=set)
-    """Segments, by their paths in the backup."""
+    """The segments that were copied, by their paths in the backup."""
     kept: set[str] = field(default_factory=set)
-    """Sealed ones that an earlier backup had copied."""
+    """The sealed segments that an earlier backup had copied."""
     copied_bytes: int = 0
     problems: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
-    """Topics that the source does not have, and whose copies stay."""
+    """The topics that the source does not have, and whose copies stay."""
     superseded: list[tuple[str, str]] = field(default_factory=list)
-    """Topics whose copies were put aside, since another log has their place, and where these are."""
+    """The topics whose copies were put aside, since another log has their place, and where these copies are."""
     reports: list[TopicReport] = field(default_factory=list)
 
     def problem(self, text: str) -> None:

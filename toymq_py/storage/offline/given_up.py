@@ -26,7 +26,7 @@ class GivenUp:
     """The ids that the repairs of a topic have given up."""
 
     ids: list[IdRange] = field(default_factory=list)
-    """Ascending."""
+    """The ids that were given up, ascending."""
     heads: dict[int, Head] = field(default_factory=dict)
     """The heads of this log's segments that were known, by first id: a copy of one that is gone is known by its head."""
 

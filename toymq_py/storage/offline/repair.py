@@ -47,12 +47,12 @@ class TopicRepair:
     topic: str
     lost: list[IdRange] = field(default_factory=list)
     quarantined: list[str] = field(default_factory=list)
-    """Files, as they are named in the quarantine."""
+    """The files in the quarantine, by their names there."""
     forgotten: list[str] = field(default_factory=list)
-    """Consumers whose acks could not be read."""
+    """The consumers whose acks could not be read."""
     notes: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
-    """Files that cannot be read: they stay as they are, and nothing of theirs is given up."""
+    """The files that cannot be read: they stay as they are, and none of their records is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class _TopicRepairer:
         self._done = TopicRepair(topic)
         self._copies: list[str] = []
         self._unread: list[int] = []
-        """First ids of segments that stay, since the disk refuses some of them."""
+        """The first ids of segments that stay, since the disk refuses some of them."""
 
     def repair(self) -> TopicRepair:
         fs = self._fs

@@ -16,7 +16,7 @@ from toymq_py.storage.scanner import Progress
 from toymq_py.storage.topic_directories import topic_names
 
 _LEFTOVERS = (DIRECTORY_NAME, *(name for file in BESIDE for name in (file.name, f"{file.name}.tmp")))
-"""What an interrupted restore leaves."""
+"""The files that an interrupted restore leaves."""
 
 
 def restore(

@@ -21,7 +21,8 @@ from toymq_py.storage.scanner import Progress, ScanResult, scan_segment
 from toymq_py.storage.segment import Segment, load_sidecar, segment_name
 
 ENDS_BYTES = 4096
-"""Of a segment, what is compared at either end to know whether two are the same: every record has its time in nanoseconds."""
+"""Bytes at either end of two segments that are compared to know whether they are the same: every record has its time in
+nanoseconds."""
 
 
 class SourceChanged(Exception):

@@ -45,12 +45,12 @@ class TopicReport:
     first_id: int | None = None
     next_id: int | None = None
     lost: int = 0
-    """Ids from ``first_id`` on that no record stands for, and that retention did not remove: DESCRIBE gives the same number."""
+    """The number of ids from ``first_id`` on that no record stands for, and that retention did not remove, as in DESCRIBE."""
     unreadable: int = 0
-    """Ids that the disk refuses to give."""
+    """The number of ids that the disk refuses to give."""
     findings: list[Finding] = field(default_factory=list)
     lost_is_least: bool = False
-    """Some are gone from the end of the log, and nothing says how many: ``lost`` are those that are known."""
+    """Whether records are gone from the end of the log, and nothing says how many: ``lost`` are those that are known."""
 
     @property
     def damaged(self) -> bool:

@@ -11,7 +11,7 @@ ATTRIBUTE_HEADERS = 3
 ATTRIBUTE_SEQUENCE = 4
 
 TAG_LENGTH = struct.Struct("<BI")
-"""What stands before the bytes of each."""
+"""The tag and the length, before the bytes of each attribute."""
 NUMBER = struct.Struct("<BIQ")
 """An attribute that is a u64, a sequence or a time: tag, 8, value."""
 NUMBER_BYTES = 13

@@ -12,12 +12,12 @@ try:  # 10 to 14 % less CPU per publish; it has no wheel for every machine
 except ImportError:
     _fast_crc32, _fast_adler32 = _zlib_crc32, _zlib_adler32
 crc32: Callable[..., int] = _fast_crc32
-"""CRC-32 of some bytes, optionally continued from another one; the one line that chooses the library."""
+"""CRC-32 of some bytes, optionally continued from another one; this line alone chooses the library."""
 adler32: Callable[[bytes], int] = _fast_adler32
-"""Adler-32 of some bytes. Of many frames it tells which they are; their CRC-32 does not, see ``run_residue``."""
+"""Adler-32 of some bytes. It tells many frames apart; their CRC-32 does not, see ``run_residue``."""
 
 HELD_BYTES = 5 * 1024
-"""Of no more bytes than this both libraries compute a checksum without giving up the interpreter."""
+"""Most bytes of which both libraries compute a checksum without giving up the interpreter."""
 
 
 def crc32_held(data: bytes | memoryview, value: int = 0) -> int:

@@ -13,11 +13,11 @@ from toymq_py.storage.record.checksum import crc32
 from toymq_py.storage.record.frame import FRAME_OVERHEAD, LENGTH_MIN, U32, frame_packer
 
 _TIME = struct.Struct("<QH")
-"""ts_ns, key_len: neighbours in a frame that are the same in a whole run."""
+"""ts_ns and key_len: neighbours in a frame that are the same in a whole run."""
 _CHECKSUMS = RowLayout("I")
 
 ENCODE_ALIKE_MIN = 16
-"""Rows from which ``encode_alike`` pays."""
+"""The number of rows from which ``encode_alike`` pays."""
 
 
 def encode_records(

@@ -38,7 +38,7 @@ LENGTH_MAX = FRAME_BYTES_MAX - 4
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
 HEADER = struct.Struct("<IQQH")
-"""length, msg_id, ts_ns, key_len."""
+"""length, msg_id, ts_ns and key_len."""
 
 _PACKERS_MAX = 4096  # random sizes must not grow the cache without end
 _packers: dict[tuple[int, int], struct.Struct] = {}
@@ -152,7 +152,7 @@ def iter_frames(data: bytes) -> Iterator[Frame]:
 
 
 Row = tuple[int, bytes, bytes, bytes, int]
-"""Time, key, payload, header block, when it expires (0: never)."""
+"""Time, key, payload, header block, and when it expires (0: never)."""
 
 
 def decode_row(data: bytes, msg_id: int) -> Row | None:

@@ -20,11 +20,12 @@ from toymq_py.storage.record.checksum import CRC_RESIDUE, crc32, run_residue
 from toymq_py.storage.record.frame import HEADER, LENGTH_MAX, LENGTH_MIN, U32, U64
 
 ALIKE_BYTES_MAX = 4096
-"""Of longer frames the checksum costs most: taking many at a time gains nothing."""
+"""Most bytes of a frame that is taken with others: the checksum of longer ones costs most, and taking many at a time gains
+nothing."""
 ALIKE_MIN = 8
-"""Of fewer, taking them at once gains nothing either."""
+"""Least number of frames that are taken at once: with fewer this gains nothing."""
 ALIKE_ROWS_MAX = 1024
-"""What is checked and taken apart in one piece: where one is damaged, so many are looked at one by one."""
+"""Most rows that are checked and taken apart in one piece: where one is damaged, so many are looked at one by one."""
 
 
 class Stop(Enum):
