@@ -264,7 +264,10 @@ class Broker:
         return self._dead_letters.when_stored(topic, call)
 
     def _new_topic(self, name: str, group: str | None = None) -> Topic:
-        """Raises: Moved, BeingPlaced, PlacementUnknown, TooManyTopics, StorageFailed, IsPartitioned, NoSuchTopic."""
+        """Create a topic.
+
+        Raises: Moved, BeingPlaced, PlacementUnknown, TooManyTopics, StorageFailed, IsPartitioned, NoSuchTopic.
+        """
         known = name in self.unopened
         error: RequestError | None = self.partitioned.is_whole(name) or (None if known else self.partitioned.is_none(name))
         if error is None:

@@ -330,7 +330,7 @@ def _http_server(
     listeners: list[socket.socket],
     started: Callable[[], None],
 ) -> "HttpServer | None":
-    """Raises: ConfigError without the extra."""
+    """Make the HTTP server; None without --http and --https. Raises: ConfigError without the extra."""
     if options.http is None and options.https is None:
         return None
     try:

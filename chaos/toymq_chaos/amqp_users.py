@@ -105,7 +105,7 @@ class _AmqpUser(User):
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[AmqpLink]:
-        """Raises: OSError, ConnectionLost, TimeoutError."""
+        """A connection that is closed at the end of the block. Raises: OSError, ConnectionLost, TimeoutError."""
         host, _, port = self._where.amqp().rpartition("/")[2].rpartition(":")
         if not host:
             raise ConnectionLost("the broker does not run")

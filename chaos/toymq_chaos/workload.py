@@ -359,7 +359,7 @@ class Subscriber:
         return [Asked("ack", now_ns, topic, msg_id, sync or None)]
 
     def _answered(self, client: Client, reply: Reply, asked: Asked) -> bool:
-        """Returns: whether the command had an effect."""
+        """Record the reply to a command. Returns: whether the command had an effect."""
         taken = isinstance(reply, OkReply) and (asked.op in ("sub", "pull") or reply.value == 1)
         self._note(client, "ok" if taken else "err", asked)
         if taken and asked.op in ("sub", "pull"):

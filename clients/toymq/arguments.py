@@ -112,7 +112,7 @@ def whole(what: str, value: object, low: int, high: int, remedy: str = "") -> in
 
 
 def _whole(what: str, value: object, remedy: str) -> int:
-    """Raises: TypeError."""
+    """Check that a value is a whole number. Raises: TypeError."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:

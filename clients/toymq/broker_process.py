@@ -51,7 +51,7 @@ def _word(option: object) -> str:
 
 
 def _path(data_dir: object) -> Path:
-    """Raises: TypeError, BadArgument."""
+    """Check the path of a data directory. Raises: TypeError, BadArgument."""
     text = f"data_dir is a path, tmp_path / \"data\" say, not {arguments.shown(data_dir)}"
     if not isinstance(data_dir, str | os.PathLike):
         raise TypeError(text)

@@ -42,7 +42,7 @@ def _json() -> Codec:
 
 
 def _msgpack() -> Codec:
-    """Raises: ConfigError without the package."""
+    """Make the codec of MessagePack. Raises: ConfigError without the package."""
     try:
         import msgpack
     except ModuleNotFoundError:

@@ -54,7 +54,7 @@ def hinted(method: Callable[P, T]) -> Callable[P, T]:
 
 
 def _refuse(method: Callable[..., object], given: Iterable[str]) -> None:
-    """Raises: TypeError, of the first argument that the method does not have."""
+    """Refuse an unknown argument, with a hint. Raises: TypeError, of the first argument that the method does not have."""
     known = [one.name for one in inspect.signature(method).parameters.values() if one.name != "self"]
     unknown = next((name for name in given if name not in known), None)
     if unknown is not None:

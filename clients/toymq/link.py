@@ -212,7 +212,7 @@ class Link:
         self._wake()
 
     async def _attempt(self, address: Address) -> _Wire:
-        """Raises: OSError, ConnectFailed, RequestError, ProtocolViolation."""
+        """Try once to connect to an address. Raises: OSError, ConnectFailed, RequestError, ProtocolViolation."""
         wire = _Wire(self, self._loop)
         greeted: asyncio.Future[HelloReply | ToymqError] = self._loop.create_future()
         timeout_s = self._route.timeout_s(address, self.options.connect_timeout_s)

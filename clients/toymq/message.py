@@ -234,7 +234,7 @@ def outgoing(
 
 
 def _sequenced_options(item: Sequenced) -> bytes:
-    """Raises: TypeError, BadArgument."""
+    """Encode the options of a message that is numbered by its producer. Raises: TypeError, BadArgument."""
     try:
         check_delay(item.delay_ms, item.ttl_ms)
         options = publish_options(item.hdr, item.delay_ms, item.ttl_ms, item.route)

@@ -101,7 +101,7 @@ def split_url(url: str) -> list[str]:
 
 
 def _parse_one(at: int, url: str, count: int) -> Address:
-    """Raises: ConfigError, which says which of several it is."""
+    """Parse one URL of several. Raises: ConfigError, which says which of several it is."""
     try:
         return parse_url(url)
     except ConfigError as error:

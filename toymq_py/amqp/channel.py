@@ -128,7 +128,7 @@ class Channel:
             self.publishes.abandon()
 
     def _publish(self, content: Content) -> None:
-        """Raises: AmqpError."""
+        """Publish a message that has come as a whole. Raises: AmqpError."""
         method, body = content.method, content.body
         if method["immediate"]:
             raise AmqpError(NOT_IMPLEMENTED, "immediate=true")
@@ -172,7 +172,7 @@ class Channel:
         self._in_transaction(lambda: self.publishes.add((), b"", b"", None, None))
 
     def _check_size(self, size: int) -> None:
-        """Raises: AmqpError."""
+        """Refuse a body that is too large. Raises: AmqpError."""
         most = self._outlet.body_bytes_max
         if size > most:
             raise AmqpError(PRECONDITION_FAILED, f"message and headers are larger than max size {most} (--max-payload)")
@@ -247,7 +247,7 @@ class Channel:
 
 
 def _ttl_ms(expiration: str | None) -> int | None:
-    """Raises: AmqpError."""
+    """Parse an ``expiration`` property to milliseconds; None without one. Raises: AmqpError."""
     if expiration is None:
         return None
     found = properties.milliseconds(expiration)

@@ -163,7 +163,7 @@ class AmqpConnection:
             incoming.close()  # type: ignore[attr-defined]  # it keeps what was not read
 
     def _event(self, kind: int, channel: int, payload: bytes) -> Event | None:
-        """Raises: AmqpError."""
+        """Return the event of a frame; None while its content is incomplete. Raises: AmqpError."""
         if channel > self.channel_max:
             raise AmqpError(CHANNEL_ERROR, f"channel {channel} is above the limit, {self.channel_max}")
         if kind == frames.HEARTBEAT:

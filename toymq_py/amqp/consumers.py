@@ -200,7 +200,7 @@ class Consumers:
         self._outlet.wake(consumer)
 
     def _consume_stream(self, method: Method, consumer: Consumer, topic: Topic) -> Later:
-        """Raises: AmqpError, OSError."""
+        """Begin a consumer that reads a stream. Raises: AmqpError, OSError."""
         offset = offset_of(method["arguments"])
         if not self._prefetch:
             text = f"consumer prefetch count is not set for stream queue '{consumer.queue}' in vhost '{self._queues.vhost}'"
@@ -213,7 +213,7 @@ class Consumers:
         return None
 
     def _subscribe(self, topic: Topic, consumer: Consumer) -> None:
-        """Raises: RequestError, OSError."""
+        """Subscribe a consumer to a queue's topic. Raises: RequestError, OSError."""
         consumer.subscription = self._queues.subscribe(
             consumer.queue, topic, window=consumer.window, wake=lambda _: self._woken(consumer),
             ended=lambda _, code: self._ended(consumer),
@@ -423,7 +423,10 @@ class Consumers:
     # -- settling
 
     def _settled(self, method: Method, *, multiple: bool) -> list[Unacked]:
-        """Raises: AmqpError (PRECONDITION_FAILED) for a tag that is not there."""
+        """Take the unacked messages that a command of the client settles.
+
+        Raises: AmqpError (PRECONDITION_FAILED) for a tag that is not there.
+        """
         tag = method["delivery_tag"]
         found = self._unacked.take(tag, multiple=multiple)
         if found is None:

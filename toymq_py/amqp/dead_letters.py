@@ -119,7 +119,7 @@ class _Letter:
         self._done()
 
     def _publish(self, topic: str, payload: bytes, block: bytes) -> None:
-        """Raises: RequestError."""
+        """Publish a dead letter to a topic. Raises: RequestError."""
         for outcome in self._queues.broker.topic_to_publish(topic).publish([b""], [payload], [block]):
             if outcome.error is not None:
                 raise outcome.error

@@ -120,7 +120,7 @@ async def declare_defined(vhosts: Vhosts, wanted: Iterable[AmqpDefinition]) -> l
 
 
 async def _declare(queues: Queues, definition: AmqpDefinition) -> None:
-    """Raises: AmqpError, RequestError, OSError."""
+    """Declare what a definition describes. Raises: AmqpError, RequestError, OSError."""
     values: Mapping[str, Any] = definition.values
     arguments = checked(values["arguments"])
     if definition.kind == "exchange":

@@ -161,7 +161,9 @@ class Expiry:
             self.look_in(delay_s)
 
     def _expire(self, topic: Topic) -> float | None:
-        """Returns: when to look again, in seconds; None for not before something is published.
+        """Send expired messages to the dead-letter exchange.
+
+        Returns: when to look again, in seconds; None for not before something is published.
 
         Raises: RequestError, OSError.
         """

@@ -29,7 +29,7 @@ IDLE_TURNS_MAX = 2
 
 
 class Intake:
-    """Decides whether one connection is read. Knows when it last was."""
+    """Decides whether one connection is read, and knows when it was read last."""
 
     def __init__(self, room: "Room", clock: Clock, blocking: Blocking, fail: Callable[[AmqpError], None]) -> None:
         """``fail`` closes the connection with an error."""

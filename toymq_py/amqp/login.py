@@ -160,7 +160,7 @@ class Login:
         return self.rights_of(password.decode("utf-8", "surrogateescape"), address)
 
     def _by_certificate(self, response: bytes, names: Sequence[str], address: str | None) -> OpenRights:
-        """Raises: AuthFailed."""
+        """Log in by the client's certificate. Raises: AuthFailed."""
         asked = response.decode("utf-8", "replace")
         if self._authority is None:
             return OpenRights(asked[:USER_CHARS_MAX] or next(iter(names), ""))

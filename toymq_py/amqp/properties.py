@@ -181,7 +181,7 @@ _envelope_before = lru_cache(ALIKE_MAX)(_envelope_of)
 
 
 def _as_published(blob: bytes, block: bytes) -> Envelope:
-    """Raises: AmqpError, ValueError."""
+    """Decode the exchange, routing key and properties of an AMQP publish. Raises: AmqpError, ValueError."""
     reader = Reader(binascii.a2b_base64(blob, strict_mode=True))
     exchange, routing_key = reader.shortstr(), reader.shortstr()
     properties = reader.data[reader.at :]

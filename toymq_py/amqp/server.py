@@ -146,7 +146,7 @@ class AmqpServer:
         )
 
     def _enter(self, session: Session) -> Seat:
-        """Raises: TooManyConnections."""
+        """Give a session a seat. Raises: TooManyConnections."""
         if self._stopping.is_set():
             raise TooManyConnections("the broker is shutting down")
         seat = self._broker.quotas.enter(session.address or None, session.abort if self._guarded else None)

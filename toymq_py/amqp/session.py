@@ -208,7 +208,7 @@ class Session(BoundedProtocol):
         self._runnable.wake()
 
     def _event(self, event: Event) -> None:
-        """Raises: AmqpError, which ends the connection."""
+        """Handle one event. Raises: AmqpError, which ends the connection."""
         number, what = event
         if what is Signal.HEARTBEAT:
             return
@@ -314,7 +314,7 @@ class Session(BoundedProtocol):
     # -- methods of the connection
 
     def _on_connection(self, method: Method) -> None:
-        """Raises: AmqpError."""
+        """Handle a method of channel 0. Raises: AmqpError."""
         if method.name == "connection.close":
             self.write(methods.encode(0, "connection.close-ok"))
             self._close_transport()
@@ -360,7 +360,7 @@ class Session(BoundedProtocol):
     # -- channels
 
     def _on_channel(self, number: int, what: Method | Content) -> None:
-        """Raises: AmqpError, RequestError, OSError."""
+        """Handle what came on a channel. Raises: AmqpError, RequestError, OSError."""
         if not self.handshake.is_over:
             raise AmqpError(COMMAND_INVALID, f"channel {number} before connection.open-ok")
         channel = self.channels.get(number)
@@ -399,7 +399,7 @@ class Session(BoundedProtocol):
             self._runnable.wake()
 
     def _open_or_close(self, number: int, channel: Channel | None, method: Method) -> None:
-        """Raises: AmqpError."""
+        """Open or close a channel. Raises: AmqpError."""
         if method.name == "channel.open":
             if channel is not None:
                 raise AmqpError(COMMAND_INVALID, "second 'channel.open' seen", method.index)

@@ -94,7 +94,7 @@ class Arrivals:
             logger.exception("a bug in the move of %s", topic)
 
     async def _attempt(self, topic: str, move: Move) -> None:
-        """Raises: NotTaken, EtcdError, OSError, BadOperation, EOFError, NotAccepted."""
+        """Try once to bring a topic here. Raises: NotTaken, EtcdError, OSError, BadOperation, EOFError, NotAccepted."""
         home, moves = self._home, self._home.broker.moves
         if (mark := moves.marks.get(topic)) is not None and mark.way == "to":
             raise NotTaken("the copy that was here before is still being removed")
@@ -116,7 +116,7 @@ class Arrivals:
             await self._kept.attempt(topic, move, home.placement.epoch, refused=str(error))
 
     async def _copy(self, topic: str, move: Move) -> None:
-        """Raises: Impossible, and as ``_attempt``."""
+        """Copy a topic from the group that has it. Raises: Impossible, and as ``_attempt``."""
         home, moves = self._home, self._home.broker.moves
         record = await self._kept.record(topic)
         if record is None:
@@ -138,7 +138,7 @@ class Arrivals:
             raise
 
     async def _fetch(self, asked: MoveRequest, address: str) -> None:
-        """Raises: as ``_copy``; then the topic is not here, and cannot come by this attempt."""
+        """Fetch a topic from one address. Raises: as ``_copy``; then the topic is not here, and cannot come by this attempt."""
         placement, moves, topic = self._home.placement, self._home.broker.moves, asked.topic
         copy = _Copy(self._home, asked)
         try:
@@ -235,7 +235,7 @@ class _Copy:
             writer.write(SYNCED)
 
     def _write(self, batch: list[Copy | Unlink], sizes: dict[str, int] | None, *, ends: bool) -> None:
-        """Blocks. Raises: OSError, BadOperation."""
+        """Write and sync a batch of operations. Blocks. Raises: OSError, BadOperation."""
         files, fs, root = self._files, self._home.fs, self._home.root
         if batch and fs.free_bytes(root) < self._home.broker.options.min_free_bytes + BATCH_BYTES:
             raise OSError(errno.ENOSPC, "less than --min-free-bytes would be free", root)

@@ -92,7 +92,7 @@ class GroupDefinitions:
             await self.apply()
 
     async def _apply(self, names: Collection[str]) -> None:
-        """Raises: ConfigError."""
+        """Apply the definitions of the given topics. Raises: ConfigError."""
         families = {_family(name) for name in names}
         # A partition with settings of its own goes with the whole, which would give it those of all.
         some = {name: one for name, one in self._wanted.topics.items() if name in names or self._has_part(name, families)}

@@ -112,7 +112,7 @@ class GroupPartitions:
     # -- steps
 
     async def _make(self, wanted: Partitioned, group: str | None) -> Partitioned:
-        """Raises: EtcdError; TopicExists, Moved, PlacementUnknown, BadArgument."""
+        """Write the records of a partitioned topic. Raises: EtcdError; TopicExists, Moved, PlacementUnknown, BadArgument."""
         books, name = self._books, wanted.name
         await books.quiet(wanted.names)
         for _ in range(TRIES_MAX):
@@ -159,7 +159,7 @@ class GroupPartitions:
             raise TopicExists(f"{name}, or {name}{DEAD_LETTERS}, exists and is not partitioned: delete it first")
 
     async def _begin_delete(self, name: str) -> Partitioned:
-        """Raises: EtcdError; NoSuchTopic, Moved, PlacementUnknown."""
+        """Mark a partitioned topic as being deleted. Raises: EtcdError; NoSuchTopic, Moved, PlacementUnknown."""
         for _ in range(TRIES_MAX):
             records = await self._kept.records_of(name)
             record = records.get(name)
@@ -178,7 +178,7 @@ class GroupPartitions:
         raise PlacementUnknown(f"{name} is changed by others: repeat DELETE {name}")
 
     async def _end_delete(self, topic: Partitioned) -> None:
-        """Raises: EtcdError; PlacementUnknown."""
+        """Remove the record of a partitioned topic that was deleted. Raises: EtcdError; PlacementUnknown."""
         await self._books.let_go(topic.names)
         records = await self._kept.records_of(topic.name)
         record = records.pop(topic.name, None)

@@ -64,7 +64,7 @@ class Supervisor:
                 return 0
 
     def _run_once(self) -> int:
-        """Returns: the exit code, -N when signal N ended the process."""
+        """Run one process to its end. Returns: the exit code, -N when signal N ended the process."""
         line = LifeLine()
         signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         self._child = fork(self._run, line)

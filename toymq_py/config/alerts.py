@@ -194,7 +194,7 @@ def _quantity(when: Condition, name: str, value: int | str) -> int:
 
 
 def _duration_ms(name: str, text: str) -> int:
-    """Raises: BadArgument."""
+    """Parse a duration to milliseconds. Raises: BadArgument."""
     if text != "0" and text.isdigit():
         raise BadArgument(f"invalid {name} {text[:50]!a}: {duration_doubt(text) or f'write its unit, {text[:20]}s say'}")
     try:

@@ -330,7 +330,7 @@ class Consumer(ConsumerView):
 
     def first_due(self, limit: int, *, given_back: bool = False) -> list[int]:
         """The lowest id below ``limit`` of each kind that is due and not acked: delivered, fallen due, never delivered. With
-        ``given_back`` also what was, and waits for a time to be delivered again."""
+        ``given_back`` also one that was given back, and waits for a time to be delivered again."""
         delivered, fresh = self._runs.first_due(given_back=given_back), self.next_fresh(limit)
         due = [] if delivered is None else [delivered]
         due += self._due.lowest(1, limit)

@@ -278,7 +278,7 @@ def _cookie_of(connection: HTTPConnection) -> str | None:
 
 
 def _find_grant(gateway: Gateway, connection: HTTPConnection) -> Grant:
-    """Raises: AuthRequired, AuthFailed."""
+    """Return the rights of a request's token or login. Raises: AuthRequired, AuthFailed."""
     assert gateway.authority is not None
     assert gateway.logins is not None
     name: str | None = connection.scope.get("state", {}).get(LOGIN_OF)

@@ -129,7 +129,7 @@ class Endpoint:
             await response(scope, receive, send)
 
     def _find(self, request: Request) -> Operation:
-        """Raises: MethodNotAllowed."""
+        """Find the operation of a request. Raises: MethodNotAllowed."""
         operation = self._by_method.get(request.method)
         if operation is None:
             allowed = ", ".join(self._by_method)

@@ -182,7 +182,7 @@ def parse_json(text: str | bytes, *, may_repeat: bool = False) -> Any:
 
 
 def _decode(data: bytes, *, any_encoding: bool) -> str:
-    """Raises: NotUtf8, or another ValueError."""
+    """Decode the text of a JSON body. Raises: NotUtf8, or another ValueError."""
     encoding = json.detect_encoding(data)
     if not any_encoding and not encoding.startswith("utf-8"):
         raise NotUtf8(f"not in UTF-8, but in {encoding.upper()}: JSON is sent in UTF-8")

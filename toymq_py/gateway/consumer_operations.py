@@ -225,7 +225,7 @@ async def get_consumer(gateway: Gateway, request: Request) -> Response:
 
 
 async def _describe(gateway: Gateway, request: Request, topic: str, consumer: str) -> dict[str, Any]:
-    """Raises: NoSuchTopic, NoSuchConsumer."""
+    """Describe a consumer as JSON. Raises: NoSuchTopic, NoSuchConsumer."""
     if not whole_topics.is_whole(gateway, topic):
         return gateway.broker.topic(topic).describe_consumer(consumer)
     whole = await whole_topics.describe(gateway, request, topic)

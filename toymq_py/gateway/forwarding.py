@@ -53,7 +53,7 @@ def topic_in(path: str) -> str:
 
 
 class Forwarding:
-    """Passes requests of one worker's clients on."""
+    """Passes requests of one worker's clients on to the workers that have their topics."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway

@@ -72,7 +72,7 @@ def refuse_headers_of_one(raw: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 def _refuse_misspelled(name: bytes) -> None:
-    """Raises: BadArgument."""
+    """Refuse a header that is most likely a misspelled one of ours. Raises: BadArgument."""
     for start, meant in _MEANT.items():
         if name.startswith(start):
             shown = name[:50].decode("latin-1")

@@ -347,7 +347,7 @@ class GatewayProtocol(BoundedProtocol):
         self.pipeline.append(self.cycle)
 
     def _scope(self, method: bytes, version: str) -> Scope:
-        """Raises: HttpParserInvalidURLError, BadFraming."""
+        """Make the ASGI scope of a request. Raises: HttpParserInvalidURLError, BadFraming."""
         url = httptools.parse_url(self._url)
         return request_scope(method, version, url, self._headers, self._scheme, self._client, self._state)
 

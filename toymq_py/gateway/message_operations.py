@@ -105,7 +105,7 @@ LAST_EVENT_ID: Parameter[int] = Parameter(
 
 
 def _resolve(topic: Topic, start: Start) -> int:
-    """Raises: OutOfRange, OSError."""
+    """Return the id that a start position stands for. Raises: OutOfRange, OSError."""
     at = topic.resolve(start)
     if start.kind == "id" and not topic.first_id <= at <= topic.next_id:
         raise OutOfRange.outside(topic.name, at, topic.first_id, topic.next_id)

@@ -66,7 +66,7 @@ def parse_boundary(content_type: str) -> bytes:
 
 
 def _split(body: bytes, delimiter: bytes) -> Iterator[tuple[Part, int]]:
-    """Yields: each part, and how many bytes its headers have."""
+    """Split a multipart body. Yields: each part, and how many bytes its headers have."""
     begin, at = None, 0
     while (found := body.find(delimiter, at)) >= 0:
         at = found + len(delimiter)

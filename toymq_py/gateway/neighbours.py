@@ -161,7 +161,7 @@ class Neighbours:
             raise _failed(worker, method, f"does not answer ({str(error) or 'in time'})") from error
 
     def _connected(self, worker: int) -> socket.socket:
-        """Raises: OSError."""
+        """Connect to a worker. Raises: OSError."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.setblocking(False)
@@ -183,7 +183,7 @@ def ended_within(worker: int) -> ShuttingDown:
 
 
 async def _exchange(connection: socket.socket, method: str, path: str, body: bytes, media: str) -> tuple[int, bytes]:
-    """Raises: OSError, ValueError."""
+    """Send a request and read its answer. Returns: status and body. Raises: OSError, ValueError."""
     reader, writer = await asyncio.open_unix_connection(sock=connection)
     try:
         writer.write(

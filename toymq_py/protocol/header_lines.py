@@ -252,7 +252,7 @@ def build_publish(topic: str, key: bytes, options: list[str], body_len: int) -> 
 
 
 def _route(route: bytes) -> bytes:
-    """Raises: BadArgument."""
+    """Check a route. Raises: BadArgument."""
     if not is_key(route):
         shown = route[:50].decode("latin-1")
         raise BadArgument(f"invalid route {shown!a}: write 1 to 512 bytes of printable ASCII without space")

@@ -37,7 +37,7 @@ class Pace:
         self._free_at = -math.inf
 
     async def wait_for(self, size: int) -> None:
-        """Wait until ``size`` bytes more may have left."""
+        """Wait for as long as ``size`` more bytes take at the rate."""
         now = asyncio.get_running_loop().time()
         begin = now if now - self._free_at > self.LATE_S else self._free_at
         self._free_at = begin + size / self._bytes_per_s

@@ -275,7 +275,7 @@ def _base64(text: str) -> str:
 
 
 def _number(text: object) -> int:
-    """Raises: ValueError."""
+    """Parse a number of etcd's JSON. Raises: ValueError."""
     if not isinstance(text, str) or not (text.isascii() and text.isdigit() and len(text) < 20):
         raise ValueError(f"{text!a} instead of a number")
     return int(text)

@@ -321,7 +321,7 @@ class _Following:
                 raise BadOperation(f"{type(message).__name__} where {kind.__name__} is expected")
 
     async def _read(self) -> bytes:
-        """Raises: _Ended."""
+        """Read the leader's next bytes. Raises: _Ended."""
         self._read_since = self._link._clock.monotonic()
         try:
             data = await self._reader.read(READ_BYTES)

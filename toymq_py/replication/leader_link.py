@@ -185,7 +185,7 @@ class LeaderLink:
         raise LinkEnded("it has closed the connection")
 
     def _take(self, data: bytes) -> None:
-        """Raises: BadOperation; LinkEnded."""
+        """Take bytes that a follower has sent. Raises: BadOperation; LinkEnded."""
         if self._handshake is not None:
             self._handshake.receive(data)
             data = b""

@@ -270,7 +270,7 @@ class LeaderLinks:
 
 
 async def _read_follow(reader: asyncio.StreamReader, handshake: HandshakeReader) -> Follow:
-    """Raises: BadOperation; OSError."""
+    """Read the FOLLOW of a new connection. Raises: BadOperation; OSError."""
     while (message := handshake.next_message()) is None:
         data = await reader.read(4096)
         if not data:

@@ -103,7 +103,7 @@ class Errands:
         return int((await self._ask(command)).split()[1])
 
     async def _ask(self, command: Command) -> bytes:
-        """Raises: RequestError."""
+        """Carry out a command and return its reply. Raises: RequestError."""
         answer: asyncio.Future[bytes] = self._loop.create_future()
         pieces: list[bytes] = []
 
@@ -136,7 +136,7 @@ class Errands:
 
 
 def _accepted(reply: bytes) -> bytes:
-    """Raises: RequestError: what the reply says."""
+    """Return a reply that is no error. Raises: RequestError: what the reply says."""
     if reply.startswith(b"ERR "):
         _, code, text = reply.decode().rstrip("\n").split(" ", 2)
         raise ErrReply(code, text).to_exception()

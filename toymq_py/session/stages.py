@@ -66,7 +66,7 @@ def is_change(command: Command) -> bool:
 
 
 def words_of(command: Command) -> str:
-    """A change in the words of an error: ``FORGET orders billing``."""
+    """Name a command as errors do: ``FORGET orders billing``."""
     words = type(command).__name__.upper(), getattr(command, "topic", None), getattr(command, "consumer", None)
     return " ".join(word for word in words if word is not None)
 

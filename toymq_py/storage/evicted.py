@@ -120,7 +120,7 @@ def list_log(fs: FileSystem, path: str) -> tuple[list[int], Mapping[int, Segment
 
 
 def _decode(path: str, data: bytes) -> tuple[dict[int, Segment], Producers]:
-    """Raises: DamagedData."""
+    """Decode the file of evicted segments. Raises: DamagedData."""
     found = checked_json.decode("evicted", data)
     try:
         if found["version"] != VERSION:

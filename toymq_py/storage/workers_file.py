@@ -141,7 +141,7 @@ def load(fs: FileSystem, data_dir: str) -> int | None:
 
 
 def store(fs: FileSystem, data_dir: str, division: Division) -> None:
-    """Blocks. Raises: OSError."""
+    """Store the division of the topics over workers. Blocks. Raises: OSError."""
     content = {"number": division.number}
     if division.following is not None:
         content["following"] = division.following

@@ -121,7 +121,7 @@ class Seal:
 
 
 def _number(found: dict[str, Any], name: str) -> int | None:
-    """Raises: DamagedData."""
+    """Return a number of a JSON object; None when it is missing. Raises: DamagedData."""
     return checked_json.numbers([found[name]])[0] if name in found else None
 
 
@@ -134,7 +134,7 @@ def time_of_first(head: bytes, first_id: int) -> int | None:
 
 
 def _check_place(found: dict[str, Any], place: Place, kind: str) -> Place:
-    """Raises: MisplacedObject."""
+    """Check that an object names the place where it stands. Raises: MisplacedObject."""
     if Place(found["topic"], found["incarnation"]) != place:
         other = f"{found['topic']}/{found['incarnation']}"
         raise MisplacedObject(f"it is the {kind} of another topic or incarnation, {other[:300]!a}")
@@ -142,7 +142,7 @@ def _check_place(found: dict[str, Any], place: Place, kind: str) -> Place:
 
 
 def _parts(rows: Any, first_id: int) -> list[Part]:
-    """Raises: DamagedData, TypeError, ValueError."""
+    """Decode the parts of a seal. Raises: DamagedData, TypeError, ValueError."""
     parts = [Part(begin, start, str(sha256)) for begin, start, sha256 in rows]
     checked_json.numbers([number for part in parts for number in part[:2]])
     ascend = all(one.first_id < other.first_id and one.start < other.start for one, other in pairwise(parts))

@@ -168,7 +168,7 @@ class BucketReader:
             raise SegmentLost(max(from_id, end_id), to_id, why)
 
     def _seal(self, place: Place, base_id: int, to_id: int, from_id: int | None = None) -> Seal:
-        """Raises: SegmentLost."""
+        """Read the seal of a segment. Raises: SegmentLost."""
         key = seal_key(place, base_id)
         data = self._bucket.get(key)
         if data is None:

@@ -223,7 +223,7 @@ class _Engine:
                 return None, None
 
     def _deadline(self, timeout: float | None) -> float | None:
-        """Raises: TypeError, BadArgument."""
+        """Return the time of the loop's clock at which a timeout ends; None without one. Raises: TypeError, BadArgument."""
         return None if timeout is None else self._loop.time() + arguments.number_of_seconds("timeout", timeout)
 
     async def delete(self, name: str, msg_id: int) -> None:

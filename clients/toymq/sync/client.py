@@ -206,7 +206,10 @@ class Client(PublishingClient, PlainWith):
         return subscription
 
     def _subscribe(self, link: BlockingLink, feed: Feed) -> BlockingLink:
-        """Returns: the connection that it is on. Raises: RequestError, RequestTimeout, ClientClosed."""
+        """Subscribe on a connection.
+
+        Returns: the connection that it is on. Raises: RequestError, RequestTimeout, ClientClosed.
+        """
         deadline = now() + self._options.timeout_s
         link.conversation.subscribe(feed)
         while feed.state is FeedState.ASKED:
@@ -222,7 +225,10 @@ class Client(PublishingClient, PlainWith):
         return feed.link(link)
 
     def _keeper_or_raise(self) -> "LeaseKeeper":
-        """Raises: ConfigError, ConnectFailed, RequestError, ProtocolViolation."""
+        """Return the thread that renews leases, started if need be.
+
+        Raises: ConfigError, ConnectFailed, RequestError, ProtocolViolation.
+        """
         if self._keeper is None or self._keeper.ended:
             from toymq.sync.lease_keeper import LeaseKeeper  # imports asyncio, which few command lines need
 

@@ -48,21 +48,21 @@ PERIODIC = "every"
 
 
 def _executor(value: object) -> Executor:
-    """Raises: TypeError, BadArgument."""
+    """Check the value of ``executor``. Raises: TypeError, BadArgument."""
     if (found := arguments.text("executor", value)) not in EXECUTORS:
         raise BadArgument(f"invalid executor {found!r}: write {' or '.join(EXECUTORS)}")
     return found
 
 
 def _check_called(name: str, example: str, argument: object) -> None:
-    """Raises: TypeError, where a decorator that needs arguments has none."""
+    """Check that a decorator has its arguments. Raises: TypeError, where a decorator that needs arguments has none."""
     if callable(argument):
         function = getattr(argument, "__name__", "the function")
         raise TypeError(f'`@app.{name}` needs an argument: write `@app.{name}("{example}")` above {function}')
 
 
 def _period_ms(period: object) -> int:
-    """Raises: TypeError, BadArgument."""
+    """Check a period. Returns: milliseconds. Raises: TypeError, BadArgument."""
     if isinstance(period, str) and len(period.split()) >= CRON_FIELDS:
         raise BadArgument(
             f'period is a duration, "5m" say, not {period!r}: there are no cron expressions; look at the clock in the function'

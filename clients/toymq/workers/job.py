@@ -123,7 +123,7 @@ class Job(Generic[P, R]):
         self._read_signature()
 
     def _check_executor(self, qualname: str) -> None:
-        """Raises: ConfigError."""
+        """Check that the function can run in the job's executor. Raises: ConfigError."""
         settings = self.settings
         if settings.executor == "process":
             if self.is_async:
@@ -152,7 +152,7 @@ class Job(Generic[P, R]):
         return self._connection
 
     def _read_signature(self) -> None:
-        """Raises: TypeError."""
+        """Note how each argument of the function is read. Raises: TypeError."""
         self._signature = inspect.signature(self.function)
         try:
             hints = typing.get_type_hints(self._named)

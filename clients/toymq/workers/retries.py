@@ -18,7 +18,7 @@ RANGE = 'a duration or a range of them, "1s..1m" say'
 
 
 def _backoff_s(value: object) -> float:
-    """Raises: TypeError, BadArgument."""
+    """Check a backoff. Returns: seconds. Raises: TypeError, BadArgument."""
     try:
         return arguments.duration_ms("backoff", value, 1) / 1000
     except BadArgument as error:

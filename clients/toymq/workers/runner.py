@@ -192,7 +192,10 @@ class Runner:
                 logger.debug("%s %d is done", message.topic, message.id, extra=self._facts(message))
 
     async def _call(self, message: Message) -> object:
-        """Raises: Unfit, and what the function raises; another exception for what would end more than the job."""
+        """Call the job's function for a message.
+
+        Raises: Unfit, and what the function raises; another exception for what would end more than the job.
+        """
         if message.attempt > 1 and self.job.settings.retries.is_used_up(message.attempt):
             raise Unfit(
                 f"all {message.attempt - 1} attempts are used up; the last one ended without an answer: its worker was killed,"
