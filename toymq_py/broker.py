@@ -70,7 +70,7 @@ class Broker:
         self, options: BrokerOptions, *, fs: FileSystem, scheduler: Scheduler, clock: Clock,
         rss_bytes: Callable[[], int] = lambda: 0, tasks: Callable[[], int] = lambda: 0,
         loop_lag_s: Callable[[], float] = lambda: 0.0, tracer: Tracer | None = None, open_files_max: int = OPEN_FILES_MAX,
-        placement: Placement = ALONE,
+        placement: Placement = ALONE, recovery_threads: int = 0,
     ) -> None:  # fmt: skip
         """
         Args:
@@ -78,6 +78,7 @@ class Broker:
             tracer: makes spans of messages; None costs nothing.
             open_files_max: how many segment files of all topics are open at a time.
             placement: which topics are elsewhere, and not opened here.
+            recovery_threads: how many recover topics when the broker is opened; 0: the thread that opens it does.
         """
         self.options = options
         self.metrics = Metrics()
@@ -117,8 +118,9 @@ class Broker:
             self.topics, self.unopened, self.directory, self._flusher, self._dead_letters, self._topic_gone, self._subscriptions
         )
         self._opener = TopicOpener(
-            fs, clock, options, self.directory, self.topics, self.unopened, self.quotas, self._dead_letters, self._make
-        )
+            fs, clock, options, self.directory, self.topics, self.unopened, self.quotas, self._dead_letters, self._make,
+            recovery_threads,
+        )  # fmt: skip
         self.moves = TopicMoves(self.topics, self.unopened, self.directory, self._flusher, self._dead_letters,
                                 open_topic=self._opener.open, opened=self._subscriptions.topic_made,
                                 closed=self.quotas.topic_gone)  # fmt: skip
@@ -167,9 +169,7 @@ class Broker:
         self.partitioned.note_lost(names := list(self.directory.topic_names()))
         moved = {name: self.placement.moved(name) for name in names if name not in self.unopened}
         self.directory.refuse_strays({name: error for name, error in moved.items() if error is not None}, self.unopened)
-        for name in names:
-            if name not in self.unopened:
-                self._opener.open_safely(name)
+        self._opener.open_all([name for name in names if name not in self.unopened])
         self._dead_letters.settle_moves(self.topics)
         call_all(topic.opened for topic in self.topics.values())
         begin_carefully(self.topics.values(), self.directory.unclean_ends)

@@ -2,12 +2,22 @@
 
 import errno
 import logging
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
+from tests.support.fake_clock import FakeClock
+from tests.support.sim_loop import SimLoop
+from toymq_py.broker import Broker
+from toymq_py.config.options import BrokerOptions
 from toymq_py.errors import DataDirectoryError, StorageFailed
+from toymq_py.storage.fs import FileSystem, RealFileSystem
 from toymq_py.storage.offline.repair import repair
 from toymq_py.storage.offline.verify import verify
 from toymq_py.storage.segment import segment_name
@@ -180,3 +190,66 @@ def test_a_missing_offsets_file_is_said_by_broker_and_verify_alike() -> None:
     assert not any(report.damaged for report in verify(rig.disk, DIR))
     rig.restart()
     assert rig.broker.topic("t").state == "ok"
+
+
+# -- topics are recovered side by side
+
+
+class SyncsInPairs(RealFileSystem):
+    """A sync of a topic's directory ends when there are two."""
+
+    def __init__(self) -> None:
+        self._two = threading.Barrier(2)
+
+    def sync_dir(self, path: str) -> None:
+        if "/topics/" in path:
+            self._two.wait(timeout=30)
+        super().sync_dir(path)
+
+
+class SyncsFail(RealFileSystem):
+    """Those of the directories of two topics."""
+
+    def sync_dir(self, path: str) -> None:
+        if path.endswith(("/t3", "/t49")):
+            raise OSError(errno.EIO, "no", path)
+        super().sync_dir(path)
+
+
+@contextmanager
+def opened(root: Path, fs: FileSystem, threads: int, *, strict: bool = False) -> Iterator[Broker]:
+    options = BrokerOptions(data_dir=str(root), min_free_bytes=0, strict_recovery=strict)
+    loop = SimLoop(FakeClock(), random.Random(1))
+    broker = Broker(options, fs=fs, scheduler=loop, clock=FakeClock(), recovery_threads=threads)
+    broker.open(1)
+    yield broker
+    broker.close()
+
+
+def directory_of(root: Path, topics: int) -> Path:
+    """Each has one message."""
+    loop = SimLoop(FakeClock(), random.Random(1))
+    broker = Broker(BrokerOptions(data_dir=str(root), min_free_bytes=0), fs=RealFileSystem(), scheduler=loop, clock=FakeClock())
+    broker.open(1)
+    for number in range(topics):
+        broker.topic_or_new(f"t{number}").publisher.publish([b""], [b"of %d" % number])
+    loop.drain()
+    broker.close()
+    return root
+
+
+def test_syncs_of_several_topics_are_under_way_at_once(tmp_path: Path) -> None:
+    """Two thousand topics took 4,000 syncs, one after the other, before anything was served."""
+    with opened(directory_of(tmp_path, 6), SyncsInPairs(), threads=2) as broker:
+        assert [*broker.topics] == [f"t{number}" for number in range(6)], "in order"
+        assert all(topic.next_id == 1 for topic in broker.topics.values())
+
+
+@pytest.mark.parametrize("threads", [0, 1, 8])
+def test_a_topic_that_fails_closes_no_other_however_many_threads_there_are(tmp_path: Path, threads: int) -> None:
+    directory_of(tmp_path, 50)
+    with opened(tmp_path, SyncsFail(), threads) as broker:
+        assert broker.unopened.keys() == {"t3", "t49"}
+        assert len(broker.topics) == 48
+    with pytest.raises(DataDirectoryError, match=f"{tmp_path}.*topics/t3"), opened(tmp_path, SyncsFail(), threads, strict=True):
+        pass

@@ -21,6 +21,8 @@ from toymq_py.topic import Tracer
 
 DIRECTORY_CHECK_S = 2.0
 """How often the broker checks that it still owns its directory: an OK in between is lost with it."""
+RECOVERY_THREADS = 16
+"""Topics that are recovered at the same time when a broker starts: what they wait for is the disk."""
 DESCRIPTORS_RESERVED = 64
 OPEN_FILES_MIN, OPEN_FILES_LIMIT = 16, 16_384
 
@@ -120,6 +122,7 @@ def opened_broker(
         options, fs=fs if fs is not None else RealFileSystem(), scheduler=scheduler, clock=clock,
         rss_bytes=heap_trimming.rss_bytes, tasks=lambda: len(asyncio.all_tasks(loop)), loop_lag_s=lag.worst_s,
         tracer=tracer, open_files_max=open_files_max(options.max_connections), placement=placement,
+        recovery_threads=RECOVERY_THREADS,
     )  # fmt: skip
     watch, peers = DirectoryWatch(loop, broker), DeadPeers(broker.quotas.open_connections, loop, clock)
     try:
