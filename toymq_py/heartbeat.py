@@ -1,10 +1,11 @@
-"""The heartbeat of a worker process of ``--workers``: it counts up each second in memory that it shares with its supervisor.
+"""Whether a worker process of ``--workers`` runs: it counts each second in memory that all of them share with their supervisor.
 
-A worker that stands still, because it was stopped or its disk hangs, has not ended, so nothing else would show it. ADR 0273.
+One that stands still, stopped or by a disk that hangs, is no child that has ended: nothing else would say so. ADR 0273. The
+supervisor decides that, in one place, and the other workers pass nothing on to it meanwhile: ADR 0274.
 """
 
 import asyncio
-from collections.abc import MutableSequence
+import mmap
 
 BEAT_S = 1.0
 LOOK_AT_BEATS_S = 2.0
@@ -13,10 +14,40 @@ SILENT_LOOKS = 5
 paused, there was one look."""
 
 
-def keep_beating(beats: "MutableSequence[int] | memoryview[int]", worker: int) -> None:
-    """Count up for a worker, now and each second, as long as the running event loop runs."""
-    beats[worker] += 1
-    asyncio.get_running_loop().call_later(BEAT_S, keep_beating, beats, worker)
+def standstill(pid: int) -> str:
+    """What is said of a worker that stands still."""
+    return (
+        f"has not answered for {LOOK_AT_BEATS_S * SILENT_LOOKS:.0f} s: process {pid} is stopped, or waits for what hangs, as a "
+        f"disk (`kill -9 {pid}` ends it, and it starts again)"
+    )
+
+
+class Heartbeats:
+    """Those of all workers. Made before their processes, each of which writes its own count, and the supervisor the rest."""
+
+    def __init__(self, workers: int) -> None:
+        self._beats, self._silent_at = (memoryview(mmap.mmap(-1, 8 * workers)).cast("Q") for _ in range(2))
+
+    def keep_beating(self, worker: int) -> None:
+        """Count for a worker, now and each second, as long as the running event loop runs."""
+        self._beats[worker] += 1
+        asyncio.get_running_loop().call_later(BEAT_S, self.keep_beating, worker)
+
+    def count(self, worker: int) -> int:
+        """How often it has beaten; 0: it does not serve yet."""
+        return self._beats[worker]
+
+    def begins(self, worker: int) -> None:
+        """A worker has another process."""
+        self._beats[worker] = 0
+
+    def found_silent(self, worker: int, count: int) -> None:
+        """What the supervisor says of a worker: it stands still at this count; 0: it does not."""
+        self._silent_at[worker] = count
+
+    def stands_still(self, worker: int) -> bool:
+        """Whether it was found silent, and has not beaten since. Read where commands are passed on: it has no lock."""
+        return (count := self._silent_at[worker]) != 0 and count == self._beats[worker]
 
 
 class Beats:
@@ -26,6 +57,11 @@ class Beats:
         self._count = 0
         self._silent = 0
         self._said = False
+
+    @property
+    def silent_at(self) -> int:
+        """The count at which it stands still; 0: it does not."""
+        return self._count if self._said else 0
 
     def seen(self, count: int, pid: int) -> str:
         """Look at the counter (0: the worker does not serve yet) and at the process that counts. Returns: a warning, or ""."""
@@ -37,7 +73,4 @@ class Beats:
         if self._silent < SILENT_LOOKS or self._said:
             return ""
         self._said = True
-        return (
-            f"has not answered for {LOOK_AT_BEATS_S * SILENT_LOOKS:.0f} s: it is stopped, or waits for what hangs, as a disk; "
-            f"its topics wait. `kill -9 {pid}` ends it, and it starts again"
-        )
+        return f"{standstill(pid)}; what is for its topics waits, or is refused"

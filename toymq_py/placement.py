@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
-from toymq_py.errors import BadArgument, Moved, RequestError
+from toymq_py.errors import BadArgument, Moved, PlacementUnknown, RequestError
+from toymq_py.heartbeat import standstill
 from toymq_py.names import DEAD_LETTERS, is_pattern
 from toymq_py.partitions import Partitioned
 
@@ -126,6 +127,7 @@ class Placement:
     def __init__(
         self, worker: int = 0, addresses: Sequence[str] = (), sockets: Sequence[str] = (), http_sockets: Sequence[str] = (),
         changes: memoryview | list[int] | None = None, pids: memoryview | list[int] | None = None,
+        stands_still: Callable[[int], bool] = lambda worker: False,
     ) -> None:  # fmt: skip
         """
         Args:
@@ -134,6 +136,7 @@ class Placement:
             http_sockets: the same for HTTP.
             changes: memory that all workers share: see ``change_of``. None: nothing tells of changes.
             pids: the same, with the process of each worker; 0 while it has none.
+            stands_still: as of ``Heartbeats``.
         """
         self.worker = worker
         self.addresses = addresses
@@ -141,6 +144,7 @@ class Placement:
         self.http_sockets = http_sockets
         self._changes = changes
         self._pids = pids
+        self._stands_still = stands_still
 
     @property
     def is_divided(self) -> bool:
@@ -198,7 +202,14 @@ class Placement:
         if not self.addresses:
             return None
         worker = self.worker_of(topic)
-        return None if worker == self.worker else Moved(f"{self.addresses[worker]} (worker {worker}) has the topic {topic}")
+        if worker == self.worker:
+            return None
+        text = f"{self.addresses[worker]} (worker {worker}) has the topic {topic}"
+        if not (problem := self.problem_of(worker)):
+            return Moved(text)
+        error = PlacementUnknown(f"worker {worker} has the topic {topic}, and {problem}")
+        error.moved = Moved(f"{text}, and {problem}")
+        return error
 
     def again(self, topic: str) -> RequestError:
         """The error for a publish that must be repeated behind others that went elsewhere: MOVED to this place."""
@@ -220,8 +231,10 @@ class Placement:
         return None
 
     def problem_of(self, place: Place) -> str:
-        """The known problem of a place that does not answer; "" for none."""
-        return ""
+        """What is known to be wrong with a place that does not answer; "" without."""
+        if not isinstance(place, int) or place == self.worker or not self._stands_still(place):
+            return ""
+        return standstill(pid) if (pid := self.pid_of(place)) is not None else ""  # else it is just being replaced
 
     def check_led(self, why: str, words: str) -> None:
         """Refuse a change of all groups that would be made only in part. ADR 0270.

@@ -20,7 +20,7 @@ from toymq_py.config.options import ServeOptions
 from toymq_py.data_directory import made_and_locked
 from toymq_py.errors import DataDirectoryError, DirectoryLocked
 from toymq_py.forking import BACK_OFF_MAX_S, BACK_OFF_MIN_S, ENDING, PASSED_ON, QUICK_S, UNUSABLE, LifeLine, fork, how_it_ended
-from toymq_py.heartbeat import LOOK_AT_BEATS_S, Beats, keep_beating
+from toymq_py.heartbeat import LOOK_AT_BEATS_S, Beats, Heartbeats
 from toymq_py.net.acceptor import BACKLOG
 from toymq_py.placement import Placement
 from toymq_py.runtime.memory_watch import default_max_bytes
@@ -51,18 +51,20 @@ class Seat:
     changes: memoryview
     """A number for each worker, in memory that all of them share."""
     pids: memoryview
-    """The process of each worker, in shared memory, 0 while it has none. The supervisor writes them."""
-    beats: memoryview
-    """How often each worker has beaten, in shared memory, 0 until it serves. See ``Beats``."""
+    """The same: the process of each, 0 while it has none. The supervisor writes them."""
+    beats: Heartbeats
+    """Of all workers."""
     lives: int = -1
 
     def serve(self, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]]) -> None:
         """See ``daemon.serve``. Raises: also DataDirectoryError: its directory went away while the supervisor runs."""
         check_worker(RealFileSystem(), self.options.data_dir.rpartition("/workers/")[0], self.worker)
-        placement = Placement(self.worker, self.addresses, self.sockets, self.http_sockets, self.changes, self.pids)
+        placement = Placement(
+            self.worker, self.addresses, self.sockets, self.http_sockets, self.changes, self.pids, self.beats.stands_still
+        )  # fmt: skip
 
         def begin(addresses: list[str]) -> None:
-            keep_beating(self.beats, self.worker)
+            self.beats.keep_beating(self.worker)
             ready(addresses)
 
         daemon.serve(self.options, begin, reloads, daemon.OfWorker(self.listeners, placement, self.lives))
@@ -99,7 +101,8 @@ def seats(options: ServeOptions, clock: Clock) -> Iterator[list[Seat]]:
                     waits = option == "--listen"
                     listeners[option] = [*listeners.get(option, ()), held.enter_context(_bound(path, waits=waits))]
                 paths.append(path)
-        changes, pids, beats = (memoryview(mmap.mmap(-1, 8 * options.workers)).cast("Q") for _ in range(3))
+        changes, pids = (memoryview(mmap.mmap(-1, 8 * options.workers)).cast("Q") for _ in range(2))
+        beats = Heartbeats(options.workers)
         yield [
             Seat(worker, one, bound[worker], addresses, sockets["--listen"], sockets["--http"], changes, pids, beats)
             for worker, one in enumerate(each)
@@ -248,7 +251,7 @@ class Workers:
         for each in self._processes:
             if not each.pid and now >= each.due and not self._stopping:
                 each.began = now
-                each.seat.beats[each.seat.worker] = 0
+                each.seat.beats.begins(each.seat.worker)
                 each.is_run_by(fork(lambda lives, seat=each.seat: self._become(seat, lives), line))  # type: ignore[misc] # its default
 
     def _become(self, seat: Seat, lives: int) -> int:
@@ -272,8 +275,11 @@ class Workers:
             return
         self._looked = now
         for each, beats in zip(self._processes, self._beats, strict=True):
-            if line := beats.seen(each.seat.beats[each.seat.worker] if each.pid else 0, each.pid):
-                self._say(f"worker {each.seat.worker} (process {each.pid}) {line}")
+            worker, shared = each.seat.worker, each.seat.beats
+            line = beats.seen(shared.count(worker) if each.pid else 0, each.pid)
+            shared.found_silent(worker, beats.silent_at)
+            if line:
+                self._say(f"worker {worker} {line}")
 
     def _pass_on(self, number: int) -> None:
         if number in ENDING:

@@ -248,7 +248,7 @@ async def _asked_by_name(rig: ClusterRig) -> None:
         with pytest.raises(PlacementUnknown, match=f"^{NO_LEADER}$") as refused:
             await client.describe("alone")
         assert refused.value.retryable
-        with pytest.raises(PlacementUnknown, match=f"^group b does not answer, and {PROBLEM}$"):
+        with pytest.raises(PlacementUnknown, match=f"^group b {PROBLEM}$"):
             await client.stats()
     async with toymq.connect(rig.urls, timeout_s=3) as client:
         with pytest.raises(RequestTimeout, match=f"waited for the OK of a publish to alone; {NO_LEADER}") as late:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.worker_processes import serving
 from toymq_py import heartbeat
-from toymq_py.heartbeat import SILENT_LOOKS, Beats, keep_beating
+from toymq_py.heartbeat import SILENT_LOOKS, Beats, Heartbeats, standstill
 
 
 def test_one_that_stands_still_is_said_once_and_again_when_it_goes_on() -> None:
@@ -35,20 +35,42 @@ def test_one_that_does_not_serve_yet_or_is_another_process_is_not_said() -> None
     assert not any(beats.seen(count, 8) for count in (0, 1, 3)), "the next process has nothing to say again"
 
 
+def look(beats: Beats, shared: Heartbeats) -> bool:
+    """As the supervisor does, at the first of two workers. Returns: what the second one takes it for."""
+    beats.seen(shared.count(0), 7)
+    shared.found_silent(0, beats.silent_at)
+    return shared.stands_still(0)
+
+
+async def test_the_others_take_it_for_one_that_stands_still_until_it_beats_again_or_has_another_process() -> None:
+    """They waited 20 s for it, each time anew, and what a client sent behind that waited, too."""
+    shared, beats = Heartbeats(2), Beats()
+    assert not any(look(beats, shared) for _ in range(3 * SILENT_LOOKS)), "it does not serve yet"
+    shared.keep_beating(0)
+    assert [look(beats, shared) for _ in range(SILENT_LOOKS + 2)] == [False] * SILENT_LOOKS + [True] * 2
+    shared.keep_beating(0)
+    assert not shared.stands_still(0), "it goes on: no look of the supervisor is waited for"
+    assert [look(beats, shared) for _ in range(SILENT_LOOKS + 1)] == [False] * SILENT_LOOKS + [True]
+    shared.begins(0)
+    assert not shared.stands_still(0)
+    assert not look(beats, shared)
+    assert not shared.stands_still(1)
+
+
 async def test_it_counts_as_long_as_the_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "BEAT_S", 0.001)
-    beats = [0, 0]
-    keep_beating(beats, 1)
-    assert beats == [0, 1]
+    beats = Heartbeats(2)
+    beats.keep_beating(1)
+    assert (beats.count(0), beats.count(1)) == (0, 1)
     loop, counted = asyncio.get_running_loop(), asyncio.Event()
 
     def look() -> None:
-        counted.set() if beats[1] >= 3 else loop.call_later(0.001, look)
+        counted.set() if beats.count(1) >= 3 else loop.call_later(0.001, look)
 
     look()
     async with asyncio.timeout(10):
         await counted.wait()
-    assert not beats[0]
+    assert not beats.count(0)
 
 
 def test_a_worker_that_stands_still_is_named_with_its_process_and_so_is_its_return(tmp_path: Path) -> None:
@@ -59,12 +81,12 @@ def test_a_worker_that_stands_still_is_named_with_its_process_and_so_is_its_retu
             assert wire.ask(b"CLUSTER\n").startswith(b"JSON")
             assert json.loads(wire.line())["pids"] == [workers.pids[0], workers.pids[1]]
         os.kill(workers.pids[1], signal.SIGSTOP)
-        workers.hears(f"worker 1 (process {workers.pids[1]}) has not answered for 10 s")
+        workers.hears(f"worker 1 has not answered for 10 s: process {workers.pids[1]} is stopped, or waits for what hangs")
         with workers.wire(0) as wire:
             wire.send(b"STATS partial=1\n")
             assert wire.line().startswith(b"JSON")
             told = json.loads(wire.line())
-            assert told["away"] == [{"place": "worker 1", "why": "does not answer within 2 s"}]
+            assert told["away"] == [{"place": "worker 1", "why": standstill(workers.pids[1])}]
         os.kill(workers.pids[1], signal.SIGCONT)
-        workers.hears(f"worker 1 (process {workers.pids[1]}) answers again")
+        workers.hears("worker 1 answers again")
         assert workers.stop() == 0

@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from toymq_py.errors import BadArgument, Moved
+from toymq_py.errors import BadArgument, Moved, PlacementUnknown
+from toymq_py.heartbeat import standstill
 from toymq_py.placement import BOUND, Placement, choose_group, score, spread, worker_of
 
 
@@ -48,6 +49,25 @@ def test_a_worker_refuses_a_topic_of_another() -> None:
     with pytest.raises(Moved, match=r"h:1 \(worker 0\) has the topic orders"):
         placement.admit("orders")
     assert placement.described(None) == {"worker": 1, "workers": [["h:1"], ["h:2", "http://h:3/"]]}
+
+
+def test_of_a_worker_that_stands_still_the_others_say_so_and_its_topics_are_refused_by_name() -> None:
+    """A client that follows MOVED repeats its publishes there, and waits for that; anything else says why at once."""
+    still, pids = {0}, [77, 78]
+    placement = Placement(1, ("h:1", "h:2"), pids=pids, stands_still=still.__contains__)
+    assert placement.problem_of(0) == standstill(77)
+    error = placement.moved("orders")
+    assert isinstance(error, PlacementUnknown)
+    assert str(error) == f"worker 0 has the topic orders, and {standstill(77)}"
+    assert str(error.moved) == f"h:1 (worker 0) has the topic orders, and {standstill(77)}"
+    pids[0] = 0
+    assert placement.problem_of(0) == "", "it was ended, and another one begins"
+    pids[0] = 77
+    still.clear()
+    assert placement.problem_of(0) == ""
+    assert isinstance(placement.moved("orders"), Moved)
+    still.add(1)
+    assert placement.problem_of(1) == "", "it says so, so it does not"
 
 
 def test_a_worker_tells_the_others_that_its_partitioned_topics_change() -> None:

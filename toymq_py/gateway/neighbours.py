@@ -113,8 +113,8 @@ class Neighbours:
         return answer
 
     async def reach(self, worker: int, fresh_s: float = FRESH_S) -> None:
-        """Wait until a worker answers at all, unless it did a moment ago: the operating system accepts connections for a worker
-        that is not up, and keeps sent bytes for its successor. Raises: PlacementUnknown."""
+        """Wait until one answers at all, unless it has a moment ago. The system takes the connection of one that is not up, and
+        keeps what is sent for the next. Raises: PlacementUnknown; at once, where it is known to stand still."""
         now = asyncio.get_running_loop().time
         if now() - self._answered.get(worker, -fresh_s) >= fresh_s:
             await self._exchange(worker, "/healthz", within_s=REACH_S)
@@ -147,8 +147,9 @@ class Neighbours:
     async def _exchange(
         self, worker: int, path: str, method: str = "GET", body: bytes = b"", within_s: float = WITHIN_S
     ) -> tuple[int, bytes]:
-        """Exchange a request and its answer with a worker. A change may take as long as the worker is alive. Raises:
-        PlacementUnknown."""
+        """A change may take as long as its worker is alive. Raises: PlacementUnknown."""
+        if problem := self._placement.problem_of(worker):
+            raise PlacementUnknown(f"worker {worker} {problem}{'' if method == 'GET' else IN_PART}")
         try:
             work = _exchange(self._connected(worker), method, path, body, "application/json")
             if method != "GET":

@@ -136,7 +136,7 @@ class Passing:
             return False
         if isinstance(command, OF_WHOLE) and isinstance(place, int):
             self._refuse_half_made(topic, place, looked_up)
-        self._pass_on(command, self.links.to(place), refused)
+        self._pass_on(command, self.links.to(place, command), refused)
         return True
 
     def _refuse_half_made(self, topic: str, worker: int, looked_up: Container[str] | None) -> None:
@@ -318,7 +318,7 @@ class Passing:
 
         def ask(place: Place, command: Command, answered: Callable[[bytes], None]) -> None:
             asked.append(Expected(held if isinstance(command, Pull) else None, 1, share=answered))
-            self.links.send(self.links.to(place), [encode_command(command)], asked[-1])
+            self.links.send(self.links.to(place, command), [encode_command(command)], asked[-1])
 
         def done(reply: bytes) -> None:
             for late in asked:
@@ -345,7 +345,7 @@ class Passing:
         """Ask every worker including this one, or some; the reply is made from all of their replies, or given to a caller that
         shares it. Raises: PlacementUnknown."""
         places = self._placement.places() if places is None else places
-        workers = [self.links.to(place) for place in places]
+        workers = [self.links.to(place, command) for place in places]
         data = encode_command(command)
         held = held or self._replies.hold(PendingReply(MADE_COST_BYTES + len(data)))
         gathering = self._gathering(len(places), held)
@@ -444,7 +444,7 @@ class Passing:
         if place == self._placement.here:
             return None
         try:
-            worker = self.links.to_one_that_leads(place)
+            worker = self.links.to_one_that_leads(place, part)
         except RequestError as error:  # of other partitions some may be sent by now
             if part.seqs is not None:
                 refused.refuse(part.topic, part.keys, part.seqs)

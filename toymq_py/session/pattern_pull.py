@@ -9,7 +9,7 @@ messages that it leases later are given back.
 The wait counts from when the command came, as where one process has all topics: of many PULLs of a session, which begin one
 after the other, each waits for what is left of its time.
 
-A group that is away is left out; only where all are, that is the reply.
+A worker or group that is away is left out; only where all are, that is the reply.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from functools import partial
 
 from toymq_py.errors import PlacementUnknown
 from toymq_py.placement import Place, PlaceLink
-from toymq_py.protocol import Command, Nack, Pull, ReplyFrames, encode_command, encode_ok, first_word
+from toymq_py.protocol import Command, Nack, Pull, ReplyFrames, encode_command, encode_error, encode_ok, first_word
 from toymq_py.session.spread_subscription import PATIENCE_S
 
 AWAY = b"ERR PLACEMENT_UNKNOWN "
@@ -71,8 +71,8 @@ class PatternPull:
             self._timer = self._later(PATIENCE_S, self._pass_over)
         try:
             self._ask(worker, replace(self._command, wait_ms=0), partial(self._answered, worker))
-        except PlacementUnknown:
-            self._fail()
+        except PlacementUnknown as error:
+            self._answered(worker, encode_error(error))
 
     def _pass_over(self) -> None:
         if self._asked is not None:
@@ -119,14 +119,22 @@ class PatternPull:
         if left_ms <= 0:
             self._finish(encode_ok(0))
             return
-        try:
-            for worker in self._there:
+        refusal = encode_ok(0)
+        for worker in self._there:
+            try:
                 self._waits[worker] = self._connect(worker, partial(self._heard, worker), partial(self._ended, worker)), []
-        except PlacementUnknown:
-            self._fail()
+            except PlacementUnknown as error:
+                refusal = encode_error(error)
+        if not self._waits:
+            self._finish(refusal)
             return
+        self._timer = self._later(left_ms / 1000 + PATIENCE_S, self._time_is_over)
         for link, _ in list(self._waits.values()):
             link.send([encode_command(replace(self._command, wait_ms=left_ms))])
+
+    def _time_is_over(self) -> None:
+        """One that stands still since it was asked to wait does not say that it has nothing."""
+        self._finish(encode_ok(0))
 
     def _heard(self, worker: Place, more: list[bytes]) -> None:
         link, frames = self._waits[worker]

@@ -12,13 +12,29 @@ from functools import partial
 from toymq_py.errors import PlacementUnknown
 from toymq_py.partitioned_topics import PartitionedTopics
 from toymq_py.placement import Place, PlaceLink, Placement, named
-from toymq_py.protocol import Command, Hello, Pause, Resume, Unsubscribe, encode_command, encode_error, first_word
+from toymq_py.protocol import (
+    Ack,
+    Command,
+    Held,
+    Hello,
+    Nack,
+    Pause,
+    Resume,
+    SettlementRun,
+    Touch,
+    Unsubscribe,
+    encode_command,
+    encode_error,
+    first_word,
+)
 from toymq_py.session.lost_session import LostSession
 from toymq_py.session.passed_on import Expected, Subscribed, WorkerLink, is_fatal
 from toymq_py.session.replies import PendingReply, Replies
 from toymq_py.session.spread_subscription import SpreadSubscription
 from toymq_py.session.upstream import PING, Upstream
 
+OF_WHAT_IS_THERE = Ack, Nack, Touch, SettlementRun, Unsubscribe, Held
+"""They are for leases and subscriptions that a connection has already."""
 UNREACHED_S = 4.0
 """For so long other requests do not wait for a place that was not reached: a group is known to be away when its lease has ended
 and as much time has gone by."""
@@ -64,9 +80,12 @@ class PlaceLinks:
 
     # -- connections
 
-    def to(self, place: Place) -> WorkerLink:
-        """The connection to a worker. Raises: PlacementUnknown."""
+    def to(self, place: Place, command: Command) -> WorkerLink:
+        """The connection to a worker for a command. Raises: PlacementUnknown: it cannot be reached, or stands still. What is
+        for leases and subscriptions of a connection that is there waits there, as they do."""
         worker = self.open.get(place)
+        if not (worker is not None and isinstance(command, OF_WHAT_IS_THERE)):
+            self._refuse_standstill(place)
         if worker is not None:
             return worker
         worker = WorkerLink()
@@ -79,25 +98,32 @@ class PlaceLinks:
             self.send(worker, [encode_command(Pause())], Expected(None, 1))
         return worker
 
-    def to_one_that_leads(self, place: Place) -> WorkerLink:
+    def _refuse_standstill(self, place: Place) -> None:
+        """Raises: PlacementUnknown. A group may have another leader, over the same connection: that is waited for."""
+        if isinstance(place, int) and (problem := self._placement.problem_of(place)):
+            raise PlacementUnknown(f"{named(place)} {problem}")
+
+    def to_one_that_leads(self, place: Place, command: Command) -> WorkerLink:
         """As ``to``, but neither to a group that has had no leader for longer than a failover takes, nor to a place that was
         just found unreachable: a command that waits for it would hold up the replies to all later ones. Raises:
         PlacementUnknown."""
         worker = self.open.get(place)
         if (worker is None or not worker.link.reached) and (problem := self._placement.problem_of(place)):
-            raise PlacementUnknown(f"{named(place)} does not answer, and {problem}")
+            raise PlacementUnknown(f"{named(place)} {problem}")
         if worker is None and self._loop.time() < self._unreached_until.get(place, 0.0):
             raise PlacementUnknown(f"{named(place)} does not answer: try again in a moment")
-        return self.to(place)
+        return self.to(place, command)
 
     def connected(self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None]) -> PlaceLink:
         """Another connection to a worker. Raises: PlacementUnknown."""
+        self._refuse_standstill(place)
         greeting = b"" if self.hello is None else encode_command(self.hello)
         link = self._placement.connected(place, received, lost, trusted=self._trusted)
         if link is None:
             assert isinstance(place, int), "groups connect by themselves"
             try:
-                return Upstream(self._placement.sockets[place], self._loop, received, lost, greeting or PING)
+                stands_still = partial(self._placement.problem_of, place)
+                return Upstream(self._placement.sockets[place], self._loop, received, lost, greeting or PING, stands_still)
             except OSError as error:
                 raise PlacementUnknown(f"worker {place} cannot be reached ({error.strerror or error}): try again") from error
         if greeting:
@@ -238,7 +264,7 @@ class PlaceLinks:
     def away(self, place: Place, link: PlaceLink) -> PlacementUnknown:
         """The error for a place without a connection."""
         problem = self._placement.problem_of(place)
-        why = f"does not answer, and {problem}" if problem else "does not answer, so its topics are not known: try again"
+        why = problem or "does not answer, so its topics are not known: try again"
         if link.refusal:
             why = f"refuses this node: {link.refusal}"
         return PlacementUnknown(f"{named(place)} {why}")
@@ -282,7 +308,7 @@ class PlaceLinks:
 
     def reach(self, place: Place, subscription: SpreadSubscription) -> bool:
         """As ``Session.reach``."""
-        worker = self.to(place)
+        worker = self.to(place, subscription.command)
         if not worker.link.reached:
             worker.waiting.append(subscription)
         return worker.link.reached
@@ -290,8 +316,8 @@ class PlaceLinks:
     def subscribe_at(self, place: Place, subscription: SpreadSubscription) -> None:
         """As ``Session.subscribe_at``."""
         command = subscription.command
-        heard = partial(subscription.heard, place)
-        self.send(self.to(place), [encode_command(command)], Expected(None, 1, command.topic, heard, spread=subscription))
+        expected = Expected(None, 1, command.topic, partial(subscription.heard, place), spread=subscription)
+        self.send(self.to(place, command), [encode_command(command)], expected)
 
     def deliver(self, place: Place) -> None:
         """As ``Session.deliver``."""

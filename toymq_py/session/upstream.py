@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from toymq_py.errors import ProtocolViolation
+from toymq_py.heartbeat import LOOK_AT_BEATS_S
 from toymq_py.placement import REACH_S
 from toymq_py.protocol import Ping, ReplyFrames, encode_command, encode_pong
 
@@ -22,18 +23,19 @@ class Upstream:
     be."""
 
     __slots__ = ("_frames", "_greeting", "_held", "_loop", "_lost", "_out", "_paused", "_reading", "_received", "_socket",
-                 "_timer", "finishing", "on_reached", "reached")  # fmt: skip
+                 "_stands_still", "_timer", "_until", "finishing", "on_reached", "reached")  # fmt: skip
 
     refusal = ""
 
     def __init__(
         self, path: str, loop: asyncio.AbstractEventLoop, received: Callable[[list[bytes]], None], lost: Callable[[], None],
-        greeting: bytes = PING,
+        greeting: bytes = PING, stands_still: Callable[[], object] = lambda: False,
     ) -> None:  # fmt: skip
         """
         Args:
             received: called with whole frames; the answer to a ``greeting`` that is HELLO is one.
             lost: called once, when the connection has ended, but not by ``close``.
+            stands_still: whether the worker is known not to answer: it is waited for no longer.
 
         Raises: OSError: the worker's socket is not there, or has too many that wait.
         """
@@ -54,9 +56,19 @@ class Upstream:
         except OSError:
             self._socket.close()
             raise
-        self._timer = loop.call_later(REACH_S, self._end)
+        self._stands_still = stands_still
+        self._until = loop.time() + REACH_S
+        self._timer = loop.call_later(min(REACH_S, LOOK_AT_BEATS_S), self._wait)
         loop.add_writer(self._socket, self._write)
         self.resume()
+
+    def _wait(self) -> None:
+        """Wait for the answer to the greeting."""
+        left_s = self._until - self._loop.time()
+        if left_s <= 0 or self._stands_still():
+            self._end()
+        else:
+            self._timer = self._loop.call_later(min(left_s, LOOK_AT_BEATS_S), self._wait)
 
     def send(self, pieces: Sequence[bytes]) -> None:
         """Send some bytes, now or as soon as the worker reads."""

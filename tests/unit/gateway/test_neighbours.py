@@ -14,6 +14,7 @@ from tests.support.worker_processes import serving
 from tests.unit.gateway.test_forwarding import HERE, OPEN, THERE, Curl
 from toymq_py.errors import PlacementUnknown
 from toymq_py.gateway.neighbours import Neighbours, labelled_metrics
+from toymq_py.heartbeat import standstill
 from toymq_py.placement import Placement
 
 TOPICS = [f"orders.{name}" for name in "abcdef"]
@@ -137,3 +138,19 @@ def test_metrics_are_one_text() -> None:
         "# HELP a What.", "# TYPE a counter", 'a{worker="0"} 1', 'a{worker="0",x="}"} 2 # {trace="t"} 1', 'a{worker="1"} 4',
         "# HELP b B.", "# TYPE b gauge", 'b{worker="0"} 3', "# HELP c C.", "# TYPE c gauge", 'c{worker="1"} 5', "# EOF",
     ]  # fmt: skip
+
+
+async def test_one_that_is_known_to_stand_still_is_not_asked(tmp_path: Path) -> None:
+    """Each request for its topics waited 20 s, and a list 5 s."""
+    still: set[int] = {1}
+    sockets = (str(tmp_path / "0"), str(tmp_path / "1"))  # none is there: a try would say so
+    neighbours = Neighbours(Placement(0, ("h:1", "h:2"), (), sockets, pids=[76, 77], stands_still=still.__contains__))
+    problem = re.escape(f"worker 1 {standstill(77)}")
+    for ask in (neighbours.reach(1), neighbours.connect(1), neighbours.ask("/v1/stats"), neighbours.change("PUT", "/v1/x")):
+        with pytest.raises(PlacementUnknown, match=f"^{problem}$"):
+            await ask
+    with pytest.raises(PlacementUnknown, match=f"^{problem}; part of it may be done: repeat it$"):
+        await neighbours._exchange(1, "/v1/x", "PUT")
+    still.clear()
+    with pytest.raises(PlacementUnknown, match="does not answer"):
+        await neighbours.reach(1)

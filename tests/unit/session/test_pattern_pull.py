@@ -9,6 +9,7 @@ import pytest
 from toymq_py.errors import PlacementUnknown
 from toymq_py.protocol import Command, Nack, Pull
 from toymq_py.session.pattern_pull import PatternPull
+from toymq_py.session.spread_subscription import PATIENCE_S
 
 
 class Link:
@@ -37,7 +38,7 @@ class Workers:
         self.links: list[Link] = []
         self.replies: list[bytes] = []
         self.lost = 0
-        self.away = False
+        self.away: set[int] = set()
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.now_s = 100.0
         self.pull = PatternPull(
@@ -51,15 +52,17 @@ class Workers:
         return self.now_s
 
     def _ask(self, worker: int, command: Command, answered: Callable[[bytes], None]) -> None:
-        if self.away:
-            raise PlacementUnknown
+        self._check(worker)
         self.asked.append((worker, command, answered))
 
     def _connect(self, worker: int, heard: Callable[[list[bytes]], None], ended: Callable[[], None]) -> Any:
-        if self.away:
-            raise PlacementUnknown
+        self._check(worker)
         self.links.append(Link(heard, ended))
         return self.links[-1]
+
+    def _check(self, worker: int) -> None:
+        if worker in self.away:
+            raise PlacementUnknown(f"worker {worker} stands still")
 
     def _later(self, delay_s: float, run: Callable[[], None]) -> Any:
         self.timers.append(timer := (delay_s, run))
@@ -163,9 +166,30 @@ def test_a_worker_that_does_not_answer(how: str) -> None:
         assert (workers.replies, workers.lost) == ([], 1)
     else:
         workers = Workers(wait_ms=9)
-        workers.away = True
+        workers.away = {1, 2}
         workers.answer(b"OK 0\n")
-        assert (workers.replies, workers.lost) == ([], 1)
+        assert (len(workers.links), workers.replies, workers.lost) == (1, [], 0), "its session ended"
+        alone = Workers(begins=False)
+        alone.away = {0, 1, 2}
+        alone.pull.begin()
+        assert (alone.replies, alone.lost) == ([b"ERR PLACEMENT_UNKNOWN worker 2 stands still\n"], 0)
+        none_waits = Workers(wait_ms=9, count=1)
+        none_waits.away = {0}
+        none_waits.answer(b"OK 0\n")
+        assert none_waits.replies == [b"ERR PLACEMENT_UNKNOWN worker 0 stands still\n"]
+
+
+def test_one_that_stands_still_while_it_waits_is_not_waited_for_longer_than_the_pull_may_take() -> None:
+    """A PULL of two seconds was answered when the worker went on. What that leased meanwhile is given back."""
+    workers = waiting()
+    for link in workers.links[:2]:
+        link.heard([b"OK 0\n"])
+    assert [delay_s for delay_s, _ in workers.timers] == [0.5 + PATIENCE_S]
+    workers.pass_time()
+    assert workers.replies == [b"OK 0\n"]
+    workers.links[2].heard([message("t.c", 1), b"OK 1\n"])
+    assert [command for _, command, _ in workers.asked[3:]] == [Nack("t.c", "c", ((1, 1),), uncounted=True, lease=7)]
+    assert (len(workers.replies), workers.timers) == (1, [])
 
 
 def test_a_group_that_is_away_is_left_out() -> None:

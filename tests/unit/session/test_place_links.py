@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.passing_rig import THERE, Groups, Rig, rig_of_groups, running_rig
 from toymq_py.errors import PlacementUnknown
+from toymq_py.heartbeat import standstill
+from toymq_py.placement import Placement
 from toymq_py.protocol import Publish
 from toymq_py.session import spread_subscription, upstream
 from toymq_py.topic import Refused
@@ -173,6 +175,66 @@ async def test_a_worker_that_is_slow_to_come_up_is_waited_for(rig: Rig) -> None:
     await rig.client_reads("OK 0\n")
 
 
+STANDS_STILL = f"ERR PLACEMENT_UNKNOWN worker 1 {standstill(77)}\n"
+
+
+@pytest.fixture
+async def standing(tmp_path: Path) -> AsyncIterator[tuple[Rig, set[int]]]:
+    """A session of worker 0, and the numbers of the workers that stand still."""
+    still: set[int] = set()
+    addresses, sockets = ("127.0.0.1:1", "127.0.0.1:2"), (str(tmp_path / "s"), str(tmp_path / "s"))
+    placement = Placement(0, addresses, sockets, changes=[0, 0], pids=[76, 77], stands_still=still.__contains__)
+    async with running_rig(tmp_path, placement) as rig:
+        yield rig, still
+
+
+async def refused(rig: Rig, text: str) -> None:
+    """Nothing of it is sent, and what stands behind it is answered."""
+    with pytest.raises(PlacementUnknown) as refusal:
+        rig.take(text)
+    assert f"ERR PLACEMENT_UNKNOWN {refusal.value}\n" == STANDS_STILL
+
+
+async def test_what_is_for_a_worker_that_stands_still_is_refused_by_name_until_it_goes_on(
+    standing: tuple[Rig, set[int]]
+) -> None:  # fmt: skip
+    """It held up the replies to all that its client had sent behind it for 20 s, each time anew; over a connection that was
+    there, for as long as the worker stood."""
+    rig, still = standing
+    still.add(1)
+    for text in (f"PUB {THERE} - 1\nx\n", f"SUB {THERE} c\n", f"FETCH {THERE} 0 1\n", f"ACK {THERE} c 0\n", "TOPICS\n"):
+        await refused(rig, text)
+    part = Publish(THERE, [b"p"], [b"x"], seqs=[6])
+    assert [type(one) for one in rig.passing.take_part(part, rig.refused) or ()] == [Refused]
+    assert rig.refused.admit(THERE, [b"p"], [7], 0) == 0, "what comes behind one that was refused, would be stored before it"
+    assert (rig.passing.links.open.keys() - {0}, rig.aborted.is_set()) == (set(), False)
+    still.clear()
+    rig.take(f"SUB {THERE} c\n")
+    await rig.hears(f"SUB {THERE} c\n")
+    rig.says(f"OK 1\nMSG {THERE} 0 1 9 - 1\nx\n")
+    await rig.client_reads(f"OK 1\nMSG {THERE} 0 1 9 - 1\nx\n")
+    still.add(1)
+    await refused(rig, f"PUB {THERE} - 1\nx\n")
+    rig.take(f"ACK {THERE} c 0\n")
+    await rig.hears(f"ACK {THERE} c 0\n")
+    rig.says("OK 1\n")
+    await rig.client_reads("OK 1\n")
+
+
+async def test_what_waits_for_a_worker_when_that_is_found_to_stand_still_is_refused(
+    standing: tuple[Rig, set[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream, "LOOK_AT_BEATS_S", 0.0)
+    rig, still = standing
+    rig.greets = False
+    rig.take(f"PUB {THERE} p 1 seq=4\nx\n")
+    rig.replies.add(b"PONG\n")
+    await rig.hears("PING\n")
+    still.add(1)
+    await rig.client_reads(f"{STANDS_STILL}PONG\n")
+    assert rig.refused.admit(THERE, [b"p"], [5], 0) == 0
+
+
 async def test_a_list_without_a_group_is_refused_and_the_client_stays(of_groups: Rig) -> None:
     rig = of_groups
     rig.take("TOPICS\n")
@@ -191,7 +253,7 @@ async def test_the_refusal_says_what_is_known_to_be_wrong_with_the_group(
     rig.take("STATS\n")
     await rig.hears("STATS\n")
     rig.writer.close()
-    problem = "group b does not answer, and has had no leader for 9 s: look at its nodes"
+    problem = "group b has had no leader for 9 s: look at its nodes"
     await rig.client_reads(f"ERR PLACEMENT_UNKNOWN {problem}\n")
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -23,7 +23,7 @@ class Far:
 
 @asynccontextmanager
 async def connected(
-    path: Path, *, answers: bool = True
+    path: Path, *, answers: bool = True, stands_still: Callable[[], object] = lambda: False
 ) -> AsyncIterator[tuple[Upstream, Far, asyncio.Queue[list[bytes] | None]]]:  # fmt: skip
     far, came = Far(), asyncio.Queue[list[bytes] | None]()
 
@@ -32,7 +32,8 @@ async def connected(
         far.there.set()
 
     server = await asyncio.start_unix_server(serve, path / "s")
-    link = Upstream(str(path / "s"), asyncio.get_running_loop(), came.put_nowait, lambda: came.put_nowait(None))
+    loop, lost = asyncio.get_running_loop(), lambda: came.put_nowait(None)
+    link = Upstream(str(path / "s"), loop, came.put_nowait, lost, stands_still=stands_still)
     await far.there.wait()
     if answers:
         assert await far.reader.readline() == b"PING\n"
@@ -93,6 +94,26 @@ async def test_nothing_is_sent_before_the_worker_has_answered(tmp_path: Path, mo
         assert await came.get() is None
         assert not link.reached
         assert await far.reader.read() in (b"PING\n", b"")
+
+
+async def test_one_that_is_found_to_stand_still_is_waited_for_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """It was waited for 20 s by each, and what a client had sent behind that waited, too. One that has answered is kept."""
+    monkeypatch.setattr(upstream, "LOOK_AT_BEATS_S", 0.0)
+    found = iter((False, False, True))
+    async with connected(tmp_path, answers=False, stands_still=lambda: next(found)) as (link, far, came):
+        link.send([b"PUB t - 1\nx\n"])
+        async with asyncio.timeout(upstream.REACH_S / 2):
+            assert await came.get() is None
+        assert await far.reader.read() in (b"PING\n", b"")
+        assert next(found, "all were used") == "all were used"
+    still = False
+    async with connected(tmp_path, stands_still=lambda: still) as (link, far, came):
+        still = True
+        link.send([b"PUB t - 1\nx\n"])
+        assert await far.reader.readexactly(12) == b"PUB t - 1\nx\n"
+        assert came.empty()
 
 
 @pytest.mark.parametrize("last", [b"", b"MSG t x y z - q\n"])
