@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from toymq_py.errors import PlacementUnknown
+from toymq_py.heartbeat import LOOK_AT_BEATS_S
 from toymq_py.partitioned_topics import PartitionedTopics
 from toymq_py.placement import Place, PlaceLink, Placement, named
 from toymq_py.protocol import (
@@ -44,7 +45,7 @@ class PlaceLinks:
     """The connections of one session. Belongs to the loop."""
 
     __slots__ = ("_loop", "_loss", "_partitioned", "_paused", "_placement", "_replies", "_trusted", "_unreached_until",
-                 "_unread", "abort", "closed", "finishing", "hello", "open", "shutting_down", "spread")  # fmt: skip
+                 "_unread", "_watch", "abort", "closed", "finishing", "hello", "open", "shutting_down", "spread")  # fmt: skip
 
     def __init__(
         self, placement: Placement, partitioned: PartitionedTopics, replies: Replies, loop: asyncio.AbstractEventLoop,
@@ -71,6 +72,7 @@ class PlaceLinks:
         self._paused = self.closed = False
         self._loss: LostSession | None = None
         self._unreached_until: dict[Place, float] = {}
+        self._watch: asyncio.TimerHandle | None = None  # while an answer is missing
 
     def send(self, worker: WorkerLink, pieces: list[bytes], expected: Expected) -> None:
         if expected.ends is not None:
@@ -86,6 +88,8 @@ class PlaceLinks:
         worker = self.open.get(place)
         if not (worker is not None and isinstance(command, OF_WHAT_IS_THERE)):
             self._refuse_standstill(place)
+        if self._watch is None and isinstance(place, int):
+            self._watch = self._loop.call_later(LOOK_AT_BEATS_S, self._look)
         if worker is not None:
             return worker
         worker = WorkerLink()
@@ -102,6 +106,19 @@ class PlaceLinks:
         """Raises: PlacementUnknown. A group may have another leader, over the same connection: that is waited for."""
         if isinstance(place, int) and (problem := self._placement.problem_of(place)):
             raise PlacementUnknown(f"{named(place)} {problem}")
+
+    def _look(self) -> None:
+        """Take a worker that stands still for one that has ended, where its answer holds up those of others: it was sent the
+        command, so the outcome is unknown, which the end of the session says. A client that waits for it alone may do so."""
+        self._watch = None
+        waited_for = [(place, worker) for place, worker in self.open.items() if worker.expected]
+        for place, worker in waited_for:
+            held = {expected.held for expected in worker.expected}
+            if worker.link.reached and self._placement.problem_of(place) and self._replies.holds_up(held):
+                worker.link.close()
+                self._lost(place, worker)
+        if waited_for and not self.closed:
+            self._watch = self._loop.call_later(LOOK_AT_BEATS_S, self._look)
 
     def to_one_that_leads(self, place: Place, command: Command) -> WorkerLink:
         """As ``to``, but neither to a group that has had no leader for longer than a failover takes, nor to a place that was
@@ -360,6 +377,8 @@ class PlaceLinks:
         if self.closed:
             return
         self.closed = True
+        if self._watch is not None:
+            self._watch.cancel()
         for spread in self.spread.values():
             spread.ask_no_more()
         for worker in self.open.values():

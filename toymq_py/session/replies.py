@@ -5,7 +5,7 @@ Contract: protocol.md, "Framing" (one reply per command, in order); ADR 0007. Kn
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
@@ -133,6 +133,11 @@ class Replies:
         self._queue(held)
         self.held_bytes += held.cost
         return held
+
+    def holds_up(self, held: Collection[PendingReply | None]) -> bool:
+        """Whether one of these is at the head, and others than these wait behind it."""
+        theirs = [isinstance(reply, PendingReply) and reply in held for reply in self._fifo or ()]
+        return bool(theirs) and theirs[0] and not all(theirs)
 
     def when_told(self, call: Callable[[bytes], None]) -> None:
         """Have ``call`` called with the last queued reply, which is filled later, when it is written."""

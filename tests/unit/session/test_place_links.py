@@ -11,7 +11,7 @@ from toymq_py.errors import PlacementUnknown
 from toymq_py.heartbeat import standstill
 from toymq_py.placement import Placement
 from toymq_py.protocol import Publish
-from toymq_py.session import spread_subscription, upstream
+from toymq_py.session import place_links, spread_subscription, upstream
 from toymq_py.topic import Refused
 
 
@@ -233,6 +233,25 @@ async def test_what_waits_for_a_worker_when_that_is_found_to_stand_still_is_refu
     still.add(1)
     await rig.client_reads(f"{STANDS_STILL}PONG\n")
     assert rig.refused.admit(THERE, [b"p"], [5], 0) == 0
+
+
+async def test_where_one_that_stands_still_holds_up_the_replies_of_others_the_session_ends_as_when_it_dies(
+    standing: tuple[Rig, set[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """What was sent to it may be stored. The others' replies waited as long as it stood, or until the client gave up. A client
+    that waits for it alone goes on with it."""
+    monkeypatch.setattr(place_links, "LOOK_AT_BEATS_S", 0.0)
+    rig, still = standing
+    rig.take(f"PUB {THERE} p 1 seq=4\nx\n")
+    await rig.hears(f"PUB {THERE} p 1 seq=4\nx\n")
+    still.add(1)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not rig.aborted.is_set()
+    rig.replies.add(b"OK 5\n")
+    async with asyncio.timeout(10):
+        await rig.aborted.wait()
+    assert rig.written == b"", "a reply would be taken for the missing one"
 
 
 async def test_a_list_without_a_group_is_refused_and_the_client_stays(of_groups: Rig) -> None:
