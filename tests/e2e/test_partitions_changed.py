@@ -14,6 +14,7 @@ import toymq
 import toymq.sync
 from tests.e2e.test_partitions import COUNT, divided, forget, places
 from tests.support.worker_processes import serving
+from toymq_py.heartbeat import standstill
 from toymq_py.placement import worker_of
 from toymqctl.cli import main as toymqctl
 
@@ -49,13 +50,14 @@ def test_while_a_worker_stands_still_nothing_is_changed_over_tcp_nor_http(tmp_pa
                     with pytest.raises(toymq.PlacementUnknown, match=r"; nothing was done: repeat FORGET orders c$"):
                         open_before.forget("orders", "c")
                     assert {said.result() for said in beside} == {
-                        f"worker {1 - asked} does not answer; nothing was done: repeat {words}"
+                        f"worker {1 - asked} {standstill(running.pids[1 - asked])}; nothing was done: repeat {words}"
                         for words in ("PURGE orders", "CONFIG orders", "SEEK orders c", "DELETE orders")
                     }
                     assert over_http.result().status_code == 503
                     assert over_http.result().json()["detail"].endswith("; nothing was done: repeat it")
             finally:
                 os.kill(running.pids[1 - asked], signal.SIGCONT)
+            running.hears(f"worker {1 - asked} answers again")
             found = open_before.describe("orders")
             assert ([part["messages"] for part in found["parts"]], found["settings_differ"]) == ([1] * COUNT, [])
             assert [one["backlog"] for one in found["consumers"]] == [COUNT], "nor later, when it goes on"

@@ -1,16 +1,11 @@
 """A worker that stands still is said once, and one that goes on again."""
 
 import asyncio
-import json
-import os
-import signal
-from pathlib import Path
 
 import pytest
 
-from tests.support.worker_processes import serving
 from toymq_py import heartbeat
-from toymq_py.heartbeat import SILENT_LOOKS, Beats, Heartbeats, standstill
+from toymq_py.heartbeat import SILENT_LOOKS, Beats, Heartbeats
 
 
 def test_one_that_stands_still_is_said_once_and_again_when_it_goes_on() -> None:
@@ -71,22 +66,3 @@ async def test_it_counts_as_long_as_the_loop_runs(monkeypatch: pytest.MonkeyPatc
     async with asyncio.timeout(10):
         await counted.wait()
     assert not beats.count(0)
-
-
-def test_a_worker_that_stands_still_is_named_with_its_process_and_so_is_its_return(tmp_path: Path) -> None:
-    """Nothing said so, and no command had the number of the process."""
-    with serving(tmp_path / "data", 2) as workers:
-        workers.ready(2)
-        with workers.wire(0) as wire:
-            assert wire.ask(b"CLUSTER\n").startswith(b"JSON")
-            assert json.loads(wire.line())["pids"] == [workers.pids[0], workers.pids[1]]
-        os.kill(workers.pids[1], signal.SIGSTOP)
-        workers.hears(f"worker 1 has not answered for 10 s: process {workers.pids[1]} is stopped, or waits for what hangs")
-        with workers.wire(0) as wire:
-            wire.send(b"STATS partial=1\n")
-            assert wire.line().startswith(b"JSON")
-            told = json.loads(wire.line())
-            assert told["away"] == [{"place": "worker 1", "why": standstill(workers.pids[1])}]
-        os.kill(workers.pids[1], signal.SIGCONT)
-        workers.hears("worker 1 answers again")
-        assert workers.stop() == 0

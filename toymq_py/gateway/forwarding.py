@@ -24,7 +24,6 @@ from toymq_py.gateway.access import REQUEST, login_of, refused
 from toymq_py.gateway.answers import encode_last
 from toymq_py.gateway.http_heads import FORWARDED, INTERNAL
 from toymq_py.gateway.logins import Login
-from toymq_py.gateway.neighbours import ended_within
 from toymq_py.gateway.partition_paths import ROUTED
 from toymq_py.gateway.problems import problem
 from toymq_py.gateway.publish_operations import BATCH, PATH
@@ -159,7 +158,7 @@ class Forwarding:
         elif answer.lacks_it:
             await problem(half_made(topic_in(scope["path"])))(scope, receive, send)
         elif not answer.started:
-            await problem(ended_within(worker))(scope, receive, send)
+            await problem(self.neighbours.unanswered(worker))(scope, receive, send)
 
 
 async def _send_body(receive: Receive, writer: asyncio.StreamWriter, *, chunked: bool) -> None:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from toymq_py.errors import PlacementUnknown, ShuttingDown
 from toymq_py.gateway.http_heads import EVERY_TOKEN, FORWARDED
+from toymq_py.heartbeat import LOOK_AT_BEATS_S
 from toymq_py.merging import merged_topics
 from toymq_py.placement import REACH_S, Place, Placement
 
@@ -86,7 +87,7 @@ class Neighbours:
         try:
             status, answer = await self.answer(worker, work)
         except (OSError, ValueError, PlacementUnknown) as error:
-            raise ended_within(worker) from error
+            raise self.unanswered(worker) from error
         return Response(answer, status)
 
     async def topics(self, query: str = "") -> list[dict[str, Any]]:
@@ -136,7 +137,7 @@ class Neighbours:
         """Wait for an answer of a worker, for as long as it is alive. Raises: PlacementUnknown, and as ``work``."""
         waits = asyncio.ensure_future(work)
         try:
-            while not (await asyncio.wait({waits}, timeout=REACH_S))[0]:
+            while not await self._is_done(worker, waits, REACH_S):
                 await self.reach(worker)
         finally:
             waits.cancel()
@@ -144,19 +145,49 @@ class Neighbours:
             self._answered[worker] = asyncio.get_running_loop().time()
         return answer
 
+    async def _within(self, worker: int, work: Coroutine[Any, Any, T], within_s: float) -> T:
+        """Raises: TimeoutError, PlacementUnknown, and as ``work``."""
+        waits = asyncio.ensure_future(work)
+        try:
+            if not await self._is_done(worker, waits, within_s):
+                raise TimeoutError
+        finally:
+            waits.cancel()
+        return waits.result()
+
+    async def _is_done(self, worker: int, waits: asyncio.Future[T], within_s: float) -> bool:
+        """Wait for what one does, but no longer than until it is found to stand still. Raises: PlacementUnknown."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + within_s
+        while not waits.done() and (left_s := until - loop.time()) > 0:
+            await asyncio.wait({waits}, timeout=min(left_s, LOOK_AT_BEATS_S))
+            if not waits.done():
+                self._check(worker)
+        return waits.done()
+
+    def _check(self, worker: int, end: str = "") -> None:
+        """Raises: PlacementUnknown: one is known to stand still."""
+        if problem := self._placement.problem_of(worker):
+            raise PlacementUnknown(f"worker {worker} {problem}{end}")
+
+    def unanswered(self, worker: int) -> ShuttingDown:
+        """The error for what one was sent that cannot be repeated without harm."""
+        why = self._placement.problem_of(worker) or "ended before it answered"
+        return ShuttingDown(f"worker {worker} {why}: the outcome is unknown")
+
     async def _exchange(
         self, worker: int, path: str, method: str = "GET", body: bytes = b"", within_s: float = WITHIN_S
     ) -> tuple[int, bytes]:
         """A change may take as long as its worker is alive. Raises: PlacementUnknown."""
-        if problem := self._placement.problem_of(worker):
-            raise PlacementUnknown(f"worker {worker} {problem}{'' if method == 'GET' else IN_PART}")
+        end = "" if method == "GET" else IN_PART
+        self._check(worker, end)
         try:
             work = _exchange(self._connected(worker), method, path, body, "application/json")
             if method != "GET":
                 return await self.answer(worker, work)
-            async with asyncio.timeout(within_s):
-                return await work
+            return await self._within(worker, work, within_s)
         except PlacementUnknown as error:
+            self._check(worker, end)
             raise _failed(worker, method, "no longer answers") from error
         except (OSError, TimeoutError, ValueError) as error:
             raise _failed(worker, method, f"does not answer ({str(error) or 'in time'})") from error
@@ -176,11 +207,6 @@ class Neighbours:
 def _failed(worker: int, method: str, why: str) -> PlacementUnknown:
     """The error when a worker did not answer a request properly; the request can be repeated."""
     return PlacementUnknown(f"worker {worker} {why}{AGAIN if method == 'GET' else IN_PART}")
-
-
-def ended_within(worker: int) -> ShuttingDown:
-    """The error when a worker ended during a request that cannot be repeated without harm."""
-    return ShuttingDown(f"worker {worker} ended before it answered: the outcome is unknown")
 
 
 async def _exchange(connection: socket.socket, method: str, path: str, body: bytes, media: str) -> tuple[int, bytes]:

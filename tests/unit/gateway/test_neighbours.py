@@ -12,7 +12,8 @@ from tests.support.http_receiver import receiving
 from tests.support.tokens import table, token
 from tests.support.worker_processes import serving
 from tests.unit.gateway.test_forwarding import HERE, OPEN, THERE, Curl
-from toymq_py.errors import PlacementUnknown
+from toymq_py.errors import PlacementUnknown, ShuttingDown
+from toymq_py.gateway import neighbours as neighbours_module
 from toymq_py.gateway.neighbours import Neighbours, labelled_metrics
 from toymq_py.heartbeat import standstill
 from toymq_py.placement import Placement
@@ -154,3 +155,33 @@ async def test_one_that_is_known_to_stand_still_is_not_asked(tmp_path: Path) -> 
     still.clear()
     with pytest.raises(PlacementUnknown, match="does not answer"):
         await neighbours.reach(1)
+
+
+async def test_one_that_is_found_to_stand_still_is_waited_for_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """Of what it was sent the outcome is unknown; of what was not sent it is known."""
+    monkeypatch.setattr(neighbours_module, "LOOK_AT_BEATS_S", 0.0)
+    still: set[int] = set()
+    sockets = (str(tmp_path / "0"), str(tmp_path / "1"))
+    neighbours = Neighbours(Placement(0, ("h:1", "h:2"), (), sockets, pids=[76, 77], stands_still=still.__contains__))
+
+    async def stop_at_the_second(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if asked:
+            still.add(1)
+            await reader.read()
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        asked.append(b"")
+        writer.close()
+        await writer.wait_closed()
+
+    asked: list[bytes] = []
+    problem = re.escape(f"worker 1 {standstill(77)}")
+    async with await asyncio.start_unix_server(stop_at_the_second, sockets[1]):
+        with pytest.raises(ShuttingDown, match=f"^{problem}: the outcome is unknown$"):
+            await neighbours.post(1, "/v1/topics/t/messages:batch", b"{}")
+        still.clear()
+        with pytest.raises(PlacementUnknown, match=f"^{problem}$"):
+            await neighbours.reach(1, 0.0)

@@ -1,0 +1,54 @@
+"""A worker of ``serve --workers`` that stands still keeps its own topics from clients, and nothing else. ADR 0273, 0274."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import httpx
+from click.testing import CliRunner
+
+from tests.support.ctl import refused
+from tests.support.worker_processes import publish, serving, topic_of
+from toymq_py.heartbeat import standstill
+from toymqctl.cli import main as toymqctl
+
+HERE, THERE = topic_of(0, 2), topic_of(1, 2)
+
+
+def test_a_worker_that_stands_still_is_named_and_holds_up_nothing_but_its_topics(tmp_path: Path) -> None:
+    """Nothing said so. Each client waited 20 s for it, each time anew, with all that it had sent behind that; one whose
+    publish was under way, for as long as it stood."""
+    with serving(tmp_path / "data", 2, "--http", "127.0.0.1:0") as workers:
+        workers.ready(2)
+        pid, messages = workers.pids[1], f"{workers.http(0)}/v1/topics/{{}}/messages"
+        problem = standstill(pid)
+        with workers.wire(0) as open_before, workers.wire(0) as under_way:
+            assert [publish(open_before, topic, "x") for topic in (HERE, THERE)] == [b"OK 0"] * 2
+            assert publish(under_way, THERE, "x") == b"OK 1"
+            assert open_before.ask(b"CLUSTER\n").startswith(b"JSON")
+            assert json.loads(open_before.line())["pids"] == [workers.pids[0], pid]
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                under_way.send(f"PUB {THERE} - 1\nx\nPUB {HERE} - 1\nx\n".encode())
+                assert under_way.at_end(), "that it was stored is unknown, as when the worker dies"
+                workers.hears(f"worker 1 {problem}")
+                for number in (2, 3):
+                    assert publish(open_before, THERE, "x") == f"ERR PLACEMENT_UNKNOWN worker 1 {problem}".encode()
+                    assert publish(open_before, HERE, "x") == b"OK %d" % number
+                answer = httpx.post(messages.format(THERE), content=b"x", timeout=60)
+                assert (answer.status_code, answer.json()["code"]) == (503, "PLACEMENT_UNKNOWN")
+                assert answer.json()["detail"] == f"worker 1 {problem}"
+                assert httpx.post(messages.format(HERE), content=b"x", timeout=60).status_code == 201
+                assert open_before.ask(b"STATS partial=1\n").startswith(b"JSON")
+                assert json.loads(open_before.line())["away"] == [{"place": "worker 1", "why": problem}]
+                for command in ("describe", "consumers", "purge --yes"):
+                    name, *rest = command.split()
+                    result = CliRunner().invoke(toymqctl, ["--url", f"127.0.0.1:{workers.ports[0]}", name, THERE, *rest])
+                    refused(result, 1, f"worker 1 has the topic {THERE}, and {problem}")
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            workers.hears("worker 1 answers again")
+            assert publish(open_before, THERE, "x") == b"OK 3", "the one under way was stored, and none that was refused"
+            assert httpx.post(messages.format(THERE), content=b"x", timeout=60).json()["id"] == 4
+        assert workers.stop() == 0
