@@ -123,6 +123,8 @@ def test_a_worker_that_does_not_answer(broker: BrokerProcess, visit: Visit) -> N
     page.goto(f"{broker.http}#/topics/jobs")
     page.get_by_text("Worker 1, which has this topic, does not answer: this is how it was at 20").wait_for()
     assert page.get_by_role("button", name="Publish").is_enabled(), "another worker passes it on"
+    page.goto(f"{broker.http}#/topics/unheard")
+    page.get_by_text("Worker 1 does not answer, and may have a topic of this name.").wait_for()
 
 
 def test_without_trouble_nothing_is_said_and_a_focused_link_stays(visit: Visit, start: Start) -> None:

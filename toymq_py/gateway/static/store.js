@@ -1,6 +1,7 @@
 // What the broker says of itself once a second, and the rates that follow from it. Nothing here is kept anywhere else.
 
 import { EVENTS, api } from "./api.js";
+import { sentence } from "./format.js";
 
 /** A second each. */
 export const SAMPLES = 90;
@@ -171,6 +172,12 @@ export class Store extends EventTarget {
   /** What is said of numbers that are of all: "" or "without group b". */
   get without() {
     return this.away.length ? `without ${this.away.map(({ place }) => place).join(", ")}` : "";
+  }
+
+  /** What is said of a topic that nothing was heard of. The names of groups' topics are known without them. */
+  get unheard() {
+    const workers = this.away.map(({ place }) => place).filter((place) => place.startsWith("worker "));
+    return workers.length ? `${sentence(workers.join(", "))} ${workers.length === 1 ? "does" : "do"} not answer, and may have a topic of this name.` : "There is no topic of this name.";
   }
 
   /** Whether another group has a topic: only its own page can do something with it. */

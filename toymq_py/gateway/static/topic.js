@@ -155,7 +155,7 @@ export class TopicView {
     this.gone.hidden = !absent;
     this.shell.hidden = absent;
     if (absent) {
-      say(this.absent, topic ? `${sentence(topic.place)} has this topic, and does not answer.` : "There is no topic of this name.");
+      say(this.absent, topic ? `${sentence(topic.place)} has this topic, and does not answer.` : this.store.unheard);
       return;
     }
     for (const act of this.acts.children) act.disabled = this.store.isElsewhere(topic);
