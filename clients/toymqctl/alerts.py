@@ -8,7 +8,7 @@ from toymq.click_support import Duration
 from toymq_py.names import is_pattern
 from toymq_py.units import format_duration, format_size, rounded_size
 from toymqctl.broker import Broker
-from toymqctl.gateway import gateway_of, path_of
+from toymqctl.gateway import gateway_of, path_of, say_part
 from toymqctl.quantities import TOPIC
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, print_json, screen_room, table
@@ -64,10 +64,13 @@ def list_alerts(broker: Broker, *, as_json: bool) -> None:
 
 
 def _show(broker: Broker, *, as_json: bool) -> None:
-    found = gateway_of(broker).ask("GET", "/v1/alerts")["alerts"]
+    answer = gateway_of(broker).ask("GET", "/v1/alerts")
+    found = answer["alerts"]
     if as_json:
         print_json(found)
-    elif found:
+        return
+    say_part(answer, "alerts")
+    if found:
         click.echo(table([_COLUMNS, *map(_row, found)], text=(0, 1, 2, 5, 6), room=screen_room()))
         for each in found:
             for trouble in each["troubles"]:

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 import click
 
 from toymqctl.broker import Broker
-from toymqctl.gateway import gateway_of, path_of
+from toymqctl.gateway import gateway_of, path_of, say_part
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, fitting, print_json, screen_room, size
 
@@ -44,8 +44,7 @@ def connections(ctx: click.Context, search: str | None, most: int, *, as_json: b
     if as_json:
         print_json(found["connections"])
         return
-    if (part := found.get("part")) is not None:  # an older broker does not say
-        click.echo(f"toymqctl: these are the connections of {part} alone: --http-url asks another one", err=True)
+    say_part(found, "connections")
     if not found["connections"]:
         click.echo("no connection matches")
         return

@@ -3,9 +3,12 @@
 ``--http-url``, ``TOYMQ_HTTP_URL`` or the context name it. Otherwise the broker is asked over the wire where it listens.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
+
+import click
 
 from toymq.http_gateway import GatewayFailed, HttpGateway, choose, named_in, told_by
 from toymq.url import parse_url
@@ -50,6 +53,12 @@ def _check_answers(gateway: HttpGateway, other: str) -> None:
         gateway.ask("GET", "/healthz", timeout_s=ANSWERS_S)
     except GatewayFailed as error:
         raise GatewayFailed(f"worker 0: {error}. `--http-url {other}` asks another worker for what that one has") from error
+
+
+def say_part(found: Mapping[str, Any], what: str) -> None:
+    """Say on stderr whose an answer is, where others have the rest. An older broker does not say."""
+    if (part := found.get("part")) is not None:
+        click.echo(f"toymqctl: these are the {what} of {part} alone: --http-url asks another one", err=True)
 
 
 def ask_of_topic(broker: Broker, method: str, topic: str, rest: str, body: Any = None) -> Any:

@@ -8,7 +8,7 @@ from toymq.click_support import Duration
 from toymq_py.names import is_pattern
 from toymq_py.text_files import read_text
 from toymqctl.broker import Broker
-from toymqctl.gateway import gateway_of, path_of
+from toymqctl.gateway import gateway_of, path_of, say_part
 from toymqctl.new_topics import is_new, say_made
 from toymqctl.quantities import TOPIC
 from toymqctl.tables import as_json as json_option
@@ -46,10 +46,13 @@ def list_webhooks(broker: Broker, *, as_json: bool) -> None:
 
 
 def _show(broker: Broker, *, as_json: bool) -> None:
-    found = gateway_of(broker).ask("GET", "/v1/webhooks")["webhooks"]
+    answer = gateway_of(broker).ask("GET", "/v1/webhooks")
+    found = answer["webhooks"]
     if as_json:
         print_json(found)
-    elif found:
+        return
+    say_part(answer, "webhooks")
+    if found:
         rows = [
             (each["name"], each["topic"], each["url"], "yes" if each["secret"] else "no", "fails" if each["failure"] else "ok")
             for each in found

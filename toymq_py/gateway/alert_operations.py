@@ -25,7 +25,8 @@ NAME = Parameter(
 async def list_alerts(gateway: Gateway, request: Request) -> Response:
     """``GET /v1/alerts``."""
     gateway.alerts.check()
-    return json_response({"alerts": [gateway.alerts.describe(name) for name in sorted(gateway.alerts.rules)]})
+    rules = [gateway.alerts.describe(name) for name in sorted(gateway.alerts.rules)]
+    return json_response({"part": gateway.broker.placement.part, "alerts": rules})
 
 
 async def put_alert(gateway: Gateway, request: Request) -> Response:
@@ -121,8 +122,9 @@ DESCRIBED = {
 }
 OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/v1/alerts", "listAlerts", "List all alert rules and what fires.", list_alerts, "admin",
-              answers={200: Answer("By name.", {"type": "object", "properties": {
-                  "alerts": {"type": "array", "items": DESCRIBED}}})}, errors=(StorageFailed,), safe=True),
+              answers={200: Answer("By name. With several workers or groups each has its own: `part` names whose these are.",
+                  {"type": "object", "properties": {"part": _NULL_TEXT, "alerts": {"type": "array", "items": DESCRIBED}}})},
+              errors=(StorageFailed,), safe=True),
     Operation("PUT", "/v1/alerts/{name}", "putAlert",
               "Tell a URL or a topic when something is wrong. `to` needs the right `publish` for that topic beside `admin`.",
               put_alert, "admin", (NAME,), Body("The rule.", {"application/json": DEFINITION}),

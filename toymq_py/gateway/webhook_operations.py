@@ -109,7 +109,8 @@ def _path(request: Request) -> str:
 async def list_webhooks(gateway: Gateway, request: Request) -> Response:
     """``GET /v1/webhooks``."""
     gateway.webhooks.check()
-    return json_response({"webhooks": [_describe(gateway, name) for name in sorted(gateway.webhooks.defined)]})
+    found = [_describe(gateway, name) for name in sorted(gateway.webhooks.defined)]
+    return json_response({"part": gateway.broker.placement.part, "webhooks": found})
 
 
 async def test_webhook(gateway: Gateway, request: Request) -> Response:
@@ -141,8 +142,10 @@ DESCRIBED = {
 }
 OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/v1/webhooks", "listWebhooks", "List all webhooks.", list_webhooks, "admin",
-              answers={200: Answer("By name.", {"type": "object", "properties": {
-                  "webhooks": {"type": "array", "items": DESCRIBED}}})}, errors=(StorageFailed,), safe=True),
+              answers={200: Answer("By name. With several workers or groups each has its own: `part` names whose these are.",
+                  {"type": "object", "properties": {
+                      "part": {"type": ["string", "null"]}, "webhooks": {"type": "array", "items": DESCRIBED}}})},
+              errors=(StorageFailed,), safe=True),
     Operation("PUT", "/v1/webhooks/{name}", "putWebhook",
               "Push the messages of a topic to a URL. The token needs `subscribe` for the topic beside `admin`.",
               put_webhook, "admin", (NAME,),

@@ -75,7 +75,10 @@ def test_a_worker_that_stands_still_is_named_and_the_others_are_checked(tmp_path
             shown = ctl(workers.ports[0], "connections")
             assert (shown.exit_code, "worker 0 of 2 alone" in shown.stderr) == (0, True)
             assert "dead letter" in ok(ctl(workers.ports[0], "inspect", hurt, "0"))
-            assert "no alerts" in ok(ctl(workers.ports[0], "alerts"))
+            for kind in ("alerts", "webhooks"):
+                shown = ctl(workers.ports[0], kind)
+                assert (shown.exit_code, f"no {kind}" in shown.stdout) == (0, True)
+                assert shown.stderr == f"toymqctl: these are the {kind} of worker 0 of 2 alone: --http-url asks another one\n"
             os.kill(workers.pids[1], signal.SIGCONT)
             with workers.wire(1) as wire:
                 assert wire.ask(b"PING\n") == b"PONG"

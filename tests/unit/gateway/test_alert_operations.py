@@ -35,7 +35,7 @@ async def test_a_rule_is_defined_shown_and_deleted(rig: HttpRig) -> None:
         "beyond": 0, "failure": None,
     }  # fmt: skip
     assert made.json() == expected
-    assert (await rig.ask("GET", "/v1/alerts")).json() == {"alerts": [expected]}
+    assert (await rig.ask("GET", "/v1/alerts")).json() == {"part": None, "alerts": [expected]}
     assert (await rig.ask("PUT", "/v1/alerts/late", json=RULE)).status_code == 200
     assert (await rig.ask("GET", "/v1/alerts/late")).json()["for_ms"] == 60_000
     assert (await rig.ask("DELETE", "/v1/alerts/late")).status_code == 204

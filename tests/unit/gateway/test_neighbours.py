@@ -176,8 +176,10 @@ async def test_one_that_is_found_to_stand_still_is_waited_for_no_longer(
         asked.append(b"")
         writer.close()
         await writer.wait_closed()
+        ended.release()
 
     asked: list[bytes] = []
+    ended = asyncio.Semaphore(0)
     problem = re.escape(f"worker 1 {standstill(77)}")
     async with await asyncio.start_unix_server(stop_at_the_second, sockets[1]):
         with pytest.raises(ShuttingDown, match=f"^{problem}: the outcome is unknown$"):
@@ -185,3 +187,5 @@ async def test_one_that_is_found_to_stand_still_is_waited_for_no_longer(
         still.clear()
         with pytest.raises(PlacementUnknown, match=f"^{problem}$"):
             await neighbours.reach(1, 0.0)
+        for _ in range(3):
+            await ended.acquire()

@@ -118,7 +118,7 @@ async def test_private_addresses_are_refused_unless_allowed(fs: SimDisk) -> None
         for host in ("localhost", "127.0.0.1", "169.254.169.254", "[::1]", "10.0.0.1"):
             answer = await rig.ask("PUT", "/v1/webhooks/mine", json={"topic": "t", "url": f"http://{host}/"})
             refused(answer, 403, "FORBIDDEN")
-        assert (await rig.ask("GET", "/v1/webhooks")).json() == {"webhooks": []}
+        assert (await rig.ask("GET", "/v1/webhooks")).json() == {"part": None, "webhooks": []}
 
 
 async def test_a_name_that_no_server_answers_for_is_refused_in_time(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
