@@ -13,6 +13,9 @@ from toymq.options import OnEvent
 from toymq.url import Address
 from toymq_py.errors import ConfigError
 
+TIMEOUT_S = 30.0
+"""Longest wait of a command for an answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
@@ -64,8 +67,8 @@ class Broker:
     """URL of its HTTP gateway, where it is named; see ``gateway.py``."""
 
     def connect(
-        self, *, connect_timeout_s: float = 5.0, timeout_s: float = 30.0, wait_s: float | None = None, idempotent: bool = True,
-        on_event: OnEvent | None = None,
+        self, *, connect_timeout_s: float = 5.0, timeout_s: float = TIMEOUT_S, wait_s: float | None = None,
+        idempotent: bool = True, on_event: OnEvent | None = None,
     ) -> sync.Client:  # fmt: skip
         """Raises: ConfigError, ConnectFailed, RequestError (the token is not accepted), ProtocolViolation."""
         return sync.connect(

@@ -1,12 +1,14 @@
 """Which group of a cluster, or which worker of a broker, has which topic, as the one that answers knows it."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import click
 
 from toymq import sync
 from toymq.requests import cluster, partial_stats
 from toymq_py.errors import BadArgument, NoSuchTopic, PlacementUnknown, RequestError
-from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, whole_name
+from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, TopicPattern, is_pattern, whole_name
 from toymq_py.placement import worker_of
 
 
@@ -25,6 +27,36 @@ def figures_of_those_there(client: sync.Client) -> dict[str, Any]:
         return client._ask(partial_stats())
     except BadArgument:
         return client.stats()
+
+
+def stats_of_those_there(client: sync.Client) -> dict[str, Any]:
+    """STATS, of all or, with ``away``, of those that answer. Raises: as ``figures_of_those_there``."""
+    try:
+        return client.stats()
+    except PlacementUnknown:
+        return figures_of_those_there(client)
+
+
+def topics_of_those_there(client: sync.Client, pattern: str | None) -> tuple[list[dict[str, Any]], Sequence[Mapping[str, str]]]:
+    """TOPICS, of all or of those that answer, and the others. Raises: as ``figures_of_those_there``."""
+    try:
+        return client.topics(pattern), ()
+    except PlacementUnknown:
+        found = figures_of_those_there(client)
+    topics = found["topics"]
+    if pattern is not None:
+        matches = TopicPattern(pattern).matches if is_pattern(pattern) else pattern.__eq__
+        topics = [one for one in topics if matches(one["topic"])]
+    return topics, found.get("away", ())
+
+
+def fail_without(away: Sequence[Mapping[str, str]], what: str) -> None:
+    """End a command that printed a part: say what is missing, and why. A program must not take it for all. Raises: SystemExit.
+    """
+    for one in away:
+        click.echo(f"toymqctl: {what} {one['place']}, which {one['why']}", err=True)
+    if away:
+        raise SystemExit(1)
 
 
 def workers_of(cluster: Mapping[str, Any]) -> int:

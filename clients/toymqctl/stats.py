@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from toymqctl.broker import Broker
+from toymqctl.places import fail_without, stats_of_those_there
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, facts, print_json, size
 
@@ -32,10 +33,12 @@ def _facts(stats: dict[str, Any]) -> list[tuple[str, str]]:
 @json_option
 @click.pass_obj
 def stats(broker: Broker, as_json: bool) -> None:
-    """Show the broker's statistics; totals count from its start."""
+    """Show the broker's statistics; totals count from its start. While a worker or group does not answer they are those of the
+    others, and the exit code is 1."""
     with broker.connect() as client:
-        found = client.stats()
+        found = stats_of_those_there(client)
     if as_json:
         print_json([found])
     else:
         click.echo(facts(_facts(found)))
+    fail_without(found.get("away", ()), "without")

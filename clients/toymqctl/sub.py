@@ -10,10 +10,13 @@ from toymq_py import terminal
 from toymq_py.consumer_options import MODES, Mode, Start
 from toymq_py.errors import NoSuchTopic
 from toymq_py.names import is_pattern
-from toymqctl.broker import Broker
+from toymqctl.broker import TIMEOUT_S, Broker
 from toymqctl.lines import Row, format_option, json_flag
 from toymqctl.new_topics import is_new, say_made
 from toymqctl.quantities import CONSUMER, POSITION, TOPIC
+
+ANSWERS_S = 10.0
+"""With a shorter --timeout a broker that is up has so long for an answer, as to an ack behind a slow disk."""
 
 
 @click.command(short_help="Print the messages of a topic, and ack each.")
@@ -58,7 +61,8 @@ def sub(
     that it has not acked: `toymqctl forget TOPIC toymqctl` deletes it. `toymqctl tail` reads without a consumer.
     """
     count = 0
-    with broker.connect() as client:
+    answers_s = TIMEOUT_S if timeout_s is None else min(max(timeout_s, ANSWERS_S), TIMEOUT_S)
+    with broker.connect(timeout_s=answers_s) as client:
         window = min(window, max_count) if max_count is not None else window
         if is_new(topic, lambda: client.describe(topic)):
             say_made(topic)

@@ -5,7 +5,7 @@ import click
 from toymq import sync
 from toymq_py import terminal
 from toymq_py.consumer_options import Start
-from toymq_py.errors import IsPartitioned, OutOfRange
+from toymq_py.errors import IsPartitioned, OutOfRange, PlacementUnknown
 from toymq_py.names import PARTITION_MARK
 from toymqctl.broker import Broker
 from toymqctl.lines import Row, format_option, json_flag
@@ -32,20 +32,27 @@ TURN_S = 1.0
 @click.pass_obj
 def tail(broker: Broker, topic: str, count: int, begin: Start | None, follow: bool, max_count: int | None, form: str) -> None:
     """Print the last messages of TOPIC. Reads without a consumer: nothing is acked, moved or created. Of a partitioned topic
-    each partition is read, one after the other, and each line begins with its name.
+    each partition is read, one after the other, and each line begins with its name; one that is away is left out, and the exit
+    code is 1.
 
     \b
         toymqctl tail orders -f
         toymqctl tail orders --from earliest --json
     """
+    left_out = False
     with broker.connect() as client:
         try:
-            names = [topic]
             places = [_Place(client, topic, topic, count, begin)]
         except IsPartitioned as error:
-            names = [f"{topic}{PARTITION_MARK}{number}" for number in range(error.partitions)]
-            places = [_Place(client, topic, name, count, begin) for name in names]
-        wait_s = 0.0 if not follow else WAIT_S if len(names) == 1 else TURN_S / len(names)
+            places = []
+            for name in (f"{topic}{PARTITION_MARK}{number}" for number in range(error.partitions)):
+                try:
+                    places.append(_Place(client, topic, name, count, begin))
+                except PlacementUnknown as away:  # the others are read
+                    left_out = True
+                    click.echo(f"toymqctl: {name} is left out: {away}", err=True)
+        wait_s = 0.0 if not follow else WAIT_S if len(places) == 1 else TURN_S / max(len(places), 1)
+        follow = follow and bool(places)
         left = max_count
         while left != 0 and (follow or any(not place.at_end for place in places)):
             for place in places:
@@ -53,6 +60,8 @@ def tail(broker: Broker, topic: str, count: int, begin: Start | None, follow: bo
                     continue
                 read = place.read(client, FETCH_COUNT if left is None else min(left, FETCH_COUNT), wait_s, form, follow=follow)
                 left = None if left is None else left - read
+    if left_out:
+        raise SystemExit(1)
 
 
 class _Place:

@@ -7,7 +7,7 @@ import click
 from toymq_py.names import DEAD_LETTERS, PARTITION_MARK
 from toymqctl.broker import Broker
 from toymqctl.partitions import grouped
-from toymqctl.places import cluster_of, place_of, places_by_topic, unserved
+from toymqctl.places import cluster_of, fail_without, place_of, places_by_topic, topics_of_those_there, unserved
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, fitting, print_json, screen_room, size
 
@@ -41,10 +41,11 @@ def topics(broker: Broker, pattern: str | None, as_json: bool) -> None:
     `backlog` is that of the consumer with the most, without any consumer all messages that are due, of dead letters those that
     wait, of a stream of AMQP none; `oldest` is how long the oldest message of a backlog has been due; `inflight` is a sum.
     PATTERN: `orders.*`, `events.>`. The partitions of a topic are one line; `orders#*` lists each.
-    In a cluster with groups `group` is which one has the topic, with --workers `worker`.
+    In a cluster with groups `group` is which one has the topic, with --workers `worker`. While one does not answer, the topics
+    of the others are listed, and the exit code is 1.
     """
     with broker.connect() as client:
-        found = client.topics(pattern)
+        found, away = topics_of_those_there(client, pattern)
         cluster = cluster_of(client)
         kind, places = places_by_topic(cluster, [one["topic"].removesuffix(DEAD_LETTERS) for one in found])
     if as_json:
@@ -56,7 +57,8 @@ def topics(broker: Broker, pattern: str | None, as_json: bool) -> None:
             column = (kind, *(place_of(places, one["topic"]) or "-" for one in shown))
             rows = [(*row, place) for row, place in zip(rows, column, strict=True)]
         click.echo(fitting(rows, (0, 7, 8), screen_room(), _SPARE, least=_NAME_CHARS_MIN))
-    else:
+    elif not away:
         click.echo(f"no topics{broker.as_far_as_seen}")
     for group in unserved(cluster):
         click.echo(f"the topics of group {group} are not listed: restart its nodes with --group {group}", err=True)
+    fail_without(away, "not listed: topics of")

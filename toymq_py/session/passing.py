@@ -393,8 +393,9 @@ class Passing:
                 self.links.spread.pop(command.topic, None)
             self._replies.fill(held, lambda: told(command.topic, NO_TOPIC[:1], answer))
 
-        missing = {place for one in self.links.spread.values() for place in one.missing}
         places = self._placement.places()
+        missing = {place for one in self.links.spread.values() for place in one.missing}
+        missing.update(filter(self._placement.problem_of, places))
         found = SpreadSubscription(command, places, self._gathering(len(places), held), self.links, self._loop, reply, missing)
         self.links.spread[command.topic] = found
         self._gate.wait(found.when_written, self._replies.wake)

@@ -7,7 +7,16 @@ import pytest
 from toymq import sync
 from toymq_py.errors import BadArgument, NoSuchTopic, PlacementUnknown
 from toymq_py.placement import worker_of
-from toymqctl.places import figures_of_those_there, groups_by_topic, place_of, places_by_topic, reachable_topics
+from toymqctl.places import (
+    fail_without,
+    figures_of_those_there,
+    groups_by_topic,
+    place_of,
+    places_by_topic,
+    reachable_topics,
+    stats_of_those_there,
+    topics_of_those_there,
+)
 
 CLUSTER = {
     "group": "a",
@@ -69,3 +78,38 @@ def test_an_older_broker_is_asked_for_the_figures_of_all() -> None:
             return {"topics": []}
 
     assert figures_of_those_there(cast(sync.Client, Client())) == {"topics": []}
+
+
+class WithoutOne:
+    """A client of a broker of which a worker is away."""
+
+    def __init__(self) -> None:
+        self.away = [{"place": "worker 1", "why": "does not answer within 2 s"}]
+
+    def stats(self) -> dict[str, Any]:
+        raise PlacementUnknown("worker 1 does not answer")
+
+    def topics(self, pattern: str | None) -> list[dict[str, Any]]:
+        raise PlacementUnknown("worker 1 does not answer")
+
+    def _ask(self, request: Any) -> Any:
+        return {"topics": [{"topic": name} for name in ("mail", "orders.a", "orders.b")], "away": self.away}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "listed"),
+    [(None, ["mail", "orders.a", "orders.b"]), ("orders.*", ["orders.a", "orders.b"]), ("mail", ["mail"]), ("no", [])],
+)
+def test_without_a_worker_the_topics_and_figures_of_the_others_are_shown_and_what_is_missing_is_said(
+    capsys: pytest.CaptureFixture[str], pattern: str | None, listed: list[str]
+) -> None:
+    """Lists were refused as a whole."""
+    client = cast(sync.Client, WithoutOne())
+    found, away = topics_of_those_there(client, pattern)
+    assert [one["topic"] for one in found] == listed
+    assert stats_of_those_there(client)["away"] == away
+    with pytest.raises(SystemExit) as ended:
+        fail_without(away, "without")
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == "toymqctl: without worker 1, which does not answer within 2 s\n"
+    fail_without((), "without")

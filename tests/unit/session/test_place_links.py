@@ -235,6 +235,23 @@ async def test_what_waits_for_a_worker_when_that_is_found_to_stand_still_is_refu
     assert rig.refused.admit(THERE, [b"p"], [5], 0) == 0
 
 
+async def test_a_subscription_to_all_does_not_wait_for_one_that_stands_still(
+    standing: tuple[Rig, set[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """It waited two seconds, each time. When that goes on it joins."""
+    monkeypatch.setattr(spread_subscription, "PATIENCE_S", 1000.0)
+    monkeypatch.setattr(spread_subscription, "RETRY_MIN_S", 0.0)
+    rig, still = standing
+    still.add(1)
+    rig.take("SUB x.* c\n")
+    await rig.hears("SUB x.* c\n")
+    rig.says("OK 3\n")
+    await rig.client_reads("OK 3\n")
+    rig.there.clear()
+    still.clear()
+    await rig.hears("SUB x.* c\n")
+
+
 async def test_where_one_that_stands_still_holds_up_the_replies_of_others_the_session_ends_as_when_it_dies(
     standing: tuple[Rig, set[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
