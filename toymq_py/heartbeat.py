@@ -4,8 +4,9 @@ One that stands still, stopped or by a disk that hangs, is no child that has end
 supervisor decides that, in one place, and the other workers pass nothing on to it meanwhile: ADR 0274.
 """
 
-import asyncio
 import mmap
+from collections.abc import Callable
+from functools import partial
 
 BEAT_S = 1.0
 LOOK_AT_BEATS_S = 2.0
@@ -28,10 +29,11 @@ class Heartbeats:
     def __init__(self, workers: int) -> None:
         self._beats, self._silent_at = (memoryview(mmap.mmap(-1, 8 * workers)).cast("Q") for _ in range(2))
 
-    def keep_beating(self, worker: int) -> None:
-        """Count for a worker, now and each second, as long as the running event loop runs."""
+    def keep_beating(self, worker: int, later: Callable[[float, Callable[[], None]], object]) -> None:
+        """Count for a worker, now and each second. ``later``: as ``call_later`` of its event loop: it counts as long as that
+        runs."""
         self._beats[worker] += 1
-        asyncio.get_running_loop().call_later(BEAT_S, self.keep_beating, worker)
+        later(BEAT_S, partial(self.keep_beating, worker, later))
 
     def count(self, worker: int) -> int:
         """How often it has beaten; 0: it does not serve yet."""

@@ -5,6 +5,7 @@ directory and the bound sockets, has no threads and no loop, and forks; a worker
 worker that dies is replaced, with a back-off when it lives short, and the others go on.
 """
 
+import asyncio
 import contextlib
 import gc
 import mmap
@@ -64,7 +65,7 @@ class Seat:
         )  # fmt: skip
 
         def begin(addresses: list[str]) -> None:
-            self.beats.keep_beating(self.worker)
+            self.beats.keep_beating(self.worker, asyncio.get_running_loop().call_later)
             ready(addresses)
 
         daemon.serve(self.options, begin, reloads, daemon.OfWorker(self.listeners, placement, self.lives))

@@ -163,7 +163,7 @@ def test_a_command_that_is_refused_with_moved_and_done_is_caught(monkeypatch: py
         if not taken and self._follows and isinstance(command, Publish):
             place = self._place(command.topic)
             if place != self._placement.worker:
-                self.links.send(self.links.to(place), [encode_command(command)], Expected(None, len(command.keys)))
+                self.links.send(self.links.to(place, command), [encode_command(command)], Expected(None, len(command.keys)))
         return taken
 
     monkeypatch.setattr(Passing, "take", both)

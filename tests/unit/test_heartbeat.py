@@ -1,11 +1,8 @@
 """A worker that stands still is said once, and one that goes on again."""
 
-import asyncio
+from collections.abc import Callable
 
-import pytest
-
-from toymq_py import heartbeat
-from toymq_py.heartbeat import SILENT_LOOKS, Beats, Heartbeats
+from toymq_py.heartbeat import BEAT_S, SILENT_LOOKS, Beats, Heartbeats
 
 
 def test_one_that_stands_still_is_said_once_and_again_when_it_goes_on() -> None:
@@ -37,13 +34,13 @@ def look(beats: Beats, shared: Heartbeats) -> bool:
     return shared.stands_still(0)
 
 
-async def test_the_others_take_it_for_one_that_stands_still_until_it_beats_again_or_has_another_process() -> None:
+def test_the_others_take_it_for_one_that_stands_still_until_it_beats_again_or_has_another_process() -> None:
     """They waited 20 s for it, each time anew, and what a client sent behind that waited, too."""
     shared, beats = Heartbeats(2), Beats()
     assert not any(look(beats, shared) for _ in range(3 * SILENT_LOOKS)), "it does not serve yet"
-    shared.keep_beating(0)
+    shared.keep_beating(0, lambda delay_s, call: None)
     assert [look(beats, shared) for _ in range(SILENT_LOOKS + 2)] == [False] * SILENT_LOOKS + [True] * 2
-    shared.keep_beating(0)
+    shared.keep_beating(0, lambda delay_s, call: None)
     assert not shared.stands_still(0), "it goes on: no look of the supervisor is waited for"
     assert [look(beats, shared) for _ in range(SILENT_LOOKS + 1)] == [False] * SILENT_LOOKS + [True]
     shared.begins(0)
@@ -52,17 +49,12 @@ async def test_the_others_take_it_for_one_that_stands_still_until_it_beats_again
     assert not shared.stands_still(1)
 
 
-async def test_it_counts_as_long_as_the_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "BEAT_S", 0.001)
-    beats = Heartbeats(2)
-    beats.keep_beating(1)
-    assert (beats.count(0), beats.count(1)) == (0, 1)
-    loop, counted = asyncio.get_running_loop(), asyncio.Event()
-
-    def look() -> None:
-        counted.set() if beats.count(1) >= 3 else loop.call_later(0.001, look)
-
-    look()
-    async with asyncio.timeout(10):
-        await counted.wait()
-    assert not beats.count(0)
+def test_it_counts_each_second_as_long_as_the_loop_runs() -> None:
+    beats, due = Heartbeats(2), list[tuple[float, Callable[[], None]]]()
+    beats.keep_beating(1, lambda delay_s, call: due.append((delay_s, call)))
+    for number in (1, 2, 3):
+        assert (beats.count(0), beats.count(1)) == (0, number)
+        ((delay_s, call),) = due
+        assert delay_s == BEAT_S
+        due.clear()
+        call()
