@@ -139,7 +139,8 @@ class Client(ClientBase, AsyncWith):
         Raises:
             RequestError: the broker refused it (QueueFull, DiskLow, …); see ``retryable``.
             RequestTimeout, ClientClosed: the outcome is unknown, as after a cancellation.
-            ConnectionLost: the same, only with ``idempotent=False`` and no key.
+            ConnectionLost: the same, with ``idempotent=False`` and no key; and where the worker or group that has it is away
+                when it is repeated.
         """
         link = self._home(topic)
         link.conversation.check_topic(topic)

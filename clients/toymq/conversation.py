@@ -139,7 +139,7 @@ class Conversation:
             if slot.done:
                 slot.dropped()
             elif slot.repeatable:
-                repeated.append(slot)
+                repeated.append(slot.as_repeat())
             else:
                 slot.failed(error)
                 if isinstance(slot, AckSlot):

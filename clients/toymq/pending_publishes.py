@@ -14,12 +14,13 @@ The broker refuses every number after a refused one (``OUT_OF_SEQUENCE``), so th
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from typing import Self
 
 from toymq import arguments
 from toymq.arguments import Seconds
 from toymq.message import BATCH_MAX, Item, Outgoing, Receipt
 from toymq.pending_replies import Slot, leaves_no_trace, unexpected
-from toymq_py.errors import ConnectionLost, OutOfSequence, ToymqError
+from toymq_py.errors import ConnectionLost, OutOfSequence, PlacementUnknown, ToymqError
 from toymq_py.protocol import DupReply, OkReply, Reply, publish_head
 
 Outcome = Receipt | ToymqError
@@ -83,7 +84,9 @@ class Outstanding:
 class PublishSlot(Slot):
     """One publish that waits for its answer."""
 
-    __slots__ = ("batch", "body", "index", "key", "options", "seq", "stream")
+    __slots__ = ("batch", "body", "index", "is_repeat", "key", "options", "seq", "stream")
+    is_repeat: bool
+    """Set when it is one: most are not, and each would pay for it."""
 
     def __init__(self, stream: "Stream", item: Outgoing, batch: Batch, index: int) -> None:
         """Make a slot. Does not call ``super().__init__``, since this runs for each message."""
@@ -112,6 +115,10 @@ class PublishSlot(Slot):
             return b"%b%b %d%b\n%b\n" % (self.stream.head, self.key or b"-", len(body), self.options, body)
         return b"%b%b %d%b seq=%d\n%b\n" % (self.stream.head, self.stream.producer, len(body), self.options, self.seq, body)
 
+    def as_repeat(self) -> Self:
+        self.is_repeat = True
+        return self
+
     def answered(self, reply: Reply) -> None:
         if type(reply) is OkReply:
             receipt = Receipt(reply.value, False)
@@ -125,6 +132,8 @@ class PublishSlot(Slot):
 
     def refused(self, error: ToymqError) -> None:
         if self.seq is None or not self.stream.holds(self, self.seq, error):
+            if isinstance(error, PlacementUnknown) and hasattr(self, "is_repeat"):  # nothing of the repeat was done
+                error = ConnectionLost(f"the outcome is unknown: it was sent on a connection that was lost, and {error}")
             self._settle(error)
 
     def failed(self, error: ToymqError) -> None:

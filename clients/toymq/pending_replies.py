@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Self
 
 from toymq.errors import ConnectFailed
 from toymq_py.errors import CommandFailed, ConnectionLost, ProtocolViolation, ToymqError
@@ -61,6 +62,10 @@ class Slot(ABC):
     @abstractmethod
     def frame(self) -> bytes:
         """The bytes to send."""
+
+    def as_repeat(self) -> Self:
+        """It was sent, had no reply, and is sent again. Returns: itself."""
+        return self
 
     def answered(self, reply: Reply) -> None:
         """Take the reply. Raises: ProtocolViolation when the reply does not fit the command."""

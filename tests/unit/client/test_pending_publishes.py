@@ -141,6 +141,20 @@ def test_where_nobody_could_look_the_number_of_an_earlier_try_is_not_used_again(
     assert numbers(peer.said()) == [("p-1", "0", "b")]
 
 
+@pytest.mark.parametrize("key", ["", "k"])
+def test_a_repeat_that_finds_its_place_away_has_an_unknown_outcome(key: str) -> None:
+    """`PlacementUnknown` says that nothing was done. The worker stood still with the first try, and stored it later."""
+    peer = Conversing()
+    first = peer.publish("under way", key=key)
+    peer.said()
+    peer.lose()
+    later = peer.publish("behind it", key=key)
+    peer.connect()
+    peer.hear(b"ERR PLACEMENT_UNKNOWN worker 1 stands still\n" * 2)
+    assert outcomes(first) + outcomes(later) == ["CONNECTION_LOST", "PLACEMENT_UNKNOWN"]
+    assert str(first.outcomes[0]).endswith("on a connection that was lost, and worker 1 stands still")
+
+
 def test_a_refusal_between_two_connections() -> None:
     peer = Conversing()
     batch = peer.publish("a", "b", "c")
