@@ -41,6 +41,17 @@ def test_a_reply_is_told_when_it_is_written(replies: Replies) -> None:
     assert told == [b"ERR EXISTS x\n"]
 
 
+def test_replies_hold_up_others_that_wait_behind_one_of_them_at_the_head(replies: Replies) -> None:
+    ours = [replies.hold(), replies.hold()]
+    assert not replies.holds_up(ours), "they wait for each other"
+    other = replies.hold()
+    assert replies.holds_up(ours)
+    assert not replies.holds_up([other]), "it waits itself"
+    replies.add(b"OK 1\n")
+    assert replies.holds_up([*ours, other])
+    assert not replies.holds_up([])
+
+
 def test_a_reply_that_waits_holds_those_behind_it(replies: Replies) -> None:
     replies.add(b"1\n")
     held = replies.hold()
