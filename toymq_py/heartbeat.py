@@ -1,7 +1,7 @@
-"""Whether a worker process of ``--workers`` runs: it counts each second in memory that all of them share with their supervisor.
+"""Heartbeats of the worker processes of ``--workers``: each counts up once a second, in memory that all of them share.
 
-One that stands still, stopped or by a disk that hangs, is no child that has ended: nothing else would say so. ADR 0273. The
-supervisor decides that, in one place, and the other workers pass nothing on to it meanwhile: ADR 0274.
+A worker that stands still, because it was stopped or its disk hangs, has not ended, so nothing else would show it. ADR 0273.
+The supervisor decides that a worker stands still, and the others pass nothing on to it meanwhile: ADR 0274.
 """
 
 import mmap
@@ -16,7 +16,7 @@ paused, there was one look."""
 
 
 def standstill(pid: int) -> str:
-    """What is said of a worker that stands still."""
+    """The text about a worker that stands still, behind its name."""
     return (
         f"has not answered for {LOOK_AT_BEATS_S * SILENT_LOOKS:.0f} s: process {pid} is stopped, or waits for what hangs, as a "
         f"disk (`kill -9 {pid}` ends it, and it starts again)"
@@ -24,31 +24,31 @@ def standstill(pid: int) -> str:
 
 
 class Heartbeats:
-    """Those of all workers. Made before their processes, each of which writes its own count, and the supervisor the rest."""
+    """The heartbeats of all workers, in shared memory. Made before the processes fork: each worker writes its own count, the
+    supervisor the rest."""
 
     def __init__(self, workers: int) -> None:
         self._beats, self._silent_at = (memoryview(mmap.mmap(-1, 8 * workers)).cast("Q") for _ in range(2))
 
     def keep_beating(self, worker: int, later: Callable[[float, Callable[[], None]], object]) -> None:
-        """Count for a worker, now and each second. ``later``: as ``call_later`` of its event loop: it counts as long as that
-        runs."""
+        """Count up for a worker, now and each second, as long as its event loop runs. ``later``: its ``call_later``."""
         self._beats[worker] += 1
         later(BEAT_S, partial(self.keep_beating, worker, later))
 
     def count(self, worker: int) -> int:
-        """How often it has beaten; 0: it does not serve yet."""
+        """How often a worker has beaten; 0: it does not serve yet."""
         return self._beats[worker]
 
     def begins(self, worker: int) -> None:
-        """A worker has another process."""
+        """Reset the count of a worker that gets a new process."""
         self._beats[worker] = 0
 
     def found_silent(self, worker: int, count: int) -> None:
-        """What the supervisor says of a worker: it stands still at this count; 0: it does not."""
+        """Mark a worker as standing still at this count, or as running (0). The supervisor calls it."""
         self._silent_at[worker] = count
 
     def stands_still(self, worker: int) -> bool:
-        """Whether it was found silent, and has not beaten since. Read where commands are passed on: it has no lock."""
+        """Whether a worker was found silent and has not beaten since. Cheap: it is asked for each command that is passed on."""
         return (count := self._silent_at[worker]) != 0 and count == self._beats[worker]
 
 
@@ -62,7 +62,7 @@ class Beats:
 
     @property
     def silent_at(self) -> int:
-        """The count at which it stands still; 0: it does not."""
+        """The count at which the worker stands still; 0: it does not."""
         return self._count if self._said else 0
 
     def seen(self, count: int, pid: int) -> str:

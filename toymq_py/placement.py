@@ -231,7 +231,7 @@ class Placement:
         return None
 
     def problem_of(self, place: Place) -> str:
-        """What is known to be wrong with a place that does not answer; "" without."""
+        """The known problem of a place that does not answer; "" for none."""
         if not isinstance(place, int) or place == self.worker or not self._stands_still(place):
             return ""
         return standstill(pid) if (pid := self.pid_of(place)) is not None else ""  # else it is just being replaced

@@ -52,9 +52,9 @@ class Seat:
     changes: memoryview
     """A number for each worker, in memory that all of them share."""
     pids: memoryview
-    """The same: the process of each, 0 while it has none. The supervisor writes them."""
+    """The process of each worker, in shared memory, 0 while it has none. The supervisor writes them."""
     beats: Heartbeats
-    """Of all workers."""
+    """The heartbeats of all workers."""
     lives: int = -1
 
     def serve(self, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]]) -> None:

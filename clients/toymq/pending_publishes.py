@@ -86,7 +86,7 @@ class PublishSlot(Slot):
 
     __slots__ = ("batch", "body", "index", "is_repeat", "key", "options", "seq", "stream")
     is_repeat: bool
-    """Set when it is one: most are not, and each would pay for it."""
+    """Set on a repeat alone: setting it on every publish would cost each of them."""
 
     def __init__(self, stream: "Stream", item: Outgoing, batch: Batch, index: int) -> None:
         """Make a slot. Does not call ``super().__init__``, since this runs for each message."""

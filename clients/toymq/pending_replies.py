@@ -64,7 +64,7 @@ class Slot(ABC):
         """The bytes to send."""
 
     def as_repeat(self) -> Self:
-        """It was sent, had no reply, and is sent again. Returns: itself."""
+        """Mark a command that was sent without a reply, and is sent again. Returns: itself."""
         return self
 
     def answered(self, reply: Reply) -> None:

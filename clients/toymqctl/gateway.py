@@ -56,7 +56,7 @@ def _check_answers(gateway: HttpGateway, other: str) -> None:
 
 
 def say_part(found: Mapping[str, Any], what: str) -> None:
-    """Say on stderr whose an answer is, where others have the rest. An older broker does not say."""
+    """Print to stderr which worker or group an answer is of, if others have the rest. An older broker does not say."""
     if (part := found.get("part")) is not None:
         click.echo(f"toymqctl: these are the {what} of {part} alone: --http-url asks another one", err=True)
 

@@ -30,7 +30,7 @@ def figures_of_those_there(client: sync.Client) -> dict[str, Any]:
 
 
 def stats_of_those_there(client: sync.Client) -> dict[str, Any]:
-    """STATS, of all or, with ``away``, of those that answer. Raises: as ``figures_of_those_there``."""
+    """STATS of all workers or groups, or, with ``away``, of those that answer. Raises: as ``figures_of_those_there``."""
     try:
         return client.stats()
     except PlacementUnknown:
@@ -38,7 +38,7 @@ def stats_of_those_there(client: sync.Client) -> dict[str, Any]:
 
 
 def topics_of_those_there(client: sync.Client, pattern: str | None) -> tuple[list[dict[str, Any]], Sequence[Mapping[str, str]]]:
-    """TOPICS, of all or of those that answer, and the others. Raises: as ``figures_of_those_there``."""
+    """TOPICS of all workers or groups, or of those that answer, and what is away. Raises: as ``figures_of_those_there``."""
     try:
         return client.topics(pattern), ()
     except PlacementUnknown:
@@ -51,7 +51,7 @@ def topics_of_those_there(client: sync.Client, pattern: str | None) -> tuple[lis
 
 
 def fail_without(away: Sequence[Mapping[str, str]], what: str) -> None:
-    """End a command that printed a part: say what is missing, and why. A program must not take it for all. Raises: SystemExit.
+    """Exit with 1 if something is away, and say what and why: a program must not take a part for the whole. Raises: SystemExit.
     """
     for one in away:
         click.echo(f"toymqctl: {what} {one['place']}, which {one['why']}", err=True)

@@ -114,8 +114,9 @@ class Neighbours:
         return answer
 
     async def reach(self, worker: int, fresh_s: float = FRESH_S) -> None:
-        """Wait until one answers at all, unless it has a moment ago. The system takes the connection of one that is not up, and
-        keeps what is sent for the next. Raises: PlacementUnknown; at once, where it is known to stand still."""
+        """Wait until a worker answers at all, unless it did a moment ago: the operating system accepts connections for a worker
+        that is not up, and keeps sent bytes for its successor. Raises: PlacementUnknown, at once if it is known to stand still.
+        """
         now = asyncio.get_running_loop().time
         if now() - self._answered.get(worker, -fresh_s) >= fresh_s:
             await self._exchange(worker, "/healthz", within_s=REACH_S)
@@ -146,7 +147,7 @@ class Neighbours:
         return answer
 
     async def _within(self, worker: int, work: Coroutine[Any, Any, T], within_s: float) -> T:
-        """Raises: TimeoutError, PlacementUnknown, and as ``work``."""
+        """Wait for an answer of a worker for a limited time. Raises: TimeoutError, PlacementUnknown, and as ``work``."""
         waits = asyncio.ensure_future(work)
         try:
             if not await self._is_done(worker, waits, within_s):
@@ -156,7 +157,8 @@ class Neighbours:
         return waits.result()
 
     async def _is_done(self, worker: int, waits: asyncio.Future[T], within_s: float) -> bool:
-        """Wait for what one does, but no longer than until it is found to stand still. Raises: PlacementUnknown."""
+        """Wait for an answer for a limited time. Returns: whether it is there. Raises: PlacementUnknown: the worker is found to
+        stand still."""
         loop = asyncio.get_running_loop()
         until = loop.time() + within_s
         while not waits.done() and (left_s := until - loop.time()) > 0:
@@ -166,19 +168,20 @@ class Neighbours:
         return waits.done()
 
     def _check(self, worker: int, end: str = "") -> None:
-        """Raises: PlacementUnknown: one is known to stand still."""
+        """Refuse to ask a worker that is known to stand still. Raises: PlacementUnknown."""
         if problem := self._placement.problem_of(worker):
             raise PlacementUnknown(f"worker {worker} {problem}{end}")
 
     def unanswered(self, worker: int) -> ShuttingDown:
-        """The error for what one was sent that cannot be repeated without harm."""
+        """The error when a worker has not answered a request that cannot be repeated without harm."""
         why = self._placement.problem_of(worker) or "ended before it answered"
         return ShuttingDown(f"worker {worker} {why}: the outcome is unknown")
 
     async def _exchange(
         self, worker: int, path: str, method: str = "GET", body: bytes = b"", within_s: float = WITHIN_S
     ) -> tuple[int, bytes]:
-        """A change may take as long as its worker is alive. Raises: PlacementUnknown."""
+        """Exchange a request and its answer with a worker. A change may take as long as the worker is alive. Raises:
+        PlacementUnknown."""
         end = "" if method == "GET" else IN_PART
         self._check(worker, end)
         try:

@@ -133,7 +133,7 @@ class PatternPull:
             link.send([encode_command(replace(self._command, wait_ms=left_ms))])
 
     def _time_is_over(self) -> None:
-        """One that stands still since it was asked to wait does not say that it has nothing."""
+        """Reply without those that still owe an answer: a worker may stand still since it was asked to wait."""
         self._finish(encode_ok(0))
 
     def _heard(self, worker: Place, more: list[bytes]) -> None:

@@ -35,7 +35,7 @@ from toymq_py.session.spread_subscription import SpreadSubscription
 from toymq_py.session.upstream import PING, Upstream
 
 OF_WHAT_IS_THERE = Ack, Nack, Touch, SettlementRun, Unsubscribe, Held
-"""They are for leases and subscriptions that a connection has already."""
+"""Commands for leases and subscriptions that a connection has already."""
 UNREACHED_S = 4.0
 """For so long other requests do not wait for a place that was not reached: a group is known to be away when its lease has ended
 and as much time has gone by."""
@@ -83,8 +83,8 @@ class PlaceLinks:
     # -- connections
 
     def to(self, place: Place, command: Command) -> WorkerLink:
-        """The connection to a worker for a command. Raises: PlacementUnknown: it cannot be reached, or stands still. What is
-        for leases and subscriptions of a connection that is there waits there, as they do."""
+        """The connection to a worker for a command. Commands for leases and subscriptions of an open connection are sent even
+        if the worker stands still: they wait there. Raises: PlacementUnknown: it cannot be reached, or stands still."""
         worker = self.open.get(place)
         if not (worker is not None and isinstance(command, OF_WHAT_IS_THERE)):
             self._refuse_standstill(place)
@@ -103,13 +103,13 @@ class PlaceLinks:
         return worker
 
     def _refuse_standstill(self, place: Place) -> None:
-        """Raises: PlacementUnknown. A group may have another leader, over the same connection: that is waited for."""
+        """Refuse a worker that stands still, not a group: its link waits for the next leader. Raises: PlacementUnknown."""
         if isinstance(place, int) and (problem := self._placement.problem_of(place)):
             raise PlacementUnknown(f"{named(place)} {problem}")
 
     def _look(self) -> None:
-        """Take a worker that stands still for one that has ended, where its answer holds up those of others: it was sent the
-        command, so the outcome is unknown, which the end of the session says. A client that waits for it alone may do so."""
+        """Treat a worker that stands still as lost if its missing reply holds up replies of others. The command was sent, so
+        its outcome is unknown, and the session ends. A client that waits for this worker alone goes on waiting."""
         self._watch = None
         waited_for = [(place, worker) for place, worker in self.open.items() if worker.expected]
         for place, worker in waited_for:

@@ -135,7 +135,7 @@ class Replies:
         return held
 
     def holds_up(self, held: Collection[PendingReply | None]) -> bool:
-        """Whether one of these is at the head, and others than these wait behind it."""
+        """Whether one of these replies is at the head of the queue and others wait behind it."""
         theirs = [isinstance(reply, PendingReply) and reply in held for reply in self._fifo or ()]
         return bool(theirs) and theirs[0] and not all(theirs)
 

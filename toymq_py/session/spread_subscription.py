@@ -89,7 +89,7 @@ class SpreadSubscription:
         Args:
             places: all places; ``gathering`` is for their answers.
             reply: gets the reply, once.
-            given_up: places that another subscription of the session misses, or that are known to be away: they are asked, but
+            given_up: places that another subscription of the session lacks, or that are known to be away: they are asked, but
                 not waited for.
         """
         self.command = command
