@@ -157,7 +157,7 @@ class DataDirectory:
         def rename() -> None:
             if fs.exists(path):
                 fs.rename(path, self.topic_path(grave))
-                fs.sync_dir(self._topics)
+            fs.sync_dir(self._topics)  # also where only that had failed before
 
         def renamed(error: OSError | None) -> None:
             done(error)

@@ -10,6 +10,7 @@ from functools import partial
 from toymq_py.callbacks import call_all
 from toymq_py.data_directory import DataDirectory
 from toymq_py.deadletter import DeadLetters
+from toymq_py.disk_errors import NO_SPACE
 from toymq_py.errors import BeingDeleted, StorageFailed
 from toymq_py.storage.offsets_flusher import OffsetsFlusher
 from toymq_py.subscription.registry import SubscriptionRegistry
@@ -17,6 +18,8 @@ from toymq_py.topic import Topic
 
 logger = logging.getLogger("toymq_py.broker")
 
+RETRY_S = 5.0
+"""The time between two tries to remove a topic from a full disk."""
 UNSTORED_S = 1.0
 """The delay after a refused publish before a new topic goes that has nothing else: a publisher that tries again finds it."""
 Deleted = Callable[[int, OSError | None], None]
@@ -95,12 +98,30 @@ class Deletions:
             self._dead_letters.forget(topic)
             if error is None:
                 self._forget(name)
-            else:  # keep the name taken, so that no new files mix with the old ones
-                logger.error("topic %s not removed (%s): it is closed until a restart", name, error)
-                self._unopened[name] = StorageFailed(f"{name} could not be deleted ({error.strerror}): restart the broker")
+            else:
+                self._keep_closed(name, error)
             done(messages, error)
             call_all(self._waiting.pop(name))
 
         # First wait for everything that writes into the directory: settings, commits, offsets.
         remove = partial(self._directory.remove_topic, name, removed)
         topic.settings_queue.when_idle(lambda: topic.committer.when_idle(lambda: self._flusher.when_quiet(remove)))
+
+    def _keep_closed(self, name: str, error: OSError) -> None:
+        """Keep the name of a topic whose directory could not be removed taken, so that no new files mix with the old ones. On a
+        full disk the removal is tried again until it is done."""
+        is_full = error.errno in NO_SPACE
+        remedy = f"it is tried again every {RETRY_S:g} s: make room" if is_full else "restart the broker"
+        if name not in self._unopened:  # else it was said
+            logger.error("topic %s not removed (%s): it is closed; %s", name, error, remedy)
+        self._unopened[name] = StorageFailed(f"{name} could not be deleted ({error.strerror}): {remedy}")
+        if is_full:
+            self._subscriptions.later(RETRY_S, partial(self._directory.remove_topic, name, partial(self._tried_again, name)))
+
+    def _tried_again(self, name: str, error: OSError | None) -> None:
+        if error is not None:
+            self._keep_closed(name, error)
+            return
+        logger.info("topic %s is removed now", name)
+        self._unopened.pop(name, None)
+        self._forget(name)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.broker_rig import BrokerRig
 from tests.support.sim_served import SimServed
+from toymq_py.errors import StorageFailed
 from toymq_py.storage.topic_directories import topic_names
 
 MAKERS = {
@@ -80,6 +81,27 @@ def test_a_name_whose_directory_stays_is_closed_until_a_restart() -> None:
     rig.disk.fail("rename", 1, errno.EIO)
     assert rig.delete("t") == "Input/output error"
     assert rig.change("create", "t") == "STORAGE_FAILED"
+
+
+@pytest.mark.parametrize("op", ["rename", "sync_dir"])
+def test_a_topic_on_a_full_disk_is_removed_when_there_is_room(op: str) -> None:
+    """Its name was taken until a restart, which brought it back."""
+    rig = BrokerRig()
+    rig.publish("t", b"x")
+    fault = rig.disk.fail(op, 1, errno.ENOSPC, sticky=True, path="topics")
+    assert rig.delete("t") == "No space left on device"
+    with pytest.raises(StorageFailed, match=r"t could not be deleted \(No space .*\): it is tried again every 5 s: make room"):
+        rig.publish("t", b"y")
+    rig.loop.advance(12)
+    assert rig.change("create", "t") == "STORAGE_FAILED"
+    assert fault.fired
+    rig.disk.heal()
+    rig.loop.advance(5.1)
+    assert rig.broker.unopened == {}
+    assert not rig.files("t")
+    assert rig.publish("t", b"z")[0].first_id == 0
+    rig.reopen()
+    assert rig.broker.topic("t").next_id == 1
 
 
 FULL = ("pwrite", 1, errno.ENOSPC)
