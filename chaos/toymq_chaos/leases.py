@@ -94,6 +94,10 @@ class Leases:
         subscription = self._subscriptions.get(event.process)
         return subscription is not None and subscription.buffered
 
+    def may_end(self, since_ns: int, until_ns: int) -> bool:
+        """Whether a lease that begins at the first time may have ended at the second."""
+        return self._visibility_ns is not None and until_ns - since_ns >= self._visibility_ns
+
     def not_before_ns(self, event: Event) -> int:
         """The earliest time at which a delivery, the latest of its connection, was sent."""
         subscription = self._subscriptions.get(event.process)

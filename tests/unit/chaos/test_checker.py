@@ -210,6 +210,21 @@ def buffered(t_ms: int, process: str) -> Event:
     return replace(sub(t_ms, process), note=BUFFERED)
 
 
+@pytest.mark.parametrize(("subscribed", "read_ms", "is_broken"), [
+    (buffered(0, "c.1"), 1100, False), (buffered(0, "c.1"), 900, True), (sub(0, "c.1"), 1100, True),
+])  # fmt: skip
+def test_what_lay_unread_until_its_lease_ended_comes_in_its_new_place(
+    subscribed: Event, read_ms: int, is_broken: bool
+) -> None:
+    """Chaos beside a load of 18: a client waited two seconds for a synced ack, and held what followed, of a lease of one."""
+    told = [pub(1, 0), pub(2, 1), pub(3, 2), deliver(5, 0), ack(read_ms - 1, 0, sync=True, sent_ms=6)]
+    again = [deliver(read_ms, 2), deliver(read_ms + 1, 1), ack(read_ms + 2, 2), ack(read_ms + 3, 1)]
+    verdict = check([START, subscribed, *told, *again, replace(DRAINED, t_ns=(read_ms + 9) * MS)])
+    assert [str(each).partition("\n")[0] for each in verdict.violations] == (
+        ["first deliveries of one connection do not ascend"] if is_broken else []
+    )
+
+
 def test_a_client_that_did_not_move_after_a_start_is_named() -> None:
     stalled = Event(9 * MS, "a-t.1", "stalled", topic="t", note="a-t after 1 losses")
     (violation,) = check([START, SUB, stalled]).violations
