@@ -7,6 +7,7 @@
     ├─ BadValue              a value is not of its format (``badRows``)
     ├─ DataLoss              records that a query should read are gone (``failOnDataLoss``)
     ├─ RegistryFailed        a schema registry does not answer, or not as one
+    ├─ ProtocFailed          the compiler of a registry's Protobuf does not run
     ├─ TooManyKeys           startingOffsets=latestByKey would take too much memory
     └─ ReplayMismatch        a repeated task has other rows: publishing them would lose or double some
        └─ TooLate            another attempt has replaced this one
@@ -43,6 +44,10 @@ class BadValue(LocalError):
 
 class RegistryFailed(LocalError):
     """The text has the address and what is wrong with the answer."""
+
+
+class ProtocFailed(LocalError):
+    """The text has what the system says."""
 
 
 class TooManyKeys(LocalError):

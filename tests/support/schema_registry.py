@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import quote
 
 
 class SchemaRegistry:
@@ -22,16 +23,25 @@ class SchemaRegistry:
         self.requests: list[str] = []
         self.misbehave: Callable[[BaseHTTPRequestHandler], bool] = lambda handler: False
         self._answers: dict[str, dict[str, Any]] = {}
+        self._versions: dict[str, int] = {}
         self._count = 0
 
     def add(self, subject: str, schema: Any) -> int:
-        """Register a version. Returns: its id."""
+        """Register a version of an Avro schema. Returns: its id."""
+        return self.register(subject, {"schema": json.dumps(schema)})  # without a type: Avro's have none
+
+    def add_protobuf(self, subject: str, source: str, *references: tuple[str, str, int]) -> int:
+        """``references``: name, subject and version. Returns: the id."""
+        named = [dict(zip(("name", "subject", "version"), each, strict=True)) for each in references]
+        return self.register(subject, {"schemaType": "PROTOBUF", "schema": source, "references": named})
+
+    def register(self, subject: str, answer: dict[str, Any]) -> int:
         self._count += 1
-        text = json.dumps(schema)
-        self._answers[f"/schemas/ids/{self._count}"] = {"schema": text}
-        for version in ("latest", "1"):
-            if version == "latest" or f"/subjects/{subject}/versions/1" not in self._answers:
-                self._answers[f"/subjects/{subject}/versions/{version}"] = {"id": self._count, "schema": text}
+        version = self._versions[subject] = self._versions.get(subject, 0) + 1
+        self._answers[f"/schemas/ids/{self._count}"] = answer
+        for name in (version, "latest"):
+            path = f"/subjects/{quote(subject, safe='')}/versions/{name}"
+            self._answers[path] = {"subject": subject, "version": version, "id": self._count, **answer}
         return self._count
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:

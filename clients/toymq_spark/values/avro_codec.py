@@ -92,13 +92,15 @@ class AvroCodec:
         if found is None:
             if len(self._writers) >= SCHEMAS_MAX:
                 self._writers.clear()
-            text = registry.schema(schema_id)
-            if text is None:
+            known = registry.schema(schema_id)
+            if known is None:
                 found = f"the registry has no schema {schema_id}"
-            elif text == self._schema:
+            elif known.kind != "AVRO":
+                found = f"schema {schema_id} is {known.kind}"
+            elif known.text == self._schema:
                 found = self._reader
             else:
-                found = _record(schema_id, text)
+                found = _record(schema_id, known.text)
             self._writers[schema_id] = found
         if isinstance(found, str):
             raise ValueError(found)  # noqa: TRY004 (the schema is wrong, not a type)

@@ -30,7 +30,7 @@ from toymq_py.errors import ConfigError
 from toymq_py.text_files import read_bounded, read_text
 from toymq_spark.errors import OptionError
 from toymq_spark.options import ValueOptions
-from toymq_spark.values.codec import Codec
+from toymq_spark.values.codec import Codec, reason_of
 from toymq_spark.values.json_codec import JsonCodec
 from toymq_spark.values.registry import Registry, subject_of
 
@@ -81,25 +81,44 @@ def _of_schema(values: ValueOptions) -> tuple[Codec, StructType]:
 def _protobuf(values: ValueOptions) -> tuple[Codec, StructType]:
     """Raises: OptionError."""
     try:
-        from toymq_spark.values import protobuf_codec
+        from toymq_spark.values import protobuf_codec, protobuf_schema
     except ImportError:
         raise OptionError("option valueFormat: protobuf needs its runtime: pip install 'toymq[protobuf]'") from None
+    if _URL.match(values.schema or ""):
+        return _registered_protobuf(values)
     path, _, name = (values.schema or "").removeprefix("file://").rpartition("#")
     if not path.startswith(_PATHS):
         raise OptionError(
-            "option valueSchema: write /path/of/orders.desc#package.Message, a file of descriptors and a message in it; a "
-            "registry's Protobuf is not read"
+            "option valueSchema: write /path/of/orders.desc#package.Message, a file of descriptors and a message in it, or "
+            "https://REGISTRY/subjects/NAME/versions/latest#package.Message"
         )
     try:
         with Path(path).open("rb") as file:
             descriptors = read_bounded(file, path)
-        return protobuf_codec.ProtobufCodec(descriptors, name), protobuf_codec.columns(
-            protobuf_codec.descriptor_of(descriptors, name)
+        return protobuf_codec.ProtobufCodec(descriptors, name), protobuf_schema.columns(
+            protobuf_schema.descriptor_of(descriptors, name)
         )
     except OSError as error:
         raise OptionError(f"option valueSchema: cannot read {path}: {error.strerror or error}") from None
     except (ConfigError, ValueError) as error:
         raise OptionError(f"option valueSchema: {path}: {error}") from None
+
+
+def _registered_protobuf(values: ValueOptions) -> tuple[Codec, StructType]:
+    """Raises: OptionError, RegistryFailed, ProtocFailed."""
+    from toymq_spark.values import protobuf_codec, protobuf_schema, protobuf_sources
+
+    url, _, name = (values.schema or "").partition("#")
+    subject = subject_of(url)
+    registry = Registry(subject.base, values.credentials_file)
+    schema_id, schema = registry.version(subject, "PROTOBUF")
+    try:
+        descriptors = protobuf_codec.descriptors_of(schema, registry)
+        message = protobuf_schema.message_in(protobuf_schema.file_of(descriptors, protobuf_sources.MAIN), name)
+        columns = protobuf_schema.columns(message)
+    except (LookupError, RuntimeError, ValueError) as error:  # the first two of what is called as Google's types are
+        raise OptionError(f"option valueSchema: {subject.name}: {reason_of(error)}") from None
+    return protobuf_codec.ProtobufCodec(descriptors, message.full_name, registry, schema_id), columns
 
 
 def _avro(values: ValueOptions) -> tuple[Codec, StructType]:
@@ -112,7 +131,8 @@ def _avro(values: ValueOptions) -> tuple[Codec, StructType]:
     if _URL.match(text):
         subject = subject_of(text)
         registry = Registry(subject.base, values.credentials_file)
-        schema_id, text = registry.version(subject)
+        schema_id, schema = registry.version(subject, "AVRO")
+        text = schema.text
     try:
         columns = avro_schema.columns(*avro_schema.parsed(text))
     except ValueError as error:

@@ -1,9 +1,12 @@
 """Protobuf messages as columns, by Google's runtime: C, a row at a time, since Arrow reads no Protobuf.
 
-The schema is a file of descriptors, ``protoc --include_imports --descriptor_set_out=…``, and a message in it. Columns are
-those of Spark's ``from_protobuf``: enums are names, a Timestamp is a timestamp, a wrapper its value, uint32 a bigint, uint64 a
-decimal. A field that is not set is null where the schema tells that from its default, else the default. So an empty value is a
-message of defaults, and no tombstone.
+The schema is a set of descriptors (a file of ``protoc --include_imports --descriptor_set_out=…``, or compiled from the source
+that a registry has) and a message in it. A field that is not set is null where the schema tells that from its default, else the
+default. So an empty value is a message of defaults, and no tombstone.
+
+With a registry a value begins with a zero, the id of the schema that it was written with, and the indexes of its message there,
+as Kafka's serializers write them; an empty value is a tombstone. The message is read by its own schema, and the columns have
+its fields of the same numbers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,119 +16,84 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf import message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.message import DecodeError, EncodeError, Message
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from toymq_spark.values.codec import Decoded, columns_of, reason_of, rows_encoded
+from toymq_spark.values.protobuf_schema import (
+    TIMESTAMP,
+    WRAPPERS,
+    descriptor_of,
+    file_of,
+    indexes_of,
+    is_map,
+    message_at,
+    read_indexes,
+    written_indexes,
+)
+from toymq_spark.values.protobuf_sources import MAIN, sources_of
+from toymq_spark.values.protoc import compiled
+from toymq_spark.values.registry import PREFIX_BYTES, SCHEMAS_MAX, Registry, Schema
 
-_TYPES: Mapping[int, DataType] = {
-    FieldDescriptor.CPPTYPE_INT32: IntegerType(), FieldDescriptor.CPPTYPE_INT64: LongType(),
-    FieldDescriptor.CPPTYPE_UINT32: LongType(), FieldDescriptor.CPPTYPE_UINT64: DecimalType(20, 0),
-    FieldDescriptor.CPPTYPE_DOUBLE: DoubleType(), FieldDescriptor.CPPTYPE_FLOAT: FloatType(),
-    FieldDescriptor.CPPTYPE_BOOL: BooleanType(), FieldDescriptor.CPPTYPE_ENUM: StringType(),
-    FieldDescriptor.CPPTYPE_STRING: StringType(),
-}  # fmt: skip
-_TIMESTAMP = "google.protobuf.Timestamp"
-_WRAPPERS = frozenset(f"google.protobuf.{name}Value" for name in (
-    "Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes",
-))  # fmt: skip
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _BAD = (ArithmeticError, AttributeError, DecodeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 """What the runtime raises for bytes that are not of a message, and what their fields may not be."""
+_INTEGERS = frozenset((
+    FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64,
+    FieldDescriptor.CPPTYPE_UINT32, FieldDescriptor.CPPTYPE_UINT64,
+))  # fmt: skip
 
 Reader = Callable[[Any], Any]
 """From a field's value to a column's; a writer is the inverse."""
 
 
-def descriptor_of(descriptors: bytes, name: str) -> Descriptor:
-    """Raises: ValueError."""
-    pool = descriptor_pool.DescriptorPool()
-    try:
-        files = descriptor_pb2.FileDescriptorSet.FromString(descriptors)
-        for file in files.file:
-            pool.Add(file)
-        return pool.FindMessageTypeByName(name)
-    except KeyError:
-        own = [file for file in files.file if not file.package.startswith("google.protobuf")]
-        names = sorted(f"{file.package}.{kind.name}".lstrip(".") for file in own for kind in file.message_type)
-        raise ValueError(f"no message {name!r}: there are {', '.join(names)[:200] or 'none'}") from None
-    except (DecodeError, TypeError, ValueError):
-        raise ValueError("not a whole file of descriptors: protoc --include_imports --descriptor_set_out makes one") from None
-
-
-def columns(message: Descriptor, within: tuple[str, ...] = ()) -> StructType:
-    """Raises: ValueError for a message that contains itself or has no fields."""
-    if message.full_name in within:
-        raise ValueError(f"message {message.full_name} contains itself, which no column can")
-    if not message.fields:
-        raise ValueError(f"message {message.full_name} has no fields")
-    inside = (*within, message.full_name)
-    return StructType([StructField(field.name, _column(field, inside)) for field in message.fields])
-
-
-def _column(field: FieldDescriptor, within: tuple[str, ...]) -> DataType:
-    if _is_map(field):
-        key, value = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
-        return MapType(_single(key, within), _single(value, within))
-    return ArrayType(_single(field, within)) if field.is_repeated else _single(field, within)
-
-
-def _single(field: FieldDescriptor, within: tuple[str, ...]) -> DataType:
-    message = field.message_type
-    if message is not None:
-        if message.full_name == _TIMESTAMP:
-            return TimestampType()
-        if message.full_name in _WRAPPERS:
-            return _single(message.fields_by_name["value"], within)
-        return columns(message, within)
-    return BinaryType() if field.type == FieldDescriptor.TYPE_BYTES else _TYPES[field.cpp_type]
-
-
 class ProtobufCodec:
-    """``name``: of the message, with its package."""
+    """
+    Args:
+        name: of the message, with its package.
+        registry: where the schemas of values are; None for values without a prefix.
+        schema_id: of ``descriptors`` in the registry; a sink writes it.
+    """
 
-    def __init__(self, descriptors: bytes, name: str) -> None:
+    def __init__(self, descriptors: bytes, name: str, registry: Registry | None = None, schema_id: int = 0) -> None:
         self._descriptors = descriptors
         self._name = name
+        self._registry = registry
+        self._schema_id = schema_id
+        self._files: dict[int, FileDescriptor | str] = {}
+        self._readers: dict[tuple[int, tuple[int, ...]], Reader | str] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_descriptors": self._descriptors, "_name": self._name}
+    def __reduce__(self) -> tuple[type["ProtobufCodec"], tuple[bytes, str, Registry | None, int]]:
+        return ProtobufCodec, (self._descriptors, self._name, self._registry, self._schema_id)
 
     def decode(self, values: Sequence[bytes], kind: pa.DataType) -> Decoded:
+        """Raises: RegistryFailed, ProtocFailed; OptionError where there is no protoc."""
         rows: list[dict[str, Any] | None] = []
         bad: dict[int, str] = {}
         parse, read = self._class.FromString, self._read
+        prefix, more, registry = self._prefix, len(self._prefix), self._registry
         for row, value in enumerate(values):
             try:
-                rows.append(read(parse(value)))
+                if registry is None:
+                    rows.append(read(parse(value)))
+                elif value.startswith(prefix):
+                    rows.append(read(parse(value[more:])))
+                else:
+                    rows.append(self._prefixed(value, registry) if value else None)
             except _BAD as error:
                 rows.append(None)
                 bad[row] = reason_of(error)
         return columns_of(rows, kind, bad)
 
     def encode(self, values: pa.Array) -> list[bytes | None]:
+        prefix = self._prefix
+
         def write(value: dict[str, Any]) -> bytes:
             message = self._class()
             try:
                 _fill(message, value)
-                return bytes(message.SerializeToString(deterministic=True))
+                return prefix + bytes(message.SerializeToString(deterministic=True))
             except (AttributeError, EncodeError) as error:  # of proto2, without a required field
                 raise ValueError(str(error)) from None
 
@@ -138,46 +106,138 @@ class ProtobufCodec:
 
     @cached_property
     def _read(self) -> Reader:
-        return _reader_of(self._class.DESCRIPTOR)
+        return _reader_of(self._class.DESCRIPTOR, self._class.DESCRIPTOR)
+
+    @cached_property
+    def _prefix(self) -> bytes:
+        if self._registry is None:
+            return b""
+        return b"\0%b%b" % (self._schema_id.to_bytes(4, "big"), written_indexes(indexes_of(self._class.DESCRIPTOR)))
+
+    def _prefixed(self, value: bytes, registry: Registry) -> dict[str, Any]:
+        """A value that another schema, or another message, may have written."""
+        if len(value) < PREFIX_BYTES or value[0]:
+            raise ValueError("it does not begin with a zero and the id of a schema")
+        schema_id = int.from_bytes(value[1:PREFIX_BYTES], "big")
+        indexes, start = read_indexes(value, PREFIX_BYTES)
+        read = self._readers.get((schema_id, indexes))
+        if read is None:
+            if len(self._readers) >= SCHEMAS_MAX:
+                self._readers.clear()
+            try:
+                read = self._reader(schema_id, indexes, registry)
+            except (LookupError, ValueError) as error:
+                read = f"schema {schema_id}: {reason_of(error)}"
+            self._readers[schema_id, indexes] = read
+        if isinstance(read, str):
+            raise ValueError(read)  # noqa: TRY004 (the schema is wrong, not a type)
+        found: dict[str, Any] = read(value[start:])
+        return found
+
+    def _reader(self, schema_id: int, indexes: tuple[int, ...], registry: Registry) -> Reader:
+        """From bytes to columns. Raises: ValueError where they cannot be read, RegistryFailed, ProtocFailed, OptionError."""
+        message = message_at(self._file(schema_id, registry), indexes)
+        if message.full_name != self._name:
+            raise ValueError(f"it is a message {message.full_name}, and not a {self._name}")
+        parse, read = message_factory.GetMessageClass(message).FromString, _reader_of(message, self._class.DESCRIPTOR)
+        return lambda value: read(parse(value))
+
+    def _file(self, schema_id: int, registry: Registry) -> FileDescriptor:
+        """Raises: as ``_reader``."""
+        found = self._files.get(schema_id)
+        if found is None:
+            if len(self._files) >= SCHEMAS_MAX:
+                self._files.clear()
+            try:
+                found = self._class.DESCRIPTOR.file if schema_id == self._schema_id else _file_of(schema_id, registry)
+            except ValueError as error:
+                found = str(error)
+            self._files[schema_id] = found
+        if isinstance(found, str):
+            raise ValueError(found)  # noqa: TRY004 (the schema is wrong, not a type)
+        return found
 
 
-def _is_map(field: FieldDescriptor) -> bool:
-    return field.message_type is not None and field.message_type.GetOptions().map_entry
+def descriptors_of(schema: Schema, registry: Registry) -> bytes:
+    """Compile a registry's source. Raises: ValueError, RegistryFailed, ProtocFailed, OptionError."""
+    return compiled(tuple(sources_of(registry, schema).items()), MAIN)
 
 
-def _reader_of(message: Descriptor) -> Reader:
-    parts = [(field.name, field.has_presence and not field.is_repeated, _field_reader(field)) for field in message.fields]
+def _file_of(schema_id: int, registry: Registry) -> FileDescriptor:
+    known = registry.schema(schema_id)
+    if known is None:
+        raise ValueError("the registry has none of this id")
+    if known.kind != "PROTOBUF":
+        raise ValueError(f"it is {known.kind}")
+    return file_of(descriptors_of(known, registry), MAIN)
+
+
+def _reader_of(message: Descriptor, wanted: Descriptor) -> Reader:
+    """From a message to the columns of its own type, or of another version of it, by the numbers of fields.
+
+    Raises: ValueError where a number has another type there.
+    """
+    parts: list[tuple[str, str, bool, Any, Reader]] = []
+    missing: dict[str, Any] = {}
+    for field in wanted.fields:
+        unset = None if field.has_presence and not field.is_repeated else _default(field)
+        own = message.fields_by_number.get(field.number)
+        if own is None:
+            missing[field.name] = unset
+        else:
+            parts.append((own.name, field.name, own.has_presence and not own.is_repeated, unset, _field_reader(own, field)))
 
     def read(found: Any) -> dict[str, Any]:
         return {
-            name: read_field(getattr(found, name)) if not optional or found.HasField(name) else None
-            for name, optional, read_field in parts
+            name: read_field(getattr(found, own)) if not optional or found.HasField(own) else unset
+            for own, name, optional, unset, read_field in parts
         }
 
-    return read
+    return (lambda found: read(found) | missing) if missing else read
 
 
-def _field_reader(field: FieldDescriptor) -> Reader:
-    if _is_map(field):
-        key, value = (_single_reader(field.message_type.fields_by_name[name]) for name in ("key", "value"))
+def _default(field: FieldDescriptor) -> Any:
+    return [] if field.is_repeated else _field_reader(field, field)(field.default_value)
+
+
+def _field_reader(field: FieldDescriptor, wanted: FieldDescriptor) -> Reader:
+    if (is_map(field), field.is_repeated) != (is_map(wanted), wanted.is_repeated):
+        raise _another(wanted)
+    if is_map(field):
+        key, value = (
+            _single_reader(field.message_type.fields_by_name[name], wanted.message_type.fields_by_name[name])
+            for name in ("key", "value")
+        )
         return lambda found: [(key(one), value(found[one])) for one in found]
-    read = _single_reader(field)
+    read = _single_reader(field, wanted)
     return (lambda found: [read(one) for one in found]) if field.is_repeated else read
 
 
-def _single_reader(field: FieldDescriptor) -> Reader:
-    message = field.message_type
-    if message is not None:
-        if message.full_name == _TIMESTAMP:
+def _single_reader(field: FieldDescriptor, wanted: FieldDescriptor) -> Reader:
+    message, into = field.message_type, wanted.message_type
+    if message is not None and into is not None:
+        special = {message.full_name, into.full_name} & {TIMESTAMP, *WRAPPERS}
+        if special and message.full_name != into.full_name:
+            raise _another(wanted)
+        if into.full_name == TIMESTAMP:
             return lambda found: _EPOCH + timedelta(seconds=found.seconds, microseconds=found.nanos // 1000)
-        if message.full_name in _WRAPPERS:
-            inner = _single_reader(message.fields_by_name["value"])
+        if into.full_name in WRAPPERS:
+            inner = _single_reader(message.fields_by_name["value"], into.fields_by_name["value"])
             return lambda found: inner(found.value)
-        return _reader_of(message)
-    if field.enum_type is not None:
-        names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+        return _reader_of(message, into)
+    own, kind = field.cpp_type, wanted.cpp_type
+    widened = own == FieldDescriptor.CPPTYPE_FLOAT and kind == FieldDescriptor.CPPTYPE_DOUBLE
+    if own != kind and not widened and not {own, kind} <= _INTEGERS:
+        raise _another(wanted)
+    if wanted.enum_type is not None:
+        kinds = (field.enum_type, wanted.enum_type)
+        names = {number: value.name for one in kinds for number, value in one.values_by_number.items()}
         return lambda found: names.get(found, str(found))
-    return Decimal if field.cpp_type == FieldDescriptor.CPPTYPE_UINT64 else lambda found: found
+    return Decimal if kind == FieldDescriptor.CPPTYPE_UINT64 else lambda found: found
+
+
+def _another(wanted: FieldDescriptor) -> ValueError:
+    return ValueError(f"field {wanted.number} of {wanted.containing_type.full_name}, {wanted.name}, has another type")
 
 
 def _fill(message: Any, value: Mapping[str, Any]) -> None:
@@ -186,7 +246,7 @@ def _fill(message: Any, value: Mapping[str, Any]) -> None:
         if given is None:
             continue
         field = message.DESCRIPTOR.fields_by_name[name]
-        if _is_map(field):
+        if is_map(field):
             inner = field.message_type.fields_by_name["value"]
             for key, one in given.items() if isinstance(given, dict) else given:
                 _set_entry(getattr(message, name), _plain(field.message_type.fields_by_name["key"], key), inner, one)
@@ -216,10 +276,10 @@ def _set_entry(entries: Any, key: Any, field: FieldDescriptor, value: Any) -> No
 
 def _fill_message(message: Any, value: Any) -> None:
     kind = message.DESCRIPTOR.full_name
-    if kind == _TIMESTAMP:
+    if kind == TIMESTAMP:
         second, since = timedelta(seconds=1), value - _EPOCH
         message.seconds, message.nanos = since // second, (since % second).microseconds * 1000
-    elif kind in _WRAPPERS:
+    elif kind in WRAPPERS:
         message.value = _plain(message.DESCRIPTOR.fields_by_name["value"], value)
     else:
         _fill(message, value)

@@ -1,7 +1,7 @@
 """Schemas of a Confluent-compatible registry, over HTTP. Answers are bounded in size and time; what was found is kept.
 
-    GET /schemas/ids/<id>                          {"schema": "…"}
-    GET /subjects/<subject>/versions/<version>     {"id": 7, "schema": "…"}
+    GET /schemas/ids/<id>                          {"schema": "…", "schemaType": "AVRO"}
+    GET /subjects/<subject>/versions/<version>     {"id": 7, "schema": "…", "references": [{"name", "subject", "version"}, …]}
 
 A registry that does not answer is an error, since Spark can run the task again; an id that it does not know is a fact.
 """
@@ -44,6 +44,24 @@ class Subject:
     version: str
 
 
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What a schema calls ``name`` is a version of a subject."""
+
+    name: str
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """``kind``: AVRO, PROTOBUF or JSON."""
+
+    kind: str
+    text: str
+    references: tuple[Reference, ...] = ()
+
+
 def subject_of(url: str) -> Subject:
     """Raises: OptionError."""
     found = _URL.fullmatch(url)
@@ -68,37 +86,45 @@ class Registry:
         self._base = base
         self._credentials_file = credentials_file
         self._sleep = sleep
-        self._kept: OrderedDict[int, str | None] = OrderedDict()
+        self._kept: OrderedDict[int, Schema | None] = OrderedDict()
 
     def __reduce__(self) -> tuple[type["Registry"], tuple[str, str | None]]:
         return Registry, (self._base, self._credentials_file)
 
-    def schema(self, schema_id: int) -> str | None:
+    def schema(self, schema_id: int) -> Schema | None:
         """The schema with an id; None where there is none. Raises: RegistryFailed."""
         if schema_id in self._kept:
             self._kept.move_to_end(schema_id)
             return self._kept[schema_id]
         answer = self._get(f"/schemas/ids/{schema_id}")
-        found = None if answer is None else _text(answer, "schema")
+        found = None if answer is None else _schema(answer)
         self._kept[schema_id] = found
         if len(self._kept) > SCHEMAS_MAX:
             self._kept.popitem(last=False)
         return found
 
-    def version(self, subject: Subject) -> tuple[int, str]:
-        """Id and schema of a version. Raises: OptionError where there is none, RegistryFailed."""
-        answer = self._get(f"/subjects/{quote(subject.name, safe='%')}/versions/{subject.version}")
+    def version(self, subject: Subject, kind: str) -> tuple[int, Schema]:
+        """Id and schema of a version. Raises: OptionError where there is none of the kind, RegistryFailed."""
+        answer = self._version(subject.name, subject.version)
         if answer is None:
             raise OptionError(
                 f"option valueSchema: {self._base} has no version {subject.version} of a subject {subject.name}"
             )
-        kind = answer.get("schemaType", "AVRO")
-        if kind != "AVRO":
-            raise OptionError(f"option valueSchema: {subject.name} is {kind}: of a registry only Avro is read")
+        found = _schema(answer)
+        if found.kind != kind:
+            raise OptionError(f"option valueSchema: {subject.name} is {found.kind}, and valueFormat={kind.lower()}")
         schema_id = answer.get("id")
         if type(schema_id) is not int or not 0 <= schema_id < 1 << 32:
             raise RegistryFailed(f"{self._base}: invalid answer for {subject.name}: it has no id")
-        return schema_id, _text(answer, "schema")
+        return schema_id, found
+
+    def referenced(self, reference: Reference) -> Schema | None:
+        """None where there is none. Raises: RegistryFailed."""
+        answer = self._version(quote(reference.subject, safe=""), str(reference.version))
+        return None if answer is None else _schema(answer)
+
+    def _version(self, quoted_subject: str, version: str) -> dict[str, Any] | None:
+        return self._get(f"/subjects/{quote(quoted_subject, safe='%')}/versions/{version}")
 
     def _get(self, path: str) -> dict[str, Any] | None:
         """An answer; None for 404. Raises: RegistryFailed."""
@@ -186,8 +212,18 @@ def _object(base: str, body: bytes) -> dict[str, Any]:
     return found
 
 
-def _text(answer: dict[str, Any], name: str) -> str:
-    found = answer.get(name)
-    if not isinstance(found, str):
-        raise RegistryFailed(f"invalid answer of a registry: it has no {name}")
-    return found
+def _schema(answer: dict[str, Any]) -> Schema:
+    text, kind, references = answer.get("schema"), answer.get("schemaType", "AVRO"), answer.get("references")
+    if not isinstance(text, str):
+        raise RegistryFailed("invalid answer of a registry: it has no schema")
+    if not isinstance(kind, str) or not isinstance(references, list | None):
+        raise RegistryFailed("invalid answer of a registry: its schemaType or references are none")
+    return Schema(kind, text, tuple(map(_reference, references or ())))
+
+
+def _reference(given: Any) -> Reference:
+    match given:
+        case {"name": str(name), "subject": str(subject), "version": int(version)} if version > 0:
+            return Reference(name, subject, version)
+        case _:
+            raise RegistryFailed("invalid answer of a registry: a reference has no name, subject or version")

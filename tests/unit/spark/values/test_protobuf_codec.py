@@ -20,7 +20,8 @@ from toymq_spark.values.formats import codec_of, value_type
 pytest.importorskip("google.protobuf")
 from google.protobuf import descriptor_pb2, timestamp_pb2, wrappers_pb2
 
-from toymq_spark.values.protobuf_codec import ProtobufCodec, columns, descriptor_of
+from toymq_spark.values.protobuf_codec import ProtobufCodec
+from toymq_spark.values.protobuf_schema import columns, descriptor_of
 
 FIELD = descriptor_pb2.FieldDescriptorProto
 ONE, MANY = FIELD.LABEL_OPTIONAL, FIELD.LABEL_REPEATED
@@ -169,7 +170,7 @@ def test_the_option_names_a_file_and_a_message(tmp_path: Path) -> None:
     (tmp_path / "text.proto").write_text('syntax = "proto3";')
     for schema, says in (
         ("shop.Order", "write /path/of/orders.desc#package.Message"),
-        ("https://r/subjects/a/versions/1", "a registry's Protobuf is not read"),
+        ("https://r/subjects/a/versions/new#shop.Order", "invalid URL https://r/subjects/a/versions/new: write https://REGISTRY"),
         ("/none.desc#a", "cannot read /none.desc: No such file"),
         (f"{tmp_path}/shop.desc#shop.Gone", "no message 'shop.Gone': there are .*shop.Order"),
         (f"{tmp_path}/text.proto#shop.Order", "not a whole file of descriptors"),

@@ -11,7 +11,9 @@ import pytest
 from tests.support.schema_registry import SchemaRegistry, schema_registry
 from toymq_spark.errors import OptionError, RegistryFailed
 from toymq_spark.values import registry
-from toymq_spark.values.registry import Registry, Subject, subject_of
+from toymq_spark.values.registry import Reference, Registry, Schema, Subject, subject_of
+
+STRING = Schema("AVRO", '"string"')
 
 
 @pytest.fixture
@@ -41,13 +43,39 @@ def test_a_user_in_the_url_is_refused_and_not_shown() -> None:
 def test_schemas_are_asked_for_once(server: SchemaRegistry) -> None:
     schema_id = server.add("orders-value", "string")
     found = client(server)
-    assert found.version(Subject(server.url, "orders-value", "latest")) == (schema_id, '"string"')
-    assert [found.schema(schema_id) for _ in range(3)] == ['"string"'] * 3
+    assert found.version(Subject(server.url, "orders-value", "latest"), "AVRO") == (schema_id, STRING)
+    assert [found.schema(schema_id) for _ in range(3)] == [STRING] * 3
     assert [found.schema(77) for _ in range(3)] == [None] * 3, "also that there is none"
     assert server.requests[1:] == [f"/schemas/ids/{schema_id}", "/schemas/ids/77"]
     with pytest.raises(OptionError, match="has no version 5 of a subject orders-value"):
-        found.version(Subject(server.url, "orders-value", "5"))
-    assert pickle.loads(pickle.dumps(found)).schema(schema_id) == '"string"'
+        found.version(Subject(server.url, "orders-value", "5"), "AVRO")
+    with pytest.raises(OptionError, match="orders-value is AVRO, and valueFormat=protobuf"):
+        found.version(Subject(server.url, "orders-value", "1"), "PROTOBUF")
+    assert pickle.loads(pickle.dumps(found)).schema(schema_id) == STRING
+
+
+def test_references_are_other_subjects(server: SchemaRegistry) -> None:
+    server.add_protobuf("a/b c", "one")
+    schema_id = server.add_protobuf("s", "two", ("x.proto", "a/b c", 1))
+    reference = Reference("x.proto", "a/b c", 1)
+    found = client(server).schema(schema_id)
+    assert found == Schema("PROTOBUF", "two", (reference,))
+    assert client(server).referenced(reference) == Schema("PROTOBUF", "one")
+    assert client(server).referenced(Reference("x.proto", "a/b c", 2)) is None
+    assert server.requests[1:] == ["/subjects/a%2Fb%20c/versions/1", "/subjects/a%2Fb%20c/versions/2"]
+
+
+def test_a_redirect_is_not_followed(server: SchemaRegistry) -> None:
+    def elsewhere(handler: BaseHTTPRequestHandler) -> bool:
+        handler.send_response(302)
+        handler.send_header("Location", f"{server.url}/schemas/ids/2")
+        handler.end_headers()
+        return True
+
+    server.misbehave = elsewhere
+    with pytest.raises(RegistryFailed, match="HTTP 302"):
+        client(server).schema(1)
+    assert server.requests == ["/schemas/ids/1"]
 
 
 def test_what_is_kept_is_bounded(server: SchemaRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +97,7 @@ def test_a_registry_that_is_away_for_a_moment_is_asked_again(server: SchemaRegis
         return False
 
     server.misbehave = busy
-    assert client(server).schema(schema_id) == '"string"'
+    assert client(server).schema(schema_id) == STRING
 
 
 @pytest.mark.parametrize(
@@ -79,6 +107,10 @@ def test_a_registry_that_is_away_for_a_moment_is_asked_again(server: SchemaRegis
         (b"<html>", "the answer is not a JSON object"),
         (b"[" * 100_000, "the answer is not a JSON object"),
         (b'{"schema": 5}', "it has no schema"),
+        (b'{"schema": "", "schemaType": 5}', "its schemaType or references are none"),
+        (b'{"schema": "", "references": {}}', "its schemaType or references are none"),
+        (b'{"schema": "", "references": [{"name": "a", "subject": "b"}]}', "a reference has no name, subject or version"),
+        (b'{"schema": "", "references": [{"name": "a", "subject": "b", "version": -1}]}', "a reference has no name"),
         (b'{"schema": "' + b"x" * registry.ANSWER_BYTES_MAX + b'"}', "the answer has more than 1048576 bytes"),
     ],
 )
@@ -119,7 +151,7 @@ def test_a_registry_with_a_login(server: SchemaRegistry, tmp_path: Path) -> None
         found.schema(schema_id)
     assert "old" not in str(refused.value)
     credentials.write_text("ann:s3cret\n")
-    assert pickle.loads(pickle.dumps(found)).schema(schema_id) == '"string"'
+    assert pickle.loads(pickle.dumps(found)).schema(schema_id) == STRING
 
 
 def test_an_answer_that_drips_in_has_an_end(server: SchemaRegistry, monkeypatch: pytest.MonkeyPatch) -> None:

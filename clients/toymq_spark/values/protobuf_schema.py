@@ -1,0 +1,188 @@
+"""Protobuf schemas: descriptors, the columns that they give, and the indexes by which Kafka's serializers name a message.
+
+Columns are those of Spark's ``from_protobuf``: enums are names, a Timestamp is a timestamp, a wrapper its value, uint32 a
+bigint, uint64 a decimal.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import count
+
+from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
+from google.protobuf.message import DecodeError
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+_TYPES: Mapping[int, DataType] = {
+    FieldDescriptor.CPPTYPE_INT32: IntegerType(), FieldDescriptor.CPPTYPE_INT64: LongType(),
+    FieldDescriptor.CPPTYPE_UINT32: LongType(), FieldDescriptor.CPPTYPE_UINT64: DecimalType(20, 0),
+    FieldDescriptor.CPPTYPE_DOUBLE: DoubleType(), FieldDescriptor.CPPTYPE_FLOAT: FloatType(),
+    FieldDescriptor.CPPTYPE_BOOL: BooleanType(), FieldDescriptor.CPPTYPE_ENUM: StringType(),
+    FieldDescriptor.CPPTYPE_STRING: StringType(),
+}  # fmt: skip
+TIMESTAMP = "google.protobuf.Timestamp"
+WRAPPERS = frozenset(f"google.protobuf.{name}Value" for name in (
+    "Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes",
+))  # fmt: skip
+COLUMNS_MAX = 10_000
+"""At any depth: thirty messages with two fields of the next one each would make a billion."""
+_INDEXES_MAX = 32
+_VARINT_BYTES_MAX = 5
+
+
+def descriptor_of(descriptors: bytes, name: str) -> Descriptor:
+    """Raises: ValueError."""
+    pool, files = _pool(descriptors)
+    try:
+        return pool.FindMessageTypeByName(name)
+    except KeyError:
+        own = [file for file in files.file if not file.package.startswith("google.protobuf")]
+        names = sorted(f"{file.package}.{kind.name}".lstrip(".") for file in own for kind in file.message_type)
+        raise ValueError(f"no message {name!r}: there are {', '.join(names)[:200] or 'none'}") from None
+
+
+def file_of(descriptors: bytes, name: str) -> FileDescriptor:
+    """Raises: ValueError."""
+    return _pool(descriptors)[0].FindFileByName(name)
+
+
+def _pool(descriptors: bytes) -> tuple[descriptor_pool.DescriptorPool, descriptor_pb2.FileDescriptorSet]:
+    pool = descriptor_pool.DescriptorPool()
+    try:
+        files = descriptor_pb2.FileDescriptorSet.FromString(descriptors)
+        for file in files.file:
+            pool.Add(file)
+    except (DecodeError, TypeError, ValueError):
+        raise ValueError("not a whole file of descriptors: protoc --include_imports --descriptor_set_out makes one") from None
+    return pool, files
+
+
+def message_in(file: FileDescriptor, name: str) -> Descriptor:
+    """A message by its full name, or the first one. Raises: ValueError."""
+    known = list(_messages(file))
+    for message in known:
+        if name in ("", message.full_name):
+            return message
+    names = ", ".join(message.full_name for message in known)[:200]
+    raise ValueError(f"no message {name!r}: there are {names}" if known else "there is no message in it")
+
+
+def _messages(parent: FileDescriptor | Descriptor) -> Iterator[Descriptor]:
+    for message in _declared(parent):
+        yield message
+        yield from _messages(message)
+
+
+def _declared(parent: FileDescriptor | Descriptor) -> list[Descriptor]:
+    """In their order; an entry of a map is declared by protoc only, and Kafka's serializers do not count it."""
+    found = parent.message_types_by_name.values() if isinstance(parent, FileDescriptor) else parent.nested_types
+    return [message for message in found if not message.GetOptions().map_entry]
+
+
+def indexes_of(message: Descriptor) -> tuple[int, ...]:
+    """Where a message is declared: ``(1, 0)`` is the first one within the second one of its file."""
+    outer = message.containing_type
+    if outer is None:
+        return (_declared(message.file).index(message),)
+    return (*indexes_of(outer), _declared(outer).index(message))
+
+
+def message_at(file: FileDescriptor, indexes: tuple[int, ...]) -> Descriptor:
+    """The inverse. Raises: ValueError."""
+    found: FileDescriptor | Descriptor = file
+    for index in indexes:
+        declared = _declared(found)
+        if index >= len(declared):
+            raise ValueError(f"it has no message {list(indexes)}")
+        found = declared[index]
+    return found
+
+
+def written_indexes(indexes: tuple[int, ...]) -> bytes:
+    """How many, and each, as zigzag varints; a zero alone for the first message of a file."""
+    if indexes == (0,):
+        return b"\0"
+    return b"".join(map(_varint, (len(indexes), *indexes)))
+
+
+def read_indexes(value: bytes, start: int) -> tuple[tuple[int, ...], int]:
+    """Indexes, and where they end. Raises: ValueError."""
+    number, at = _read_varint(value, start)
+    if not 0 <= number <= _INDEXES_MAX:
+        raise ValueError("the indexes of its message are not valid")
+    found = []
+    for _ in range(number):
+        index, at = _read_varint(value, at)
+        if index < 0:
+            raise ValueError("the indexes of its message are not valid")
+        found.append(index)
+    return tuple(found) or (0,), at
+
+
+def _varint(number: int) -> bytes:
+    left, found = number << 1, bytearray()
+    while left > 0x7F:
+        found.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes((*found, left))
+
+
+def _read_varint(value: bytes, start: int) -> tuple[int, int]:
+    found = 0
+    for place, byte in enumerate(value[start : start + _VARINT_BYTES_MAX]):
+        found |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return (found >> 1) ^ -(found & 1), start + place + 1
+    raise ValueError("it ends within the indexes of its message")
+
+
+def columns(message: Descriptor) -> StructType:
+    """Raises: ValueError for a message that contains itself, has no fields, or too many within each other."""
+    return _columns(message, (), count(1))
+
+
+def _columns(message: Descriptor, within: tuple[str, ...], counted: Iterator[int]) -> StructType:
+    if message.full_name in within:
+        raise ValueError(f"message {message.full_name} contains itself, which no column can")
+    if not message.fields:
+        raise ValueError(f"message {message.full_name} has no fields")
+    inside = (*within, message.full_name)
+    return StructType([StructField(field.name, _column(field, inside, counted)) for field in message.fields])
+
+
+def _column(field: FieldDescriptor, within: tuple[str, ...], counted: Iterator[int]) -> DataType:
+    if next(counted) > COLUMNS_MAX:
+        raise ValueError(f"message {within[0]} has more than {COLUMNS_MAX} columns")
+    if is_map(field):
+        key, value = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
+        return MapType(_single(key, within, counted), _single(value, within, counted))
+    return ArrayType(_single(field, within, counted)) if field.is_repeated else _single(field, within, counted)
+
+
+def _single(field: FieldDescriptor, within: tuple[str, ...], counted: Iterator[int]) -> DataType:
+    message = field.message_type
+    if message is not None:
+        if message.full_name == TIMESTAMP:
+            return TimestampType()
+        if message.full_name in WRAPPERS:
+            return _single(message.fields_by_name["value"], within, counted)
+        return _columns(message, within, counted)
+    return BinaryType() if field.type == FieldDescriptor.TYPE_BYTES else _TYPES[field.cpp_type]
+
+
+def is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
