@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from tests.packaging.test_guides import BLOCK, text_of
 from tests.spark.conftest import WAIT_S
 from tests.support.requirements import require
+from tests.support.schema_registry import schema_registry
 from toymq import sync
 from toymq_spark.jobs import archive, report
 from toymq_spark.manifest import Archive, ArchiveMismatch
@@ -59,3 +60,23 @@ def test_an_archive_of_typed_values_and_its_report(
     others = {**options, **typed, "valueSchema": "id STRING"}
     with pytest.raises(ArchiveMismatch, match="in one archive: archive to another place"):
         archive.start(spark, others, tmp_path / "to", tmp_path / "checkpoint", once=True)
+
+
+def test_protobuf_of_a_registry(spark: SparkSession, url: str, client: sync.Client) -> None:
+    """A worker compiles the schema of a value that another version has written."""
+    pytest.importorskip("grpc_tools")
+    source = 'syntax = "proto3"; package shop; message Order { int64 id = 1; %s }'
+    with schema_registry() as registry:
+        old, new = (registry.add_protobuf("orders-value", source % more) for more in ("", "string name = 2;"))
+        typed = {"url": url, "valueFormat": "protobuf", "valueSchema": f"{registry.url}/subjects/orders-value/versions/{new}"}
+        rows = spark.range(3).selectExpr("struct(id, concat('order ', id) AS name) AS value", "CAST(id AS STRING) AS key")
+        rows.repartition(1).write.format("toymq").options(topic="registered", **typed).mode("append").save()
+        client.pub("registered", b"\0%b\0\x08\x09" % old.to_bytes(4, "big"), key="9")
+        client.pub("registered", b"\0\0\0\0\x63\0\x08\x09", key="10")
+        source_of = spark.read.format("toymq").options(subscribe="registered", badRows="deadletter", **typed)
+        found = sorted((row.id, row.name) for row in source_of.load().select("value.*").collect())
+        assert found == [(0, "order 0"), (1, "order 1"), (2, "order 2"), (9, "")]
+    raw = spark.read.format("toymq").options(url=url, subscribe="registered").load().where("key = '1'").collect()
+    assert [bytes(row.value) for row in raw] == [b"\0%b\0\x08\x01\x12\x07order 1" % new.to_bytes(4, "big")]
+    bad = spark.read.format("toymq").options(url=url, subscribe="registered.bad", includeHeaders="true").load()
+    assert [one["reason"] for one in report.report(bad, "1 hour").reasons] == ["value does not fit valueSchema"]

@@ -121,6 +121,8 @@ def written_indexes(indexes: tuple[int, ...]) -> bytes:
 
 def read_indexes(value: bytes, start: int) -> tuple[tuple[int, ...], int]:
     """Indexes, and where they end. Raises: ValueError."""
+    if value[start : start + 1] == b"\0":  # of nearly all
+        return (0,), start + 1
     number, at = _read_varint(value, start)
     if not 0 <= number <= _INDEXES_MAX:
         raise ValueError("the indexes of its message are not valid")
