@@ -5,7 +5,8 @@ what they are stored as.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import count
 from typing import Any
 
 import fastavro
@@ -29,6 +30,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from toymq_spark.values.codec import COLUMNS_MAX
+
 _PLAIN: Mapping[str, DataType] = {
     "boolean": BooleanType(), "int": IntegerType(), "long": LongType(), "float": FloatType(), "double": DoubleType(),
     "bytes": BinaryType(), "string": StringType(), "enum": StringType(), "fixed": BinaryType(),
@@ -42,6 +45,8 @@ _LOGICAL: Mapping[tuple[str, str], DataType] = {
 }
 _SIZES = {"null": 0, "float": 4, "double": 8}
 _DECIMAL_DIGITS_MAX = 38
+_PARTS_MAX = 10 * COLUMNS_MAX
+"""A column that may be null has three."""
 
 Schema = Any
 """A JSON document."""
@@ -66,15 +71,21 @@ def columns(schema: Schema, names: Mapping[str, Schema]) -> StructType:
     return found
 
 
-def least_size(schema: Schema, names: Mapping[str, Schema], within: tuple[str, ...] = ()) -> int:
+def least_size(schema: Schema, names: Mapping[str, Schema]) -> int:
     """Fewest bytes of a value.
 
-    Raises: ValueError for a type that contains itself, which hostile bytes nest until the stack ends, and for an array of items
-        without bytes, of which ten bytes make any number.
+    Raises: ValueError for a type that contains itself, which hostile bytes nest until the stack ends, for an array of items
+        without bytes, of which ten bytes make any number, and for too many parts, which may need no bytes at all.
     """
+    return _least_size(schema, names, (), count(1))
+
+
+def _least_size(schema: Schema, names: Mapping[str, Schema], within: tuple[str, ...], counted: Iterator[int]) -> int:
+    if next(counted) > _PARTS_MAX:
+        raise ValueError(f"the schema has more than {_PARTS_MAX} parts")
     if isinstance(schema, list):
         for branch in schema:
-            least_size(branch, names, within)
+            _least_size(branch, names, within, counted)
         return 1
     if isinstance(schema, str):
         if schema not in names:
@@ -86,20 +97,20 @@ def least_size(schema: Schema, names: Mapping[str, Schema], within: tuple[str, .
     match kind:
         case "record" | "error":
             inside = (*within, schema["name"])
-            return sum(least_size(field["type"], names, inside) for field in schema["fields"])
+            return sum(_least_size(field["type"], names, inside, counted) for field in schema["fields"])
         case "array":
-            if least_size(schema["items"], names, within) == 0:
+            if _least_size(schema["items"], names, within, counted) == 0:
                 raise ValueError("an array has items without bytes")
             return 1
         case "map":
-            least_size(schema["values"], names, within)
+            _least_size(schema["values"], names, within, counted)
             return 1
         case "fixed":
             return int(schema["size"])
         case "enum":
             return 1
         case _:
-            return least_size(kind, names, within)
+            return _least_size(kind, names, within, counted)
 
 
 def _type(schema: Schema, names: Mapping[str, Schema], place: str) -> DataType:

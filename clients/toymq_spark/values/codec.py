@@ -8,6 +8,8 @@ import pyarrow as pa
 
 REASON_CHARS_MAX = 300
 """Of a text that may quote the value."""
+COLUMNS_MAX = 10_000
+"""Of a schema, at any depth: thirty types with two fields of the next one each would make a billion."""
 
 
 @dataclass(slots=True)

@@ -27,6 +27,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from toymq_spark.values.codec import COLUMNS_MAX
+
 _TYPES: Mapping[int, DataType] = {
     FieldDescriptor.CPPTYPE_INT32: IntegerType(), FieldDescriptor.CPPTYPE_INT64: LongType(),
     FieldDescriptor.CPPTYPE_UINT32: LongType(), FieldDescriptor.CPPTYPE_UINT64: DecimalType(20, 0),
@@ -38,8 +40,6 @@ TIMESTAMP = "google.protobuf.Timestamp"
 WRAPPERS = frozenset(f"google.protobuf.{name}Value" for name in (
     "Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes",
 ))  # fmt: skip
-COLUMNS_MAX = 10_000
-"""At any depth: thirty messages with two fields of the next one each would make a billion."""
 _INDEXES_MAX = 32
 _VARINT_BYTES_MAX = 5
 

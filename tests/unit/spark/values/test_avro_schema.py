@@ -45,6 +45,13 @@ def test_a_type_is_named_again_with_its_namespace() -> None:
     assert found == "first:struct<n:int>,more:array<struct<n:int>>"
 
 
+def doubled(times: int) -> dict[str, Any]:
+    """Each record has two fields of the next one: without a limit this ends when memory does."""
+    if not times:
+        return record(a="null") | {"name": "R0"}
+    return record(a=doubled(times - 1), b=f"R{times - 1}") | {"name": f"R{times}"}
+
+
 @pytest.mark.parametrize(
     ("schema", "says"),
     [
@@ -61,6 +68,7 @@ def test_a_type_is_named_again_with_its_namespace() -> None:
         (json.dumps(record(a={"type": "array", "items": record() | {"name": "E"}})), "an array has items without bytes"),
         (json.dumps({"type": "record", "name": "R"}), "value is a record without fields"),
         (json.dumps([]), "value is a union of"),
+        (json.dumps(doubled(40)), "the schema has more than 100000 parts"),
         ('{"type":' * 100_000, "invalid Avro schema: maximum recursion"),
     ],
 )

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 pytest.importorskip("google.protobuf")
 pytest.importorskip("grpc_tools")
 
+from toymq_spark.values.codec import COLUMNS_MAX
 from toymq_spark.values.protobuf_schema import (
-    COLUMNS_MAX,
     columns,
     file_of,
     indexes_of,
