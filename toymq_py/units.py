@@ -20,7 +20,7 @@ def parse_number(what: str, text: str, low: int = 0, high: int = MSG_ID_MAX) -> 
     """An unsigned decimal number, with zeros ahead of it or without, of at most 20 digits; ``int`` alone would take "1_0", "+5"
     and " 5". Raises: BadArgument, which names ``what``."""
     if not (text.isascii() and text.isdigit() and len(text) <= 20 and low <= int(text) <= high):
-        raise BadArgument(f"invalid {what} {text[:50]!a}: write a whole number from {low} to {high}")
+        raise BadArgument(f"invalid {what} {text[:50]!a}: write a whole number from {span(low, high)}")
     return int(text)
 
 
@@ -29,8 +29,13 @@ def check_number(what: str, value: object, low: int = 0, high: int = MSG_ID_MAX)
     if type(value) is not int or not low <= value <= high:
         # TOML has hexadecimal numbers of any length, and str() refuses to write one of thousands of digits
         shown = hex(value) if type(value) is int and value.bit_length() > 64 else str(value)
-        raise BadArgument(f"invalid {what} {shown[:50]!a}: write a whole number from {low} to {high}")
+        raise BadArgument(f"invalid {what} {shown[:50]!a}: write a whole number from {span(low, high)}")
     return value
+
+
+def span(low: int, high: int) -> str:
+    """``1 to 7``, of numbers that an error asks for; the longest duration also in words."""
+    return f"{low} to {high}{' (ten years)' if high == DURATION_MS_MAX else ''}"
 
 
 def counted(count: int, noun: str, predicate: str = "") -> str:

@@ -13,7 +13,10 @@ from toymqctl.quantities import TOPIC
 @yes_option
 @click.pass_obj
 def delete(broker: Broker, topic: str, yes: bool) -> None:
-    """Delete TOPIC with all its messages and consumers. This cannot be undone."""
+    """Delete TOPIC with all its messages and consumers. This cannot be undone.
+
+    Its dead-letter topic, TOPIC.dlq, stays: delete it, too, unless it is needed. That of a partitioned topic goes with it.
+    """
     with broker.connect() as client:
         interrupted = is_half_deleted(client, topic)
         if interrupted and not yes:

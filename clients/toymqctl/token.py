@@ -29,7 +29,7 @@ def token() -> None:
 @click.argument("name")
 @click.option("--publish", "publish", multiple=True, metavar="PATTERN", help="May publish: orders, orders.*, orders.>.")
 @click.option("--subscribe", "subscribe", multiple=True, metavar="PATTERN", help="May read, ack and fetch.")
-@click.option("--admin", is_flag=True, help="May create, configure, delete, purge, seek, forget and redrive every topic.")
+@click.option("--admin", is_flag=True, help="May create, configure, delete, purge, seek, forget and redrive any topic; not publish or read.")
 @click.option("--expires", metavar="WHEN", help="When: 90d from now, a day, 2027-01-31 (UTC), or 2027-01-31T12:00:00Z.")
 @click.option("--certificate", is_flag=True, help="A client certificate with this name stands for it (AMQP, EXTERNAL).")
 @click.option("--file", "path", type=click.Path(dir_okay=False), help="Append it to this auth file; a missing file is created.")
@@ -72,6 +72,8 @@ def create(
         click.echo(f"toymqctl: {path} has its digest; a broker that runs reads it again on SIGHUP", err=True)
     if not (publish or subscribe or admin):
         click.echo(f"toymqctl: {name} may do nothing: rights are --publish, --subscribe and --admin", err=True)
+    elif admin and not (publish or subscribe):
+        click.echo(f"toymqctl: {name} may neither publish nor read messages: --admin does not include these", err=True)
 
 
 def _check(option: str, text: str, check: Callable[[str], str]) -> None:

@@ -106,7 +106,7 @@ def main() -> int:
         return 2
     with (
         tempfile.TemporaryDirectory(prefix="toymq-cluster-", ignore_cleanup_errors=True) as directory,
-        running_cluster(Path(directory), "--log-level", "warning", members=3, ttl_s=3.0) as rig,
+        running_cluster(Path(directory), "--log-level", "warning", members=3, min_in_sync=2, ttl_s=3.0) as rig,
     ):
         return asyncio.run(Demo(rig).run())
 

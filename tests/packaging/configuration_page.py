@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from toymq_py.cli.options import OPTIONS
-from toymq_py.config.option_schema import Flag, Option
+from toymq_py.config.option_schema import Option
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 BEGIN = "<!-- made from toymq_py/config/options.py by `make docs` -->\n"
@@ -17,9 +17,9 @@ def table() -> str:
 
 
 def _row(each: Option) -> tuple[str, ...]:
-    default = "off" if isinstance(each.kind, Flag) else each.show(each.default)
+    default = "not set" if each.default in (None, ()) else f"`{each.show(each.default)}`"
     values = each.kind.limits() or each.kind.noun
-    return f"`{each.flag}`", f"`{each.name}`", values.replace("|", r"\|"), f"`{default}`", each.help.replace("|", r"\|")
+    return f"`{each.flag}`", f"`{each.name}`", values.replace("|", r"\|"), default, each.help.replace("|", r"\|")
 
 
 def with_table(page: str) -> str:

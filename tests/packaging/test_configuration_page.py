@@ -27,3 +27,12 @@ def test_the_example_is_a_file_without_mistakes(tmp_path: Path) -> None:
 def test_the_subsystems_of_the_log_are_named() -> None:
     (named,) = re.findall(r"others by subsystem: (.*?) \(the loggers", PAGE.read_text(), re.S)
     assert tuple(re.findall(r"`(\w+)`", named)) == SUBSYSTEMS
+
+
+def test_a_limit_that_tells_nothing_is_not_a_value() -> None:
+    """The table said "0B to 4194304TiB"; "none" in code and a default "off" beside "true or false" looked like values."""
+    rows = [line.split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("| `--")]
+    found = {row[0].removeprefix("| "): row[2:4] for row in rows}
+    assert found["`--min-free-bytes`"] == ["0B or more", "`256MiB`"]
+    assert found["`--strict-recovery`"] == ["true or false", "`false`"]
+    assert found["`--http`"][1] == "not set"

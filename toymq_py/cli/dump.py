@@ -62,6 +62,9 @@ def dump(directory: str, topic: str, from_id: int, max_count: int | None, form: 
 
     Only reads: the broker may run. `raw` writes the payloads alone, each followed by a newline.
 
+    `headers` is one text with a line `name: value` for each. A `key` that begins with `~seq~` was made by the client, for a
+    message without a key; `sequence` is its number there.
+
     \b
         toymq dump ./data orders --from 1000 --max 10
     """

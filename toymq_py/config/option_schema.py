@@ -81,7 +81,7 @@ class Number(Kind):
     def from_toml(self, found: object) -> int:
         if isinstance(found, int) and not isinstance(found, bool):
             if found.bit_length() > 64:  # more digits than can be shown
-                raise ConfigError(f"it must be {self.limits()}")
+                raise ConfigError(f"it must be {self._range()}")
             self.check(found)
             return found
         return int(Kind.from_toml(self, found))
@@ -91,9 +91,12 @@ class Number(Kind):
 
     def check(self, value: int) -> None:
         if not self.low <= value <= self.high:
-            raise ConfigError(f"{self.show(value)} is out of range: it must be {self.limits()}")
+            raise ConfigError(f"{self.show(value)} is out of range: it must be {self._range()}")
 
     def limits(self) -> str:
+        return f"{self.show(self.low)} or more" if self.high == SIZE_MAX else self._range()  # 4194304TiB tells a person nothing
+
+    def _range(self) -> str:
         return f"{self.show(self.low)} to {self.show(self.high)}"
 
     def doubt(self, found: object) -> str | None:

@@ -102,8 +102,8 @@ class BrokerOptions:
     fsync_interval_ms: int = duration(5, 1, 60_000, help="With --fsync interval: how long a record may wait to be synced.")
     commit: CommitMode = one_of(
         "auto", "auto", "thread", "inline",
-        help="Where records are written and synced: on a thread, on the event loop (inline), or there as long as they are few, "
-        "nothing else waits, and the disk is quick (auto).",
+        help="Where records are written and synced: on a thread (thread), on the event loop (inline), or on the loop while "
+        "they are few, nothing else waits and the disk is quick, and on a thread otherwise (auto).",
     )  # fmt: skip
     segment_bytes: int = size(64 << 20, 4096, 1 << 30, help="Size at which a log file is sealed.")
     min_free_bytes: int = size(256 << 20, help="Publishing is refused (DISK_LOW) below this; acks and deliveries go on.")
@@ -117,11 +117,16 @@ class BrokerOptions:
     max_unacked: int = count(100_000, 1, 1 << 30, help="Unacked messages of a consumer, beyond which it gets no new ones.")
     max_held_bytes: int = size(
         512 << 20, 1 << 20, 1 << 40,
-        help="Waiting bodies and replies of all connections, beyond 64 KiB of each; an eighth of --memory-max at most.",
+        help="Memory for message bodies and replies that wait, of all connections together; the first 64 KiB of each are free. "
+        "Beyond it publishes are refused (QUEUE_FULL) or not read. At most an eighth of --memory-max, whatever is set.",
     )
     address_percent: int = count(50, 1, 100, help="Percent of each limit that one address of another machine may use.")
     token_percent: int = count(50, 1, 100, help="Percent of each limit that one token without admin may use.")
-    admin_reserve: int = count(16, 0, 1 << 20, help="Part of each limit that only admins' tokens may use; a tenth at most.")
+    admin_reserve: int = count(
+        16, 0, 1 << 20,
+        help="Of connections, of topics and of a topic's consumers the last N are for admins' tokens alone; never more than a "
+        "tenth of the limit.",
+    )  # fmt: skip
     max_inflight_bytes: int = size(64 << 20, 1 << 16, 1 << 40, help="Publishes of one connection that may wait for the disk.")
     visibility_ms: int = duration(30_000, 1, help="How long a delivery may stay unacked before it is delivered again.")
     max_attempts: int = count(20, 0, 1 << 20, help="Deliveries after which a message is a dead letter; 0: never.")

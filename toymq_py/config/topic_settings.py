@@ -12,7 +12,7 @@ from toymq_py.config.option_schema import shown_key
 from toymq_py.config.options import BrokerOptions
 from toymq_py.errors import BadArgument
 from toymq_py.names import DEAD_LETTERS
-from toymq_py.units import DURATION_MS_MAX, DURATION_SETTINGS, SIZE_SETTINGS, format_setting, parse_number
+from toymq_py.units import DURATION_MS_MAX, DURATION_SETTINGS, SIZE_SETTINGS, format_setting, parse_number, span
 
 WhenFull = Literal["reject", "drop-oldest"]
 """The effect of a publish beyond the backlog's limit."""
@@ -119,7 +119,7 @@ def _parse_setting(name: str, text: str) -> int | str | None:
         return parse_number(name, text, low, high)
     except BadArgument:
         unit = " of milliseconds" if name in DURATION_SETTINGS else " of bytes" if name in SIZE_SETTINGS else ""
-        text = f"invalid {name} {text[:50]!a}: write a whole number{unit} from {low} to {high}, or default"
+        text = f"invalid {name} {text[:50]!a}: write a whole number{unit} from {span(low, high)}, or default"
         raise BadArgument(text) from None
 
 

@@ -46,8 +46,14 @@ def test_a_token_without_a_right_is_told(tmp_path: Path) -> None:
     note = "toymqctl: idle may do nothing: rights are --publish, --subscribe and --admin\n"
     assert create("idle").stderr == note
     assert create("idle", "--file", str(tmp_path / "auth.toml")).stderr.endswith("SIGHUP\n" + note)
-    for rights in (["--admin"], ["--publish", "a"], ["--subscribe", "a"]):
+    for rights in (["--admin", "--publish", ">"], ["--publish", "a"], ["--subscribe", "a"]):
         assert create("busy", *rights).stderr == ""
+
+
+def test_an_admins_token_without_publish_and_subscribe_is_told() -> None:
+    """"admin" sounds like all rights."""
+    note = "toymqctl: ops may neither publish nor read messages: --admin does not include these\n"
+    assert create("ops", "--admin").stderr == note
 
 
 def test_files_grow_a_token_at_a_time(tmp_path: Path) -> None:
