@@ -43,11 +43,11 @@ setup: $(READY) ## make .venv with the developer tools; again when pyproject.tom
 	$(call EDITABLE,$*) '.[dev]'
 	@touch $@
 
-fast: $(RUNNABLE) ## install what run and bench use: the wheel, compiled where a C compiler is (1.5 minutes on two quiet cores)
+fast: $(RUNNABLE) ## install what run and bench use: the wheel, compiled where a C compiler is (1.5 to 2 minutes on two quiet cores)
 
 $(RUN)/.stamp-run: pyproject.toml hatch_build.py $(PACKAGED)
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer with venv and ensurepip on PATH" >&2; exit 1; }
-	@echo "toymq: building and installing the wheel; with a C compiler that takes about 1.5 minutes on two quiet cores, several on busy ones, once until the source changes"
+	@echo "toymq: building and installing the wheel; with a C compiler that takes 1.5 to 2 minutes on two quiet cores, several on busy ones, once until the source changes"
 	@rm -rf $(RUN) $(WHEELS)
 	@$(PYTHON) -m venv $(RUN)
 	@$(TIMES) $(RUN)/bin/python $(PIP) wheel --no-deps --wheel-dir $(WHEELS) . & pid=$$!; \

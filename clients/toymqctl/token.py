@@ -29,7 +29,10 @@ def token() -> None:
 @click.argument("name")
 @click.option("--publish", "publish", multiple=True, metavar="PATTERN", help="May publish: orders, orders.*, orders.>.")
 @click.option("--subscribe", "subscribe", multiple=True, metavar="PATTERN", help="May read, ack and fetch.")
-@click.option("--admin", is_flag=True, help="May create, configure, delete, purge, seek, forget and redrive any topic; not publish or read.")
+@click.option(
+    "--admin", is_flag=True,
+    help="May create, configure, delete, purge, seek, forget and redrive every topic; neither publish nor read.",
+)
 @click.option("--expires", metavar="WHEN", help="When: 90d from now, a day, 2027-01-31 (UTC), or 2027-01-31T12:00:00Z.")
 @click.option("--certificate", is_flag=True, help="A client certificate with this name stands for it (AMQP, EXTERNAL).")
 @click.option("--file", "path", type=click.Path(dir_okay=False), help="Append it to this auth file; a missing file is created.")
