@@ -1,7 +1,8 @@
 """The digests of a directory's files, each read once and remembered as long as its file stays as it is.
 
 A join compares all files of both copies by content (replication.md, section 6). Reading them took as long as the disk is large:
-a triple without its leader stored nothing for two seconds a gigabyte. ADR 0276. A digest is BLAKE2b of 128 bits: a CRC-32 of
+a triple without its leader stored nothing for two seconds a gigabyte. What the scrub reads is remembered, and no other file:
+rot changes no stamp. ADR 0276. A digest is BLAKE2b of 128 bits: a CRC-32 of
 frames that each end with their own says nothing of what is in them.
 
 The content of a segment ends with its last byte that is not zero: space that is only reserved does not count. Of all other

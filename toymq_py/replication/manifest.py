@@ -9,7 +9,7 @@ import errno
 import json
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -194,6 +194,17 @@ def list_shared(
     return sorted(files), sorted(directories)
 
 
+def scrubbed(files: Iterable[str]) -> list[str]:
+    """The files that the scrub reads, with their sidecars, which prove nothing that it does not: sealed segments. Rot, which
+    changes no stamp, is found in these by the scrub, and in all others by each join, which reads them."""
+    newest: dict[str, str] = {}
+    segments = [path for path in files if path.endswith((".log", ".idx"))]
+    for path in segments:
+        directory, _, name = path.rpartition("/")
+        newest[directory] = max(newest.get(directory, ""), name[:-4])
+    return [path for path in segments if path.rpartition("/")[2][:-4] != newest[path.rpartition("/")[0]]]
+
+
 def take_manifest(digests: ContentDigests, stop: StopFlag) -> Manifest:
     """List all of a follower's directory, which nothing changes meanwhile. A directory in the place of a file is moved aside:
     the leader's file could not be written there. Raises: OSError; Stopped."""
@@ -204,7 +215,7 @@ def take_manifest(digests: ContentDigests, stop: StopFlag) -> Manifest:
         fs.rename(f"{root}/{path}", f"{root}/{path}.damaged")
 
     files, directories = list_shared(fs, root, move_aside)
-    digests.keep(files)
+    digests.keep(scrubbed(files))
     return Manifest(tuple(digests.entry(path, stop) for path in files), tuple(directories))
 
 
@@ -230,7 +241,7 @@ def make_plan(manifest: Manifest, digests: ContentDigests, stop: StopFlag) -> Jo
     fs, root = digests.fs, digests.root
     theirs = {each.path: each for each in manifest.files}
     files, directories = list_shared(fs, root)
-    digests.keep(files)
+    digests.keep(scrubbed(files))
     plans: list[FilePlan] = []
     for path in files:
         stop.check()

@@ -23,7 +23,7 @@ from toymq_py.replication.content_digests import AHEAD_BYTES_PER_S, LEADER_AHEAD
 from toymq_py.replication.decisions import Begin, ComeBack, Elect, Follow, Open, Refuse, Standing, Wait, decide
 from toymq_py.replication.follower_link import EndReason, FollowEnd, Leads
 from toymq_py.replication.lease_keeper import RENEWALS_PER_TTL, LeaseKeeper
-from toymq_py.replication.manifest import list_shared
+from toymq_py.replication.manifest import list_shared, scrubbed
 from toymq_py.replication.replica_file import ReplicaFile
 from toymq_py.replication.scrub import Scrub
 from toymq_py.replication.term import Surroundings, Term
@@ -124,7 +124,7 @@ class Node:
         """
         around, digests = self._around, self._link.digests
         reading = around.loop.create_task(digests.read_ahead(
-            around.offload, lambda: list_shared(around.fs, around.root)[0],
+            around.offload, lambda: scrubbed(list_shared(around.fs, around.root)[0]),
             lambda: AHEAD_BYTES_PER_S if self.term is None else LEADER_AHEAD_BYTES_PER_S,
         ))  # fmt: skip
         try:

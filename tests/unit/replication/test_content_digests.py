@@ -21,7 +21,7 @@ from toymq_py.replication.content_digests import (
     FileEntry,
 )
 from toymq_py.replication.disk_calls import StopFlag
-from toymq_py.replication.manifest import Action, list_shared, make_plan, take_manifest
+from toymq_py.replication.manifest import Action, list_shared, make_plan, scrubbed, take_manifest
 from toymq_py.storage.fs import File, RealFileSystem
 
 LOG, NEXT, SETTINGS = "topics/t/00000000000000000001.log", "topics/t/00000000000000000009.log", "topics/t/topic.json"
@@ -141,16 +141,36 @@ def test_a_join_of_copies_that_were_compared_reads_only_what_has_changed(tmp_pat
         each.put(NEXT, b"the segment that grows", 0.0)
         each.put(SETTINGS, b"{}")
     ours.put(NEXT, b"the segment that grows, and has grown", 0.0)
-    for expected in ({LOG[9:], NEXT[9:], SETTINGS[9:]}, {NEXT[9:]}):
+    for expected in ({LOG[9:], NEXT[9:], SETTINGS[9:]}, {NEXT[9:], SETTINGS[9:]}):
         plan = make_plan(take_manifest(theirs.digests, StopFlag()), ours.digests, StopFlag())
         assert {each.path: each.action for each in plan.files} == {
             LOG: Action.KEEP, NEXT: Action.APPEND, SETTINGS: Action.KEEP,
         }  # fmt: skip
         assert {*ours.reads} == {*theirs.reads} == expected
-    theirs.put(SETTINGS, b"[]", age_s=3599.0)
+
+
+def test_rot_where_the_scrub_does_not_look_is_found_by_a_join(tmp_path: Path) -> None:
+    """Found by an attack: nothing had read these files again, and an in-sync copy could not lead when it had to."""
+    ours, theirs = Directory(tmp_path / "ours"), Directory(tmp_path / "theirs")
+    for each in (ours, theirs):
+        for path in (LOG, NEXT, SETTINGS):
+            each.put(path, b"as it was")
+    for _ in range(2):
+        plan = make_plan(take_manifest(theirs.digests, StopFlag()), ours.digests, StopFlag())
+        assert {each.action for each in plan.files} == {Action.KEEP}
+    for path in (LOG, NEXT, SETTINGS):
+        theirs.put(path, b"as it rot")  # its stamp is the same
     plan = make_plan(take_manifest(theirs.digests, StopFlag()), ours.digests, StopFlag())
-    assert plan.files[-1].action is Action.COPY
-    assert SETTINGS[9:] not in ours.reads, "the digest says it"
+    assert {each.path: each.action for each in plan.files} == {
+        LOG: Action.KEEP,  # until the scrub has come to it
+        NEXT: Action.COPY, SETTINGS: Action.COPY,
+    }  # fmt: skip
+
+
+def test_the_scrub_has_all_but_the_newest_segment_of_a_topic() -> None:
+    base = ["topics/a/00000000000000000001", "topics/a/00000000000000000007", "topics/b/00000000000000000001"]
+    files = [f"{each}{ending}" for each in base for ending in (".log", ".idx")] + ["topics/a/offsets.json", "webhooks.json"]
+    assert scrubbed(files) == [f"{base[0]}.log", f"{base[0]}.idx"]
 
 
 def test_files_are_read_ahead_at_the_rate_but_for_those_that_are_written(directory: Directory) -> None:
