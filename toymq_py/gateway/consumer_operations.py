@@ -260,7 +260,7 @@ async def put_consumer(gateway: Gateway, request: Request) -> Response:
         await errands.seek(topic, name, start, creates=creates)
     else:
         await _everywhere(gateway, request, topic, seek, json.dumps(body).encode())
-    return json_response(await _describe(gateway, request, topic, name))
+    return json_response(await whole_topics.described_after(_describe(gateway, request, topic, name)))
 
 
 async def _everywhere(

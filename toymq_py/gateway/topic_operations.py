@@ -115,7 +115,7 @@ async def patch_topic(gateway: Gateway, request: Request) -> Response:
 async def _described(gateway: Gateway, request: Request, name: str, changes: Mapping[str, str]) -> dict[str, Any]:
     """The description of a topic after a change, with ``warnings`` where seconds were most likely meant: ``{"visibility": 30}``
     means 30 ms."""
-    described = await _describe(gateway, request, name)
+    described = await whole_topics.described_after(_describe(gateway, request, name))
     warnings = [
         f"{setting} is {value} milliseconds; {value} seconds are {value}000"
         for setting, value in changes.items() if setting_doubt(setting, value) is not None

@@ -6,7 +6,7 @@ plain topic of that name; it asks the others, and each of these acts on its own 
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -30,6 +30,7 @@ from toymq_py.gateway.request_context import Gateway
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.partitions import PARTITIONS, PARTITIONS_MAX, described_whole, half_made
 
+T = TypeVar("T")
 ALL_PARTITIONS = count(
     PARTITIONS, "Of a partitioned topic, and needed there: how many partitions it has, to mean all of them. In the name of one "
     "partition `#` is written `%23`; a client drops what is behind a `#` and would ask for the whole topic.", 1, PARTITIONS_MAX
@@ -154,3 +155,12 @@ async def describe(gateway: Gateway, request: Request, name: str) -> dict[str, A
         asked = await gateway.neighbours.ask_each("GET", f"/v1/topics/{quote(name)}")
         found += [json.loads(answer) for status, answer in asked if not _has_nothing(name, status, answer)]
     return described_whole(name, found[0][PARTITIONS], [part for one in found for part in one["parts"]])
+
+
+async def described_after(description: Awaitable[T]) -> T:
+    """Wait for the description of a topic or consumer after a change that all workers, or groups, have made. Raises:
+    PlacementUnknown: one no longer answers, and the change was made all the same."""
+    try:
+        return await description
+    except PlacementUnknown as error:
+        raise PlacementUnknown(f"the change was made everywhere, and the answer cannot be: {error}") from error

@@ -90,6 +90,30 @@ async def test_a_worker_that_ends_within_a_change_leaves_it_done_in_part_and_tha
     assert detail == "worker 1 does not answer (it ended before it answered); part of it may be done: repeat it"
 
 
+@pytest.mark.parametrize(("method", "path", "body"), [
+    ("PUT", "", {"partitions": 8}), ("PATCH", "?partitions=8", {"ttl": 5000}), ("PUT", "/consumers/c", {"seek": "earliest"}),
+])  # fmt: skip
+async def test_a_worker_that_ends_behind_a_change_that_was_made_is_no_refusal(
+    method: str, path: str, body: object, rig: HttpRig, tmp_path: Path
+) -> None:
+    """15 of 15 of them said that nothing was done, "try again", of a change that all workers had made."""
+    await rig.ask("PUT", "/v1/topics/orders", json={"partitions": 8})
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = await reader.readuntil(b"\r\n\r\n")
+        if not asked.startswith(b"GET /v1/"):  # all but the description
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        writer.close()
+
+    assert rig.gateway is not None
+    rig.broker.placement = placement = Placement(0, ("a", "b"), (), (str(tmp_path / "0"), str(tmp_path / "1")))
+    rig.gateway.neighbours = Neighbours(placement)
+    async with await asyncio.start_unix_server(answer, tmp_path / "1"):
+        reply = await rig.ask(method, f"/v1/topics/orders{path}", json=body)
+    detail = refused(reply, 503, "PLACEMENT_UNKNOWN")["detail"]
+    assert detail.startswith("the change was made everywhere, and the answer cannot be: worker 1 does not answer (")
+
+
 @pytest.mark.parametrize("said", ["#3/messages/17?consumer=c", "#3/consumers/c", "#3", "?partitions=3", ""])
 async def test_a_path_that_a_client_cut_off_at_its_hash_changes_no_whole_topic(said: str, rig: HttpRig) -> None:
     """The ack of a message deleted the topic: clients send nothing of what is behind a `#`."""
