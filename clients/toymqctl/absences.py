@@ -1,10 +1,9 @@
 """Checks of ``toymqctl doctor`` for workers and groups that do not answer, and what that leaves out of the other checks."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from toymqctl.findings import Finding
+from toymqctl.findings import Finding, noted
 from toymqctl.places import unserved, workers_of
 
 OF_ALL = frozenset(("disk", "fsync", "tier", "limits", "topics", "lag", "retries", "dead letters"))
@@ -57,8 +56,7 @@ def stands_still(cluster: Mapping[str, Any], worker: int) -> str:
 def without(findings: Iterable[Finding], away: Sequence[Mapping[str, str]]) -> Iterator[Finding]:
     """Say of the checks of all places which were not looked at."""
     missing = f" (without {', '.join(one['place'] for one in away)})" if away else ""
-    for finding in findings:
-        yield replace(finding, found=finding.found + missing) if finding.check in OF_ALL else finding
+    return noted(findings, OF_ALL, missing)
 
 
 def advice_without_figures(cluster: Mapping[str, Any]) -> str:

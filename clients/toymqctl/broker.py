@@ -81,6 +81,11 @@ class Broker:
         """Ends the line of an empty list: with a token the broker lists what the token may see."""
         return "" if self.address.token is None else " that this token may see"
 
+    @property
+    def of_topics_seen(self) -> str:
+        """Ends a line about all listed topics: what is wrong with another one is not in it."""
+        return f" (of the topics{self.as_far_as_seen})" if self.as_far_as_seen else ""
+
     def client(self, *, timeout_s: float, on_event: OnEvent) -> "toymq.Client":
         """The asyncio client, not connected yet. Raises: ConfigError."""
         return toymq.connect(self._urls, name="toymqctl", ssl=self._tls, timeout_s=timeout_s, on_event=on_event)

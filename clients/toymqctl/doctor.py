@@ -16,7 +16,7 @@ from toymqctl import explanations
 from toymqctl.absences import advice_without_figures, examine_away, examine_groups, without
 from toymqctl.broker import Broker
 from toymqctl.explanations import explained
-from toymqctl.findings import Finding
+from toymqctl.findings import Finding, noted
 from toymqctl.letters import waiting
 from toymqctl.limits import used
 from toymqctl.places import cluster_of, figures_of_those_there, reachable_topics, workers_of
@@ -53,12 +53,15 @@ ATTEMPTS_MANY = 100
 EXPIRES_SOON_S = 14 * 24 * 3600.0
 """Time to create and distribute another token."""
 
+OF_TOPICS = frozenset(("limits", "topics", "lag", "retries", "dead letters"))
+"""Checks that look at the topics that are listed; the other ones are of the whole broker, or name a topic."""
+
 NO_CLUSTER: Mapping[str, Any] = {}
 
 
 def examine(
     stats: dict[str, Any], server: str, own_version: str, max_payload: int, round_trip_s: float, skew_s: float,
-    cluster: Mapping[str, Any] = NO_CLUSTER,
+    cluster: Mapping[str, Any] = NO_CLUSTER, seen: str = "",
 ) -> Iterator[Finding]:  # fmt: skip
     """Check a broker's STATS and greeting.
 
@@ -67,11 +70,13 @@ def examine(
         server: name and version, from its greeting.
         max_payload: bytes, from its greeting.
         skew_s: how far its clock is ahead of ours.
+        seen: which of its topics it lists, as in ``Broker.of_topics_seen``.
     """
     yield _speed(round_trip_s)
     yield _versions(server, own_version)
     yield from _workers(stats, cluster)
-    yield from without(_of_all(stats, max_payload, skew_s, cluster), stats.get("away", ()))
+    of_all = noted(_of_all(stats, max_payload, skew_s, cluster), OF_TOPICS, seen)
+    yield from without(of_all, stats.get("away", ()))
 
 
 def _of_all(stats: dict[str, Any], max_payload: int, skew_s: float, cluster: Mapping[str, Any]) -> Iterator[Finding]:
@@ -88,7 +93,7 @@ def _of_all(stats: dict[str, Any], max_payload: int, skew_s: float, cluster: Map
 
 def examine_without_figures(
     topics: list[dict[str, Any]] | None, server: str, own_version: str, round_trip_s: float, cluster: Mapping[str, Any],
-    error: PlacementUnknown,
+    error: PlacementUnknown, seen: str = "",
 ) -> Iterator[Finding]:  # fmt: skip
     """Check what can be asked for while a group or worker is away, at an older broker: its STATS needs all of them, and says
     so by the error.
@@ -105,7 +110,7 @@ def examine_without_figures(
         advice_without_figures(cluster),
     )  # fmt: skip
     if topics is not None:
-        yield from _all_of(topics, {})
+        yield from noted(_all_of(topics, {}), OF_TOPICS, seen)
 
 
 def _all_of(topics: list[dict[str, Any]], limits: dict[str, Any]) -> Iterator[Finding]:
@@ -444,12 +449,15 @@ def _look(broker: Broker) -> Iterator[Finding]:
                 stats = figures_of_those_there(client)
             except PlacementUnknown as error:
                 topics = reachable_topics(client, cluster) if "groups" in cluster else None
-                yield from examine_without_figures(topics, server, own_version, round_trip_s, cluster, error)
+                yield from examine_without_figures(
+                    topics, server, own_version, round_trip_s, cluster, error, broker.of_topics_seen
+                )
                 return
             ours = asked if stats.get("away") else (asked + datetime.now(UTC).timestamp()) / 2  # what is away was waited for
             yield from examine(
-                stats, server, own_version, client.max_payload or 0, round_trip_s, stats["time_ms"] / 1000 - ours, cluster
-            )
+                stats, server, own_version, client.max_payload or 0, round_trip_s, stats["time_ms"] / 1000 - ours, cluster,
+                broker.of_topics_seen,
+            )  # fmt: skip
     except (ToymqError, OSError) as error:
         yield Finding("reachable", "FAIL", *explained(broker.address, error))
 

@@ -1,6 +1,7 @@
 """What a check of ``toymqctl doctor`` found."""
 
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Literal
 
 State = Literal["ok", "warn", "FAIL"]
@@ -14,3 +15,9 @@ class Finding:
     state: State
     found: str
     advice: str = ""
+
+
+def noted(findings: Iterable[Finding], checks: Container[str], note: str) -> Iterator[Finding]:
+    """Add a note, such as what was not looked at, to the findings of some checks."""
+    for finding in findings:
+        yield replace(finding, found=finding.found + note) if finding.check in checks else finding

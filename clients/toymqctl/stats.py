@@ -10,15 +10,19 @@ from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, facts, print_json, size
 
 
-def _facts(stats: dict[str, Any]) -> list[tuple[str, str]]:
+def _facts(stats: dict[str, Any], broker: Broker) -> list[tuple[str, str]]:
     topics = stats["topics"]
     bad = [topic["topic"] for topic in topics if topic["state"] != "ok"]
     return [
         ("version", stats["version"]),
         ("uptime", duration(stats["uptime_s"])),
         ("connections", str(stats["connections"])),
-        ("topics", f"{len(topics)}, {len(bad)} of them not ok" if bad else str(len(topics))),
-        ("messages", f"{sum(topic['messages'] for topic in topics)}, {size(sum(topic['bytes'] for topic in topics))}"),
+        ("topics", f"{len(topics)}{broker.as_far_as_seen}" + (f", {len(bad)} of them not ok" if bad else "")),
+        (
+            "messages",
+            f"{sum(topic['messages'] for topic in topics)}, {size(sum(topic['bytes'] for topic in topics))}"
+            f"{broker.of_topics_seen}",
+        ),
         ("published", f"{stats['publish_total']}, {stats['duplicate_total']} duplicates beside"),
         ("delivered", f"{stats['deliver_total']}, {stats['redeliver_total']} of them again"),
         ("acked", f"{stats['ack_total']}, {stats['nack_total']} given back"),
@@ -40,5 +44,5 @@ def stats(broker: Broker, as_json: bool) -> None:
     if as_json:
         print_json([found])
     else:
-        click.echo(facts(_facts(found)))
+        click.echo(facts(_facts(found, broker)))
     fail_without(found.get("away", ()), "without")

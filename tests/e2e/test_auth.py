@@ -178,6 +178,17 @@ async def test_an_empty_list_says_that_the_token_sees_no_more(tmp_path: Path) ->
 
         assert await ctl("outsider", "topics") == (0, "no topics that this token may see\n")
         assert await ctl("outsider", "dlq", "list") == (0, "no dead letters that this token may see\n")
+        _, told = await ctl("outsider", "doctor")
+        for line in (
+            "ok    topics: 0, none degraded", "ok    lag: no consumer is behind by more than 1.0m", "ok    dead letters: none",
+            "ok    retries: no message was delivered 5 times without an ack",
+        ):
+            assert f"{line} (of the topics that this token may see)\n" in told
+        (limits,) = (line for line in told.splitlines() if line.startswith("ok    limits: "))
+        assert limits.endswith(" (of the topics that this token may see)"), "0 of 10000 topics"
+        _, told = await ctl("outsider", "stats")
+        assert "0 that this token may see\n" in told
+        assert "0, 0B (of the topics that this token may see)\n" in told
         assert await ctl("admin", "dlq", "list", "other") == (0, "no dead letters\n")
         assert await ctl("admin", "dlq", "redrive", "other") == (0, "sent back 0: other has no dead letters\n")
 

@@ -135,6 +135,16 @@ def test_workers_are_counted_and_the_one_that_is_asked_is_named() -> None:
     assert "a worker that ended is started again" in figures.advice
 
 
+def test_what_a_token_may_not_see_is_not_said_to_be_fine() -> None:
+    """`ok dead letters: none` was said of topics that were not listed."""
+    seen = " (of the topics that this token may see)"
+    whole = {one.check for one in examine(stats(), "toymq/1.0", "1.0", 2 << 20, 0.001, 0.0, seen=seen) if seen not in one.found}
+    assert whole == {"round trip", "version", "durability", "disk", "fsync", "clock"}
+    error = PlacementUnknown("group b does not answer")
+    findings = examine_without_figures([topic()], "toymq/1.0", "1.0", 0.001, AWAY, error, seen)
+    assert [one.check for one in findings if seen in one.found] == ["topics", "lag", "retries", "dead letters"]
+
+
 def test_a_token_that_expires_later_is_fine() -> None:
     findings = found(stats(time_ms=0, tokens=[{"name": "a", "expires_ms": 10**10}]))
     (finding,) = (one for one in findings if one.check == "token a")
