@@ -1,63 +1,56 @@
-"""Lines of a file or of stdin, for publishing. What was read is not lost by Ctrl-C."""
+"""What ``toymqctl pub`` publishes in bursts: lines of a file or of stdin, or copies of a payload. What was taken is not lost by
+Ctrl-C."""
 
 import os
 import select
 import signal
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 from typing import BinaryIO
 
+from toymq.message import Item
 from toymq_py.records import PAYLOAD_BYTES_LIMIT
 
 BLOCK_BYTES = 65536
 """Read at a time: what a pipe holds."""
 
 
-class InputLines:
-    """Lines without their newline, in bursts: a burst is what can be read without waiting. The last line may lack its newline.
+class Input(ABC):
+    """What is published, in bursts. Ctrl-C ends it between two of them."""
 
-    Reads past the stream's buffer, so nothing else may have read from it.
-    """
+    called = "lines"
+    """What is counted."""
 
-    def __init__(self, stream: BinaryIO, on_read: Callable[[int], None] = lambda _: None) -> None:
-        """``on_read``: called with the number of bytes of each read."""
-        self._read, descriptor = _reader(stream)
-        self._poll: select.poll | None = None
-        """None for a stream in memory, which never waits."""
-        if descriptor is not None:
-            self._poll = select.poll()
-            self._poll.register(descriptor, select.POLLIN)
-        self._on_read = on_read
-        self._rest: list[bytes] = []
-        """Parts of the line that is not complete yet."""
-        self._rest_bytes = 0
-        self._ended = self._waiting = self._interrupted = False
+    def __init__(self) -> None:
+        self._waiting = self._interrupted = False
         self.count = 0
-        """Lines that were read."""
+        """Those that were taken."""
 
     @property
     def incomplete_bytes(self) -> int:
         """Bytes of a line whose end was not read."""
-        return self._rest_bytes
+        return 0
 
     def wait(self) -> bool:
-        """Wait for input. Returns: False at the end of the stream. Raises: KeyboardInterrupt, with nothing read and untaken."""
+        """Wait for input. Returns: False at its end. Raises: KeyboardInterrupt, with nothing read and untaken."""
         self._waiting = True
         try:
             if self._interrupted:
                 raise KeyboardInterrupt
-            if not self._ended:
-                self._is_readable(None)
+            return self._has_more()
         finally:
             self._waiting = False
-        return not self._ended
 
-    def burst(self) -> Iterator[bytes]:
-        """Yield lines until reading has to wait, the stream ends, or Ctrl-C: then, too, all complete lines that were read."""
-        while not self._ended and not self._interrupted and self._is_readable(0):
-            yield from self._next_lines()
+    @abstractmethod
+    def burst(self) -> Iterator[Item]:
+        """Yield what is there without waiting, but nothing more behind Ctrl-C."""
+
+    @abstractmethod
+    def _has_more(self) -> bool:
+        """Wait. Returns: False at the end."""
 
     @contextmanager
     def kept_on_interrupt(self) -> Iterator[None]:
@@ -76,6 +69,61 @@ class InputLines:
         if self._waiting or self._interrupted:
             raise KeyboardInterrupt
         self._interrupted = True
+
+
+class Copies(Input):
+    """The same item so many times."""
+
+    called = "messages"
+
+    def __init__(self, item: Item, total: int) -> None:
+        super().__init__()
+        self._item = item
+        self._total = total
+
+    def burst(self) -> Iterator[Item]:
+        while self._has_more() and not self._interrupted:
+            self.count += 1
+            yield self._item
+
+    def _has_more(self) -> bool:
+        return self.count < self._total
+
+
+class InputLines(Input):
+    """Lines without their newline, in bursts: a burst is what can be read without waiting. The last line may lack its newline.
+
+    Reads past the stream's buffer, so nothing else may have read from it.
+    """
+
+    def __init__(self, stream: BinaryIO, on_read: Callable[[int], None] = lambda _: None) -> None:
+        """``on_read``: called with the number of bytes of each read."""
+        super().__init__()
+        self._read, descriptor = _reader(stream)
+        self._poll: select.poll | None = None
+        """None for a stream in memory, which never waits."""
+        if descriptor is not None:
+            self._poll = select.poll()
+            self._poll.register(descriptor, select.POLLIN)
+        self._on_read = on_read
+        self._rest: list[bytes] = []
+        """Parts of the line that is not complete yet."""
+        self._rest_bytes = 0
+        self._ended = False
+
+    @property
+    def incomplete_bytes(self) -> int:
+        return self._rest_bytes
+
+    def _has_more(self) -> bool:
+        if not self._ended:
+            self._is_readable(None)
+        return not self._ended
+
+    def burst(self) -> Iterator[bytes]:
+        """Yield lines until reading has to wait, the stream ends, or Ctrl-C: then, too, all complete lines that were read."""
+        while not self._ended and not self._interrupted and self._is_readable(0):
+            yield from self._next_lines()
 
     def _is_readable(self, timeout_ms: int | None) -> bool:
         return self._poll is None or bool(self._poll.poll(timeout_ms))

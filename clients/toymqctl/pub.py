@@ -3,7 +3,6 @@
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from itertools import repeat
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,13 +15,13 @@ from toymq_py.errors import RequestError
 from toymq_py.partitions import number_of
 from toymq_py.records import PAYLOAD_BYTES_LIMIT
 from toymqctl.broker import Broker
-from toymqctl.input_lines import InputLines
+from toymqctl.input_lines import Copies, Input, InputLines
 from toymqctl.late_answers import LateAnswers, partitions_of, publishes_of
 from toymqctl.partitions import dealer
 from toymqctl.quantities import TOPIC
 
-Publish = Callable[[Iterable[bytes]], Iterable[str]]
-"""Publishes lines, and yields where each is."""
+Publish = Callable[[Iterable[Item]], Iterable[str]]
+"""Publishes items, and yields where each is."""
 
 
 @click.command(short_help="Publish payloads, or the lines of a file or of stdin.")
@@ -68,7 +67,8 @@ def pub(
     Prints `OK <id>` for each payload, or a count at the end of a stream. What is printed is on the disk. If the token may
     subscribe to a partitioned topic, the partition stands behind the id, `OK 17 TOPIC#3`, or the count says how many in each.
 
-    Lines are published as they come. Ctrl-C stops after those that were read; a second one does not wait for the broker.
+    Lines are published as they come. Ctrl-C stops after those that were read, of --count after those that were sent; a second
+    one does not wait for the broker.
     """
     if payloads and (path is not None or whole):
         raise click.UsageError(f"PAYLOAD and {'--whole' if path is None else '--file'} exclude each other")
@@ -99,19 +99,16 @@ def pub(
         return late.each(topic, (topic for _ in client.pub_many(topic, items, delay=delay_s, ttl=ttl_s)))
 
     def stream(source: BinaryIO, size: int | None) -> None:
-        _publish(many, topic, source, size)
+        progress = click.progressbar(length=size or 0, label=f"publishing to {topic}", file=sys.stderr, hidden=size is None)
+        with progress as bar:
+            _publish(many, topic, InputLines(source, bar.update))
 
     with broker.connect(idempotent=not no_dedupe) as client, LateAnswers(publishes_of(client)) as late:
         with late.waiting(topic, partitions_of):
             parts = dealer(client, topic)
         if count > 1:
             message = payloads[0].encode(errors="surrogateescape")
-            published: Counter[str] = Counter()
-            try:
-                for name in many(repeat((None, message, headers), count)):
-                    published[name] += 1
-            finally:
-                _say_published(topic, published)
+            _publish(many, topic, Copies((None, message, headers), count))
         elif payloads:
             if len(payloads) > 1 and sys.stderr.isatty():
                 each = "one for each PAYLOAD: quotes make one of several words"
@@ -162,24 +159,22 @@ def _all_of(stream: BinaryIO) -> bytes:
     return stream.read(PAYLOAD_BYTES_LIMIT + 1)
 
 
-def _publish(publish: Publish, topic: str, stream: BinaryIO, size: int | None) -> None:
-    """Publish lines as they come, those at hand together. Print how many the broker has acknowledged, whatever ends it."""
+def _publish(publish: Publish, topic: str, source: Input) -> None:
+    """Publish input as it comes, what is at hand together. Print how many the broker has acknowledged, whatever ends it."""
     counts: Counter[str] = Counter()
-    with click.progressbar(length=size or 0, label=f"publishing to {topic}", file=sys.stderr, hidden=size is None) as bar:
-        lines = InputLines(stream, bar.update)
-        try:
-            with lines.kept_on_interrupt():
-                while lines.wait():
-                    for name in publish(lines.burst()):
-                        counts[name] += 1
-        finally:
-            _say_published(topic, counts)
-            _say_what_is_open(lines, counts.total(), sys.exception())
+    try:
+        with source.kept_on_interrupt():
+            while source.wait():
+                for name in publish(source.burst()):
+                    counts[name] += 1
+    finally:
+        _say_published(topic, counts)
+        _say_what_is_open(source, counts.total(), sys.exception())
 
 
-def _say_what_is_open(lines: InputLines, count: int, error: BaseException | None) -> None:
+def _say_what_is_open(source: Input, count: int, error: BaseException | None) -> None:
     """Say what became of input that was read and is not counted. Where the broker refused a line, it is the next one."""
-    if lines.count > count and not isinstance(error, RequestError):
-        click.echo(f"toymqctl: the outcome of the next {lines.count - count} lines is unknown", err=True)
-    if lines.incomplete_bytes and isinstance(error, KeyboardInterrupt):
-        click.echo(f"toymqctl: not published: the last {lines.incomplete_bytes} bytes, which no newline ends", err=True)
+    if source.count > count and not isinstance(error, RequestError):
+        click.echo(f"toymqctl: the outcome of the next {source.count - count} {source.called} is unknown", err=True)
+    if source.incomplete_bytes and isinstance(error, KeyboardInterrupt):
+        click.echo(f"toymqctl: not published: the last {source.incomplete_bytes} bytes, which no newline ends", err=True)

@@ -99,9 +99,10 @@ def test_a_topic_that_remembers_no_producer_can_be_published_to(ctl: Ctl, broker
 
 
 @contextmanager
-def publishing(broker: BrokerProcess, topic: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """`toymqctl pub` of a pipe, as in `tail -f log | toymqctl pub TOPIC`."""
-    command = [sys.executable, "-c", "from toymqctl.cli import main; main()", "--url", f"127.0.0.1:{broker.port}", "pub", topic]
+def publishing(broker: BrokerProcess, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """`toymqctl pub`, with a TOPIC alone of a pipe, as in `tail -f log | toymqctl pub TOPIC`."""
+    program = [sys.executable, "-c", "from toymqctl.cli import main; main()"]
+    command = [*program, "--url", f"127.0.0.1:{broker.port}", "pub", *arguments]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, env=environment()
     ) as process:
@@ -145,6 +146,17 @@ def test_an_interrupted_stream_counts_what_is_stored(broker: BrokerProcess) -> N
         assert (process.returncode, out) == (130, b"published %d\n" % stored)
         assert stored == 1000, "what was read is published"
         assert err == b"toymqctl: not published: the last 4 bytes, which no newline ends\n"
+
+
+def test_interrupted_copies_count_what_is_stored(broker: BrokerProcess) -> None:
+    """The count was 1,024 short."""
+    with sync.connect(broker.url) as mq, publishing(broker, "copied", "x", "--count", "100000000") as process:
+        mq.create("copied")
+        with mq.sub("copied", "c") as messages:
+            messages.next(20)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=20)
+        assert (process.returncode, out, err) == (130, b"published %d\n" % mq.offsets("copied")[1], b"")
 
 
 def test_an_interrupted_stream_says_what_is_open(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import BinaryIO
 import pytest
 
 from toymq_py.records import PAYLOAD_BYTES_LIMIT
-from toymqctl.input_lines import InputLines
+from toymqctl.input_lines import Copies, InputLines
 
 
 @pytest.fixture(autouse=True)
@@ -120,3 +120,19 @@ def test_an_interrupt_that_is_ignored_stays_ignored(pipe: tuple[BinaryIO, Binary
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, previous)
+
+
+def test_copies_end_behind_an_interrupt() -> None:
+    """Ctrl-C was raised at once, and what was under way was not counted."""
+    copies = Copies(b"x", 5)
+    with copies.kept_on_interrupt():
+        assert copies.wait()
+        items = copies.burst()
+        assert next(items) == b"x"
+        signal.raise_signal(signal.SIGINT)
+        assert list(items) == []
+        with pytest.raises(KeyboardInterrupt):
+            copies.wait()
+    assert copies.count == 1
+    whole = Copies(b"x", 5)
+    assert (whole.wait(), list(whole.burst()), whole.wait()) == (True, [b"x"] * 5, False)
