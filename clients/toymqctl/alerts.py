@@ -44,7 +44,7 @@ def alerts(ctx: click.Context, *, as_json: bool) -> None:
         lag         messages of a consumer that are or were due and are not acked, those that were given back among them
         age         how long the oldest of these has been due
         retrying    messages of a consumer that are not acked after a failed delivery: a NACK, or a lease that ended
-        letters     dead letters of a topic that were not redriven (threshold 1)
+        letters     dead letters of a topic that wait: not settled (threshold 1)
         unattached  messages of a consumer that nothing is attached to, or of a topic without a consumer (threshold 1)
         disk        free space where the data directory is: 10GiB
 

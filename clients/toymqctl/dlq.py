@@ -29,6 +29,8 @@ REDRIVE_COUNT = 10_000
 _DIED = f"{'died':20}"
 """As wide as the times below it, which are never cut."""
 _COLUMNS = ("id", _DIED, "origin", "consumer", "attempts", "reason", "error", "key", "size")
+_STATE = "state"
+"""A column behind the others, where settled letters are listed, too."""
 _CUT, _SPARE = (3, 5, 6, 7), (8, 2, 7, 4)
 _GROUPED = ("letters", "first", "last", _DIED, "consumer", "reason", "last error")
 _CUT_GROUPED, _SPARE_GROUPED = (4, 5, 6), (2, 1)
@@ -94,7 +96,8 @@ def list_letters(broker: Broker, topic: str | None, count: int, everything: bool
 
     Ids are those of their topic, which stands before them where TOPIC is partitioned: `toymqctl dlq show orders#3 17`. --group
     counts over all partitions, and has the oldest and the newest letter as `#3 17`.
-    `origin` is the message's id in its topic; letters that went back or were discarded are `settled`. A narrow terminal
+    `origin` is the message's id in its topic; letters that went back or were discarded are `settled`: the broker does not
+    keep which of both. A narrow terminal
     leaves columns out for the error, and cuts long values; --json prints all.
     """
     if group and topic is None:
@@ -109,8 +112,11 @@ def list_letters(broker: Broker, topic: str | None, count: int, everything: bool
             lines = [_GROUPED, *(_group_line(group, _letters_of(topic)) for group in groups)]
             _show([group.to_json() for group in groups], lines, _CUT_GROUPED, _SPARE_GROUPED, as_json=as_json)
             return
-        listed = [described(row, went_back) for row, went_back in islice(letters, count)]
+        listed = [described(row, settled) for row, settled in islice(letters, count)]
         lines = [_COLUMNS, *map(_line, listed)]
+        if everything:
+            states = (_STATE, *("settled" if each["settled"] else "waiting" for each in listed))
+            lines = [(*line, state) for line, state in zip(lines, states, strict=True)]
         if any(each["topic"] != _letters_of(topic) for each in listed):  # never cut: an id means nothing without it
             lines = [(first, *line) for first, line in zip(("topic", *(each["topic"] for each in listed)), lines, strict=True)]
             _show(listed, lines, [at + 1 for at in _CUT], [at + 1 for at in _SPARE], as_json=as_json)
@@ -134,18 +140,18 @@ def _list_topics(client: sync.Client, broker: Broker, *, everything: bool, as_js
     rows = []
     for found in client.topics():
         if found["topic"].endswith(DEAD_LETTERS) and found["messages"] and (waiting(found) or everything):
-            rows.append({"topic": found["topic"], "letters": waiting(found), "redriven": found["messages"] - waiting(found)})
+            rows.append({"topic": found["topic"], "letters": waiting(found), "settled": found["messages"] - waiting(found)})
     if as_json:
         print_json(rows)
     elif rows:
         lines = [tuple(map(str, row.values())) for row in rows]
-        click.echo(table([("topic", "letters", "settled"), *lines], room=screen_room()))
+        click.echo(table([tuple(rows[0]), *lines], room=screen_room()))
     else:
         click.echo(f"no dead letters{broker.as_far_as_seen}")
 
 
 def _letters(client: sync.Client, topic: str, *, everything: bool) -> Iterator[tuple[Row, bool]]:
-    """Dead letters, each with whether it was redriven. Raises: NoSuchTopic."""
+    """Dead letters, each with whether it is settled. Raises: NoSuchTopic."""
     from toymq_py.storage.record import iter_frames  # only tail also needs the records' codec
 
     try:
@@ -157,19 +163,19 @@ def _letters(client: sync.Client, topic: str, *, everything: bool) -> Iterator[t
         for part in found["parts"]:
             yield from _letters(client, part["topic"], everything=everything)
         return
-    redriven: list[IdRange] = [(first, last) for first, last in found.get("redriven", ())]
+    settled: list[IdRange] = [(first, last) for first, last in found.get("redriven", ())]
     at, end = found["first_id"], found["next_id"]
     while at < end:
-        passed = 0 if everything else next((last + 1 for first, last in redriven if first <= at <= last), 0)
+        passed = 0 if everything else next((last + 1 for first, last in settled if first <= at <= last), 0)
         if passed:
             at = passed
             continue
         batch = client.fetch(topic, at, FETCH_COUNT)
         for frame in iter_frames(batch.frames):
-            went_back = any(first <= frame.msg_id <= last for first, last in redriven)
-            if frame.msg_id < end and (everything or not went_back):
+            is_settled = any(first <= frame.msg_id <= last for first, last in settled)
+            if frame.msg_id < end and (everything or not is_settled):
                 row = Row.fetched(topic, frame.msg_id, frame.ts_ns, frame.key, frame.headers, frame.payload)
-                yield row, went_back
+                yield row, is_settled
         at = batch.next_id
 
 

@@ -15,8 +15,11 @@ def waiting(topic: dict[str, Any]) -> int:
     return int(topic.get("letters", topic["messages"]))
 
 
-def described(row: Row, went_back: bool) -> dict[str, Any]:
-    """A dead letter without its payload and traceback."""
+def described(row: Row, settled: bool) -> dict[str, Any]:
+    """A dead letter without its payload and traceback.
+
+    ``settled``: it went back, or was discarded: the broker does not keep which of both.
+    """
     headers = row.headers
     return {
         "topic": row.topic,
@@ -31,7 +34,7 @@ def described(row: Row, went_back: bool) -> dict[str, Any]:
         "error": error_of(headers),
         "failed_at_ms": _number(headers.get("toymq-failed-at")),
         "redrives": _number(headers.get("toymq-redrives")) or 0,
-        "redriven": went_back,
+        "settled": settled,
         "bytes": len(row.payload),
     }
 
@@ -92,8 +95,8 @@ def grouped(letters: Iterable[tuple[Row, bool]]) -> list[FailureGroup]:
     """Group dead letters, the most frequent group first. The text of an error does not count: it differs from message to
     message."""
     found: dict[tuple[str | None, ...], FailureGroup] = {}
-    for row, went_back in letters:
-        letter = described(row, went_back) | {"error_type": row.headers.get("toymq-error-type")}
+    for row, settled in letters:
+        letter = described(row, settled) | {"error_type": row.headers.get("toymq-error-type")}
         key = (letter["consumer"], letter["reason"], letter["error_type"])
         found.setdefault(key, FailureGroup(letter, letter)).add(letter)
     return sorted(found.values(), key=lambda group: -group.count)

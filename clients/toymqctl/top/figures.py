@@ -146,7 +146,7 @@ class Figures:
         return name in self._topics
 
     def letters(self, name: str) -> int:
-        """Number of a topic's dead letters that were not redriven."""
+        """Number of a topic's dead letters that wait."""
         found = self._topics.get(name + DEAD_LETTERS)
         return 0 if found is None else waiting(found)
 

@@ -26,7 +26,7 @@ def test_dead_letters_are_listed_shown_and_sent_back(ctl: Ctl, broker: BrokerPro
     failed_at = int(str(first["failed_at_ms"]))
     assert first == {
         "topic": "jobs.dlq", "id": 0, "origin_topic": "jobs", "origin_id": 0, "key": "k0", "consumer": "w", "attempts": 1,
-        "reason": "poison", "error": None, "failed_at_ms": failed_at, "redrives": 0, "redriven": False, "bytes": 5,
+        "reason": "poison", "error": None, "failed_at_ms": failed_at, "redrives": 0, "settled": False, "bytes": 5,
     }  # fmt: skip
     assert [(row["id"], row["reason"]) for row in others] == [(1, "poison"), (2, "rejected")]
     table = rows(ctl("dlq", "list", "jobs.dlq"))
@@ -42,7 +42,7 @@ def test_dead_letters_are_listed_shown_and_sent_back(ctl: Ctl, broker: BrokerPro
     refused(ctl("dlq", "show", "jobs", "3"), 1, "jobs.dlq has no dead letter 3")
     assert ok(ctl("dlq", "redrive", "jobs", "1")) == "sent back 1\n"
     assert [row["id"] for row in values(ctl("dlq", "list", "jobs", "--json"))] == [0, 2]
-    assert [row["redriven"] for row in values(ctl("dlq", "list", "jobs", "--all", "--json"))] == [False, True, False]
+    assert [row["settled"] for row in values(ctl("dlq", "list", "jobs", "--all", "--json"))] == [False, True, False]
     assert len(rows(ctl("dlq", "list", "jobs", "-n", "1"))) == 2
     assert "poison" in on_a_terminal(broker, "dlq", "list", "jobs", "--group")
     assert rows(ctl("dlq", "list")) == [["topic", "letters", "settled"], ["jobs.dlq", "2", "1"]]
@@ -145,7 +145,11 @@ def test_a_letter_that_is_not_wanted_is_discarded(web: Ctl, with_gateway: Broker
     assert ok(web("dlq", "discard", "jobs", "1")) == "discarded 0: they went back or were discarded before\n"
     assert ok(web("dlq", "redrive", "jobs", "0-1")) == "sent back 0: they went back or were discarded before\n"
     assert rows(web("dlq", "list"))[1] == ["jobs.dlq", "1", "2"]
+    assert [(row["letters"], row["settled"]) for row in values(web("dlq", "list", "--json"))] == [(1, 2)]
+    assert [row[-1] for row in rows(web("dlq", "list", "jobs", "--all"))] == ["state", "settled", "settled", "waiting"]
     assert ok(web("dlq", "redrive", "jobs")) == "sent back 1\n"
+    listed = values(web("dlq", "list", "jobs", "--all", "--json"))
+    assert [(row["settled"], "redriven" in row) for row in listed] == [(True, False)] * 3, "the broker knows no more"
     ok(web("create", "healthy"))
     refused(web("dlq", "discard", "healthy", "0"), 1, "healthy has no dead letters")
 

@@ -13,14 +13,14 @@ def letter(msg_id: int, topic: str = "orders.dlq", **headers: str) -> Row:
 
 def test_a_letter_tells_its_story() -> None:
     row = letter(3, origin_topic="orders", origin_id="17", consumer="billing", attempts="20", reason="attempts", redrives="2")
-    found = described(row, went_back=True)
+    found = described(row, settled=True)
     assert (found["origin_topic"], found["origin_id"], found["attempts"], found["redrives"]) == ("orders", 17, 20, 2)
-    assert (found["key"], found["redriven"], found["bytes"]) == (None, True, 7)
+    assert (found["key"], found["settled"], found["bytes"]) == (None, True, 7)
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1e3", "٣", "9" * 21])
 def test_a_header_that_is_not_a_number_is_none(text: str) -> None:
-    assert described(letter(1, attempts=text), went_back=False)["attempts"] is None
+    assert described(letter(1, attempts=text), settled=False)["attempts"] is None
 
 
 def test_errors_have_type_and_text_as_far_as_they_are_known() -> None:
