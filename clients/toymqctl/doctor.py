@@ -18,7 +18,7 @@ from toymqctl.broker import Broker
 from toymqctl.explanations import explained
 from toymqctl.findings import Finding, noted
 from toymqctl.letters import waiting
-from toymqctl.limits import used
+from toymqctl.limits import number_of_topics, used
 from toymqctl.places import cluster_of, figures_of_those_there, reachable_topics, workers_of
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, print_json, size
@@ -297,7 +297,7 @@ def _topics(topics: list[dict[str, Any]]) -> Iterator[Finding]:
                 " broker, and `toymq repair DATA_DIR` accepts the loss",
             )  # fmt: skip
     if fine:
-        yield Finding("topics", "ok", f"{len(topics)}, none degraded")
+        yield Finding("topics", "ok", f"{number_of_topics(topics)}, none degraded")
 
 
 def _consumers(topics: list[dict[str, Any]], limits: dict[str, Any]) -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """How much of its limits a broker uses. Each worker, and each group, has limits of its own: the one with the most counts."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toymq_py.names import DEAD_LETTERS
@@ -11,14 +11,25 @@ FULL_SHARE = 0.9
 """Share of a limit above which a check warns."""
 
 
+def number_of_topics(topics: Sequence[Mapping[str, Any]]) -> str:
+    """How many there are, as --max-topics counts them, and how many topics of dead letters are beside."""
+    beside = len(topics) - len(counting := _counting(topics))
+    return f"{len(counting)}" + (f" and {beside} of dead letters" if beside else "")
+
+
+def _counting(topics: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of those that --max-topics counts."""
+    names = {topic["topic"] for topic in topics}
+    return [name for name in names if name.removesuffix(DEAD_LETTERS) not in names - {name}]
+
+
 def used(stats: Mapping[str, Any], cluster: Mapping[str, Any]) -> tuple[str, list[str]]:
     """What is used of each limit, and the options of those that are nearly reached.
 
     Args:
         cluster: the answer to CLUSTER.
     """
-    names = {topic["topic"] for topic in stats["topics"]}
-    counting = [name for name in names if name.removesuffix(DEAD_LETTERS) not in names - {name}]  # as --max-topics counts
+    counting = _counting(stats["topics"])
     kind, places = places_by_topic(cluster, [name.removesuffix(DEAD_LETTERS) for name in counting])
     counts = Counter(place_of(places, name) for name in counting)
     counted = []

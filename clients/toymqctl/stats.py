@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from toymqctl.broker import Broker
+from toymqctl.limits import number_of_topics
 from toymqctl.places import fail_without, stats_of_those_there
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import duration, facts, print_json, size
@@ -17,7 +18,7 @@ def _facts(stats: dict[str, Any], broker: Broker) -> list[tuple[str, str]]:
         ("version", stats["version"]),
         ("uptime", duration(stats["uptime_s"])),
         ("connections", str(stats["connections"])),
-        ("topics", f"{len(topics)}{broker.as_far_as_seen}" + (f", {len(bad)} of them not ok" if bad else "")),
+        ("topics", f"{number_of_topics(topics)}{broker.as_far_as_seen}" + (f", {len(bad)} of them not ok" if bad else "")),
         (
             "messages",
             f"{sum(topic['messages'] for topic in topics)}, {size(sum(topic['bytes'] for topic in topics))}"

@@ -226,7 +226,7 @@ class Quotas:
         self._goes_on: Seat | None = None
         self._handshakes: dict[Seat, None] = {}  # under way, the oldest first
         self._topic_makers: dict[str, str] = {}  # topic to token, since the broker started
-        self._beside: set[str] = set()
+        self.beside: set[str] = set()
         """Dead-letter topics whose origin exists: the broker creates them, and they do not count (ADR 0074)."""
         self._topics_made: dict[str, int] = {}
         self._consumer_makers: dict[str, dict[str, str]] = {}  # topic to consumer to token
@@ -398,7 +398,7 @@ class Quotas:
 
     def admit_topic(self, name: str, present: int) -> None:
         """Count a new topic beside ``present`` ones; dead-letter topics with an origin do not count. Raises: TooManyTopics."""
-        present -= len(self._beside)
+        present -= len(self.beside)
         limit, maker = self._limits.max_topics, acting_token.get()
         made = 0 if maker is None else self._topics_made.get(maker.name, 0)
         self._admit("topics", TooManyTopics, limit, "--max-topics", maker, present, made)
@@ -411,11 +411,11 @@ class Quotas:
         origin = name.removesuffix(DEAD_LETTERS)
         letters = origin + DEAD_LETTERS
         if origin in topics and letters in topics and not origin.endswith(DEAD_LETTERS):
-            self._beside.add(letters)
+            self.beside.add(letters)
 
     def topic_gone(self, name: str) -> None:
         """Stop counting a topic that was deleted. Idempotent."""
-        self._beside -= {name, name + DEAD_LETTERS}  # without its origin it counts as any topic
+        self.beside -= {name, name + DEAD_LETTERS}  # without its origin it counts as any topic
         self._consumer_makers.pop(name, None)
         maker = self._topic_makers.pop(name, None)
         if maker is not None:

@@ -97,8 +97,9 @@ def _options(gateway: Gateway) -> list[dict[str, Any]]:
 def _limits(gateway: Gateway) -> list[dict[str, Any]]:
     broker = gateway.broker
     quotas, options, reached = broker.quotas, broker.options, broker.metrics.limits_reached
+    topics = len(broker.topics) - len(quotas.beside)
     used = {
-        "connections": (quotas.connections, options.max_connections), "topics": (len(broker.topics), options.max_topics),
+        "connections": (quotas.connections, options.max_connections), "topics": (topics, options.max_topics),
         "held_bytes": (quotas.held_bytes, quotas.max_held_bytes),
     }  # fmt: skip
     return [

@@ -145,6 +145,14 @@ def test_what_a_token_may_not_see_is_not_said_to_be_fine() -> None:
     assert [one.check for one in findings if seen in one.found] == ["topics", "lag", "retries", "dead letters"]
 
 
+def test_topics_are_counted_as_the_limit_counts_them() -> None:
+    """`43 of 10000 topics` stood above `topics: 47`."""
+    letters = topic(topic="t.dlq", messages=0)
+    said = {one.check: one.found for one in found(stats(topics=[topic(), letters]))}
+    assert said["limits"].startswith("1 of 100 connections, 1 of 10 topics,")
+    assert said["topics"] == "1 and 1 of dead letters, none degraded"
+
+
 def test_a_token_that_expires_later_is_fine() -> None:
     findings = found(stats(time_ms=0, tokens=[{"name": "a", "expires_ms": 10**10}]))
     (finding,) = (one for one in findings if one.check == "token a")

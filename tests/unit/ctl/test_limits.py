@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from toymq_py.placement import worker_of
-from toymqctl.limits import used
+from toymqctl.limits import number_of_topics, used
 
 LIMITS = {"max_connections": 100, "max_topics": 20, "max_consumers": 10}
 NAMES = [f"t{number}" for number in range(30)]
@@ -33,7 +33,10 @@ def test_each_worker_and_each_group_has_limits_of_its_own(cluster: dict[str, Any
 
 
 def test_dead_letters_count_as_the_limit_counts_them() -> None:
-    assert "2 of 20 topics" in used(stats("a", "a.dlq", "gone.dlq"), {})[0]
+    told = stats("a", "a.dlq", "gone.dlq")
+    assert "2 of 20 topics" in used(told, {})[0]
+    assert number_of_topics(told["topics"]) == "2 and 1 of dead letters", "`topics: 3` stood below `2 of 20 topics`"
+    assert number_of_topics(stats("a")["topics"]) == "1"
 
 
 def test_an_older_broker_tells_the_connections_of_all() -> None:
