@@ -169,8 +169,10 @@ class Client(ClientBase, AsyncWith):
         """Publish a value, with its codec's content type as a header; ``Message.value`` reads it by that.
 
         Args:
-            value: of numbers, texts, lists, dicts, None. Dates, times, UUIDs and Decimals become texts, enums their value,
-                dataclasses objects; bytes are base64 in JSON.
+            value: of numbers, texts, lists, dicts, None. The types of others are not kept, and ``value`` does not bring them
+                back: tuples and sets become lists, dates, times, UUIDs, Decimals and paths texts, timedeltas seconds, enums
+                their value, dataclasses and pydantic models objects; bytes are a text in JSON, their base64, and bytes in
+                MessagePack.
             codec: ``"json"``, ``"msgpack"``, a ``toymq.Codec``, or a function that makes bytes of the value.
             key, headers, delay, ttl, route: as of ``pub``.
 

@@ -78,8 +78,8 @@ def write(what: str, value: object, depth: int = 0) -> Any:
     if isinstance(value, Sequence | set | frozenset):
         return [write(f"{what}[{index}]", one, depth + 1) for index, one in enumerate(value)]
     raise TypeError(
-        f"{what} is of type {type(value).__name__}, which JSON does not have: pass numbers, texts, lists, dicts, dates or a"
-        " dataclass"
+        f"{what} is of type {type(value).__name__}, which JSON does not have: pass numbers, texts, lists, sets (as"
+        " lists), dicts, bytes (as base64), dates or a dataclass"
     )
 
 
@@ -135,8 +135,8 @@ def reader_of(what: str, kind: object) -> Reader:
             return found
     name = getattr(kind, "__name__", None) or str(kind)
     raise TypeError(
-        f"{what}: no {name} is made from JSON; annotate it with a number, text, list, dict, date or a dataclass, or leave the"
-        " type out"
+        f"{what}: no {name} is made from JSON; annotate it with a number, text, list, set, dict, bytes, date or a dataclass, or"
+        " leave the type out"
     )
 
 

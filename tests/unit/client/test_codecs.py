@@ -3,11 +3,12 @@
 import json
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+import toymq
 from toymq.codecs import Codec, decoded, encoded, values
 from toymq_py.errors import BadArgument, ConfigError
 
@@ -33,6 +34,17 @@ def test_json_needs_nothing() -> None:
         json.dumps(PLAIN, separators=(",", ":")).encode(), {"content-type": "application/json", "a": "b"},
     )  # fmt: skip
     assert round_trip("json", POINT) == PLAIN
+
+
+def test_types_that_json_does_not_keep_are_said_where_values_are_published() -> None:
+    """A set came back as a list, and bytes as a text, without a word."""
+    said = " ".join((toymq.Client.pub_value.__doc__ or "").split())
+    for value, becomes, words in (
+        ({1}, [1], "sets become lists"), ((1, 2), [1, 2], "tuples and sets"), (b"x", "eA==", "bytes are a text in JSON, their"),
+        (timedelta(minutes=1), 60, "timedeltas seconds"),
+    ):  # fmt: skip
+        assert round_trip("json", value) == becomes
+        assert words in said
 
 
 def test_msgpack_keeps_bytes_and_numbers_as_names() -> None:
