@@ -69,7 +69,7 @@ run: LISTEN := $(or $(LISTEN),127.0.0.1:6789)
 run: HTTP := $(or $(HTTP),127.0.0.1:7800)
 run: DATA_DIR := $(or $(DATA_DIR),./data)
 run: $(RUNNABLE) ## start a broker, with LISTEN=127.0.0.1:6789, its dashboard HTTP=127.0.0.1:7800 and DATA_DIR=./data, or others
-	@echo "toymq: in a second terminal: $(RUN)/bin/toymqctl$(if $(filter 127.0.0.1:6789,$(LISTEN)),, --url $(LISTEN)) pub orders hello"
+	@echo "toymq: LISTEN=, HTTP= and DATA_DIR= start it elsewhere. When it is ready, in a second terminal: $(RUN)/bin/toymqctl$(if $(filter 127.0.0.1:6789,$(LISTEN)),, --url $(LISTEN)) pub orders hello"
 	$(RUN)/bin/toymq serve --data-dir '$(DATA_DIR)' --listen '$(LISTEN)' --http '$(HTTP)'
 
 demo: $(CORE) ## publish a file, kill the broker twice, compare what comes out: make demo FILE=README.md

@@ -357,7 +357,7 @@ class Broker:
             settings = present.changed(changes)
             if known and (topic.settings_queue.problem is not None or settings != present):
                 found = topic.settings_queue.problem or present.differences(settings)
-                raise TopicExists(f"{name} exists with {found}: config changes it")
+                raise TopicExists(f"{name} exists with {found}: config changes it, over HTTP PATCH")
             # without an incarnation on the disk an existing topic may be in memory only
             return None if settings == present and topic.settings_queue.incarnation is not None else settings
 

@@ -75,4 +75,4 @@ class Beats:
         if self._silent < SILENT_LOOKS or self._said:
             return ""
         self._said = True
-        return f"{standstill(pid)}; what is for its topics waits, or is refused"
+        return f"{standstill(pid)}; what is for its topics is refused"

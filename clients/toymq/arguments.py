@@ -282,14 +282,14 @@ def key_bytes(key: str | bytes) -> bytes:
         raise TypeError(f"a key is str or bytes, not {type(key).__name__}: use str(key)")
     data = key.encode(errors="surrogatepass") if isinstance(key, str) else key  # what passes is not printable
     if not data:
-        raise BadArgument("invalid key: it is empty; key=None publishes without a key")
+        raise BadArgument("invalid key: it is empty; leave the key out to publish without one")
     if data.startswith(PRODUCER_PREFIX):
         raise BadArgument(f"a key does not begin with {PRODUCER_PREFIX.decode()}: so do the names of producers")
     try:
         return publish_key(data)
     except BadArgument:
         rule = "write 1 to 512 printable ASCII characters without space; the key \"-\" alone is reserved"
-        raise BadArgument(f"invalid key {shown(key)}: {rule}; key=None publishes without a key") from None
+        raise BadArgument(f"invalid key {shown(key)}: {rule}; leave the key out to publish without one") from None
 
 
 def route_bytes(route: str | bytes) -> bytes:
@@ -299,7 +299,7 @@ def route_bytes(route: str | bytes) -> bytes:
     data = route.encode(errors="surrogatepass") if isinstance(route, str) else route
     if not is_key(data):
         rule = "write 1 to 512 printable ASCII characters without space"
-        raise BadArgument(f"invalid route {shown(route)}: {rule}; route=None leaves it to the key")
+        raise BadArgument(f"invalid route {shown(route)}: {rule}; leave the route out, and the key decides")
     return data
 
 

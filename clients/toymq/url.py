@@ -75,7 +75,9 @@ def parse_urls(urls: str | Sequence[str], token: str | None = None) -> tuple[Add
     """
     given: list[str] = [urls] if isinstance(urls, str) or not isinstance(urls, Iterable) else list(urls)
     if isinstance(urls, bytes | Mapping) or not all(isinstance(url, str) for url in given):
-        kind = "None: is the environment variable set?" if urls is None else f"a {type(urls).__name__} of something else"
+        kind = "None: is the environment variable set?" if urls is None else f"of type {type(urls).__name__}"
+        if isinstance(urls, list | tuple | set | frozenset):
+            kind = f"a {type(urls).__name__} of something else"
         raise TypeError(f'urls is "toymq://host:port", or a list of such, not {kind}')
     found = [each for url in given for each in split_url(url)]
     addresses = tuple(_parse_one(at, url, len(found)) for at, url in enumerate(found))

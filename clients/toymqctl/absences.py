@@ -36,7 +36,7 @@ def examine_away(away: Sequence[Mapping[str, str]], cluster: Mapping[str, Any]) 
     """
     for one in away:
         kind, _, name = one["place"].partition(" ")
-        found = f"{one['why']}: its topics wait, and are not checked"
+        found = f"{one['why']}: its topics are away, and not checked"
         if kind == "worker":
             yield Finding(one["place"], "FAIL", found, stands_still(cluster, int(name)))
         elif cluster.get("groups", {}).get(name, {}).get("leader") is not None:  # else it has a line already

@@ -140,7 +140,7 @@ def _versions(server: str, own: str) -> Finding:
 def _workers(stats: dict[str, Any], cluster: Mapping[str, Any]) -> Iterator[Finding]:
     yield from examine_away(away := stats.get("away", ()), cluster)
     if (count := workers_of(cluster)) > 1 and not away:
-        found = f"{count}, all of them answer, worker {cluster['worker']} this command; the figures are of all"
+        found = f"{count}, all of them answer; worker {cluster['worker']} answers this command, with the figures of all"
         yield Finding("workers", "ok", found)
 
 

@@ -40,10 +40,14 @@ ADVICE = {
 
 OF_ETCD = "see to its members (`etcdctl endpoint health`), their disks, and the network to them; toymq goes on by itself"
 """The remedy where etcd does not answer."""
-_OF_OTHERS = re.compile(r" or GET /v1/\w+|: connect to toymq://TOKEN@host, or send HELLO 1 auth=TOKEN first$")
+_OF_OTHERS = re.compile(
+    r" or GET /v1/\w+|, over HTTP PATCH$|: connect to toymq://TOKEN@host, or send HELLO 1 auth=TOKEN first$"
+)
 """Hints for other clients: those of HTTP, for which the gateway has the same one for this program, and programs, whose URL may
 hold the token, as --url may not."""
 _CLIENT_CERTIFICATE = "--tls-cert and --tls-key (or TOYMQ_TLS_CERT, TOYMQ_TLS_KEY)"
+_PROTOCOLS = {b"HTTP": "HTTP", b"AMQP": "AMQP"}
+"""By the beginning of the answer to a request of HTTP."""
 TLS_ADVICE = {
     "Hostname mismatch": "the certificate is for another host: use a name of the certificate in --url",
     "IP address mismatch": "the certificate is for another host: use a name of the certificate in --url",
@@ -74,8 +78,8 @@ def explained(address: Address, error: Exception) -> tuple[str, str]:
     if isinstance(error, toymq.ConnectFailed):
         return _unreachable(address, error)
     if isinstance(error, ProtocolViolation):
-        if _speaks_http(address):
-            return _http(address), ""
+        if spoken := _spoken(address):
+            return spoken, ""
         return str(error), f"is {address} the broker's TCP port?"
     if isinstance(error, toymq.SubscriptionEnded):
         return f"{error} ({_ENDED.get(error.code, 'see the broker')})", ""
@@ -95,8 +99,8 @@ def _unreachable(address: Address, error: toymq.ConnectFailed) -> tuple[str, str
     if address.tls:
         said = what_failed(address, cause) if isinstance(cause, ssl.SSLError) else str(error)
         return said, "" if "does not speak TLS" in said else _tls_advice(error, cause)  # that says what to do
-    if _speaks_http(address):
-        return _http(address), ""
+    if spoken := _spoken(address):
+        return spoken, ""
     hangs = "" if isinstance(cause, ConnectionLost) else " If it is, the broker hangs: look at its log and its machine"
     return str(error), f"is {address} the broker's TCP port?{hangs}"
 
@@ -110,12 +114,12 @@ def _tls_advice(error: toymq.ConnectFailed, cause: BaseException | None) -> str:
     return "does the broker use TLS on this port? toymq:// connects without TLS, and sends a token in the clear"
 
 
-def _http(address: Address) -> str:
-    return f"{address} speaks HTTP: name the broker's TCP port, {DEFAULT_PORT} unless `toymq serve --listen` sets another"
-
-
-def _speaks_http(address: Address) -> bool:
+def _spoken(address: Address) -> str:
+    """Which protocol of others the address speaks, and what to name instead; "" for none that is known."""
     with suppress(OSError), socket.create_connection((address.host, address.port), PROBE_S) as connection:
         connection.sendall(b"HEAD / HTTP/1.0\r\n\r\n")
-        return connection.recv(5) == b"HTTP/"
-    return False
+        protocol = _PROTOCOLS.get(connection.recv(4))  # of AMQP the header of its own version
+        if protocol is not None:
+            own = f"name the broker's TCP port, {DEFAULT_PORT} unless `toymq serve --listen` sets another"
+            return f"{address} speaks {protocol}: {own}"
+    return ""

@@ -27,5 +27,6 @@ def test_a_second_broker_has_addresses_and_a_directory_of_its_own() -> None:
 
 def test_without_them_it_is_where_the_pages_say() -> None:
     *_, hint, serve = recipe("run")
+    assert "toymq: LISTEN=, HTTP= and DATA_DIR= start it elsewhere. When it is ready, in" in hint, "a port may be taken"
     assert "toymqctl pub orders hello" in hint
     assert serve.endswith("serve --data-dir './data' --listen '127.0.0.1:6789' --http '127.0.0.1:7800'")

@@ -12,6 +12,7 @@ def test_one_that_stands_still_is_said_once_and_again_when_it_goes_on() -> None:
     still, again = filter(None, said)
     assert still.startswith("has not answered for 10 s")
     assert "`kill -9 77` ends it, and it starts again" in still
+    assert still.endswith("; what is for its topics is refused"), "as the page says: nothing waits for it any more"
     assert again == "answers again"
 
 

@@ -85,8 +85,8 @@ def check(file: str | None, named: str | None) -> None:
         click.echo(line, err=True)
     if problems:
         raise SystemExit(1)
-    questions = doubts_of_file(text, path)
-    for line in questions:
+    warnings = doubts_of_file(text, path)
+    for line in warnings:
         click.echo(line, err=True)
-    asked = f", with {counted(len(questions), 'question')}" if questions else ""
+    asked = f", with {counted(len(warnings), 'warning')}" if warnings else ""
     click.echo(f"{path}: ok, {counted(len(values), 'option')} set{asked}")

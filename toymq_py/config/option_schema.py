@@ -313,7 +313,7 @@ def parse_address(text: str) -> tuple[str, int]:
     """``host:port`` or ``[v6]:port``, as host and port. Raises: ConfigError."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ConfigError(f"{text!r} is not an address: write host:port, such as 127.0.0.1:6789")
+        raise ConfigError(f"{text!r} is not an address: write host:port, such as 127.0.0.1:6789, with a port up to 65535")
     return check_host(host.strip("[]")), int(port)
 
 

@@ -13,7 +13,7 @@ def parse_tier(url: str) -> str:
     if parts.scheme not in SCHEMES:
         raise ConfigError(f"invalid URL {url!r}: a tier is one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}")
     if parts.scheme == "file" and (parts.netloc or not parts.path.strip("/")):
-        raise ConfigError(f"invalid URL {url!r}: write file:///path/of/a/directory")
+        raise ConfigError(f"invalid URL {url!r}: write file:///path/of/a/directory, or s3://bucket/prefix")
     if parts.scheme != "file" and not parts.netloc:
-        raise ConfigError(f"invalid URL {url!r}: write {parts.scheme}://bucket/prefix")
+        raise ConfigError(f"invalid URL {url!r}: write {parts.scheme}://bucket/prefix, or file:///path/of/a/directory")
     return url

@@ -50,6 +50,19 @@ def test_pub_refuses_what_makes_no_sense(ctl: Ctl, arguments: list[str], text: s
     refused(ctl("pub", "t", *arguments), 2, text)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--key", ""], "invalid key: it is empty; leave the key out to publish without one\n"),
+        (["--key", "a b"], "; leave the key out to publish without one\n"),
+        (["--route", "a b"], "; leave the route out, and the key decides\n"),
+    ],
+)
+def test_a_wrong_key_is_refused_in_words_of_the_shell(ctl: Ctl, arguments: list[str], text: str) -> None:
+    """`key=None publishes without a key` is Python."""
+    refused(ctl("pub", "t", "x", *arguments), 1, text)
+
+
 def test_a_topic_that_is_new_is_said_to_whoever_waits(ctl: Ctl) -> None:
     result = ctl("sub", "mispelled", "--timeout", "10ms")
     assert (result.exit_code, result.stdout) == (0, "")

@@ -42,6 +42,7 @@ def answering(answer: bytes) -> Iterator[int]:
     ("answer", "text"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP: name the broker's TCP port, 6789 unless"),
+        (b"AMQP\0\0\x09\x01", "speaks AMQP: name the broker's TCP port, 6789 unless"),
         (b"220 mail.example ESMTP\r\n", "is 127.0.0.1:"),
         (b"ERR AUTH_FAILED no\n", "AUTH_FAILED: no; set another token with TOYMQ_TOKEN or --token-file"),
     ],

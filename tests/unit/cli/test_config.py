@@ -69,7 +69,7 @@ def test_a_duration_without_its_unit_is_asked_about_as_serve_does() -> None:
         for name, n in (("visibility", 30), ("fsync_interval", 5))
     ]
     assert (checked.exit_code, checked.stderr.splitlines()) == (0, asked)
-    assert checked.stdout == "./toymq.toml: ok, 4 options set, with 2 questions\n"
+    assert checked.stdout == "./toymq.toml: ok, 4 options set, with 2 warnings\n"
 
 
 def test_a_file_that_is_right() -> None:

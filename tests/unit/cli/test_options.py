@@ -75,6 +75,7 @@ def test_a_file_that_is_named_goes_before_the_one_that_is_there() -> None:
         ('fsync = "sometimes"', "fsync: 'sometimes' is not one of always, interval, never"),
         ('data_dir = ""', "data_dir: '' is not a path"),
         ('listen = "6789"', "listen: '6789' is not an address"),
+        ('listen = "h:99999"', "not an address: write host:port, such as 127.0.0.1:6789, with a port up to 65535"),
         ('listen = "0.0.0.0:1"', "insist with --insecure-public"),
         ('nack_backoff_min = "1m"', "nack_backoff_min_ms is above nack_backoff_max_ms"),
         ("[visibility]", "visibility: {} is not a duration"),

@@ -447,7 +447,7 @@ def test_a_mistake_is_named_with_its_remedy(call: Callable[[], Any], said: str) 
     ("call", "said"),
     [
         (lambda: key_bytes("a b"), "invalid key 'a b': write 1 to 512 printable ASCII characters without space; the"),
-        (lambda: key_bytes("-"), "invalid key '-': write .*; the key \"-\" alone is reserved; key=None"),
+        (lambda: key_bytes("-"), "invalid key '-': write .*; the key \"-\" alone is reserved; leave the key out"),
         (lambda: key_bytes(b"\xff"), "invalid key '.xff'|invalid key b'.xff'"),
         (lambda: key_bytes("k" * 513), "invalid key 'kkk"),
         (lambda: key_bytes("caf\udce9"), r"invalid key 'caf.udce9'"),  # it was `caf?`, as was every other such name

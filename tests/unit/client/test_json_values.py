@@ -121,8 +121,8 @@ def test_what_json_cannot_say_is_refused_with_what_to_pass() -> None:
     with pytest.raises(TypeError) as refused:
         write("it", object())
     assert str(refused.value) == (
-        "it is of type object, which JSON does not have: pass numbers, texts, lists, sets (as lists), dicts, bytes (as base64), "
-        "dates or a dataclass"
+        "it is of type object, which JSON does not have: pass numbers, texts, lists, sets (as lists), dicts, bytes (as base64),"
+        " dates or a dataclass"
     )
     with pytest.raises(TypeError, match="a name in it is a str, not 1"):
         write("it", {1: 2})

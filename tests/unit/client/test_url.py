@@ -62,6 +62,17 @@ def test_a_token_beside_the_urls_is_that_of_all() -> None:
         parse_urls("a", b"secret")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("urls", "kind"),
+    [(5, "of type int"), (b"secret", "of type bytes"), ({"a": 1}, "of type dict"), ([5], "a list of something else")],
+)
+def test_what_is_no_url_is_named_by_its_type(urls: object, kind: str) -> None:
+    """It was `not a int of something else`."""
+    with pytest.raises(TypeError) as refused:
+        parse_urls(urls)  # type: ignore[arg-type]
+    assert str(refused.value) == f'urls is "toymq://host:port", or a list of such, not {kind}'
+
+
 def test_several_urls_are_read() -> None:
     assert parse_urls(["a", "toymqs://b:1"]) == (Address("a", 6789), Address("b", 1, tls=True))
     with pytest.raises(ConfigError):

@@ -14,7 +14,8 @@ def test_urls_of_buckets() -> None:
         ("http://host/bucket", "a tier is one of"),
         ("file://mnt/history", "write file:///path/of/a/directory"),
         ("file:///", "write file:///path/of/a/directory"),
-        ("s3:///prefix", "write s3://bucket/prefix"),
+        ("s3:///prefix", "write s3://bucket/prefix, or file:///path/of/a/directory"),
+        ("s3:/x", "write s3://bucket/prefix, or file:///path/of/a/directory"),
     ):
         with pytest.raises(ConfigError, match=said):
             parse_tier(url)

@@ -13,7 +13,7 @@ def test_a_worker_that_stands_still_is_named_with_its_process_and_what_ends_it()
     """The advice was to look at the log, which said nothing."""
     (finding,) = examine_away(AWAY, WORKERS)
     assert (finding.check, finding.state) == ("worker 1", "FAIL")
-    assert finding.found == "does not answer within 2 s: its topics wait, and are not checked"
+    assert finding.found == "does not answer within 2 s: its topics are away, and not checked"
     assert "`kill -9 71` on the broker's machine ends it: what had OK is kept, and it is started again" in finding.advice
 
 

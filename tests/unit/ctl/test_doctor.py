@@ -127,7 +127,8 @@ def test_workers_are_counted_and_the_one_that_is_asked_is_named() -> None:
     """Nothing said that the broker has any."""
     cluster = {"worker": 2, "workers": [["h:1"], ["h:2"], ["h:3"]]}
     (finding,) = (one for one in examine(stats(), "toymq/1.0", "1.0", 2 << 20, 0.001, 0.0, cluster) if one.check == "workers")
-    assert (finding.state, finding.found) == ("ok", "3, all of them answer, worker 2 this command; the figures are of all")
+    said = "3, all of them answer; worker 2 answers this command, with the figures of all"
+    assert (finding.state, finding.found) == ("ok", said)
     error = PlacementUnknown("worker 1 does not answer")
     findings = list(examine_without_figures(None, "toymq/1.0", "1.0", 0.001, cluster, error))
     (figures,) = (one for one in findings if one.check == "figures")

@@ -74,17 +74,18 @@ def test_the_advice_about_a_certificate_never_is_to_go_without_tls(said: str, ad
     assert "toymq://" not in text
 
 
-def test_a_port_that_speaks_http_is_recognised() -> None:
+@pytest.mark.parametrize(("answer", "protocol"), [(b"HTTP/1.0 200 OK\r\n\r\n", "HTTP"), (b"AMQP\0\0\x09\x01", "AMQP")])
+def test_a_port_that_speaks_another_protocol_is_recognised(answer: bytes, protocol: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
             connection, _ = listener.accept()
             with connection:
                 connection.recv(100)
-                connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
+                connection.sendall(answer)
 
         thread = threading.Thread(target=serve)
         thread.start()
         text = explain(Address("127.0.0.1", listener.getsockname()[1]), ProtocolViolation("nonsense"))
         thread.join()
-    assert "speaks HTTP: name the broker's TCP port" in text
+    assert f"speaks {protocol}: name the broker's TCP port" in text

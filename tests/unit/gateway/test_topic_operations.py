@@ -26,7 +26,8 @@ async def test_a_topic_is_made_confirmed_changed_and_removed(rig: HttpRig) -> No
     assert (made.status_code, made.json()["settings"]) == (201, {"visibility": 1000})
     assert (await rig.ask("PUT", TOPIC, json={"visibility": 1000})).status_code == 200
     assert (await rig.ask("PUT", TOPIC)).status_code == 200, "what is not named is not compared"
-    refused(await rig.ask("PUT", TOPIC, json={"visibility": 2000}), 409, "EXISTS")
+    problem = refused(await rig.ask("PUT", TOPIC, json={"visibility": 2000}), 409, "EXISTS")
+    assert problem["detail"].endswith(", not 2s: config changes it, over HTTP PATCH"), "HTTP has no `config`"
     changed = await rig.ask("PATCH", TOPIC, json={"visibility": None, "dedupe_keys": "7"})
     assert (changed.status_code, changed.json()["settings"]) == (200, {"dedupe_keys": 7})
     assert (await rig.ask("GET", TOPIC)).json() == rig.broker.topic("t").describe()
