@@ -66,9 +66,13 @@ class Seat:
 
         def begin(addresses: list[str]) -> None:
             self.beats.keep_beating(self.worker, asyncio.get_running_loop().call_later)
-            ready(addresses)
+            ready(sorted(addresses, key=self._is_of_one))
 
         daemon.serve(self.options, begin, reloads, daemon.OfWorker(self.listeners, placement, self.lives))
+
+    def _is_of_one(self, address: str) -> bool:
+        """Whether an address is this worker's alone; those at which any worker takes connections are told before."""
+        return address.startswith("http") or address in self.addresses[self.worker].split()
 
 
 @contextlib.contextmanager

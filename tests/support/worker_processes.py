@@ -71,10 +71,11 @@ class Workers:
         """Wait for so many workers to be ready."""
         for _ in range(count):
             line = self._lines.get(timeout=WITHIN_S)
-            found = re.search(r"toymq 127\.0\.0\.1:(\d+) 127\.0\.0\.1:(\d+) .*workers/(\d+).*\(pid (\d+)\)", line)
+            common, own = r"127\.0\.0\.1:(\d+) (?:toymqs://\S+ )?", r"127\.0\.0\.1:(\d+)"  # that of all first
+            found = re.search(rf"toymq {common}{own} .*workers/(\d+).*\(pid (\d+)\)", line)
             assert found is not None, line or f"it has ended: {self.said}"
-            worker, self.port = int(found[3]), int(found[2])
-            self.ports[worker], self.pids[worker] = int(found[1]), int(found[4])
+            worker, self.port = int(found[3]), int(found[1])
+            self.ports[worker], self.pids[worker] = int(found[2]), int(found[4])
 
     def wire(self, worker: int) -> Wire:
         return Wire(self.ports[worker])
