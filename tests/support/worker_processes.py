@@ -74,6 +74,7 @@ class Workers:
             common, own = r"127\.0\.0\.1:(\d+) (?:toymqs://\S+ )?", r"127\.0\.0\.1:(\d+)"  # that of all first
             found = re.search(rf"toymq {common}{own} .*workers/(\d+).*\(pid (\d+)\)", line)
             assert found is not None, line or f"it has ended: {self.said}"
+            assert self.port in (0, int(found[1])), f"the address of all workers comes first: {line}"
             worker, self.port = int(found[3]), int(found[1])
             self.ports[worker], self.pids[worker] = int(found[2]), int(found[4])
 
