@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from toymq_py.errors import EtcdError
-from toymq_py.replication import decisions, follower_link, follower_stream, manifest, node
+from toymq_py.replication import decisions, follower_stream, manifest, node
 from toymq_py.replication.agreement import GroupState
+from toymq_py.replication.content_digests import has_records
 from toymq_py.replication.decisions import ComeBack, Decision, Elect, Open, Standing, Wait
 from toymq_py.replication.follower_link import _Following
 from toymq_py.replication.kept_agreement import KeptAgreement
@@ -284,7 +285,7 @@ def serves_undropped(patch: Patch) -> None:
 
 def cache_trusted(patch: Patch) -> None:
     """A copy that joins does not write again what a failed sync may have left in the cache alone (ADR 0002, 0118)."""
-    patch.setattr(follower_link, "may_be_cached_only", lambda manifest, any_file: {})
+    patch.setattr(follower_stream, "may_be_cached_only", lambda manifest, any_file: {})
 
 
 def ack_before_replay(patch: Patch) -> None:
@@ -295,12 +296,17 @@ def copied_unsynced(patch: Patch) -> None:
     patch.setattr(ReplicaFiles, "sync_all", nothing)
 
 
+def unsynced_forgotten(patch: Patch) -> None:
+    """A copy that joins again does not sync what it had not synced (ADR 0276)."""
+    patch.setattr(ReplicaFiles, "sync_unsynced", nothing)
+
+
 def prefix_by_size(patch: Patch) -> None:
-    def compared(fs: Any, root: str, entry: Any, stop: Any) -> FilePlan:
-        length = fs.file_size(f"{root}/{entry.path}")
-        if length < entry.size or (length != entry.size and not manifest.has_records(entry.path)):
+    def compared(entry: Any, digests: Any, stop: Any) -> FilePlan:
+        length = digests.fs.file_size(f"{digests.root}/{entry.path}")
+        if length < entry.size or (length != entry.size and not has_records(entry.path)):
             return FilePlan(entry.path, Action.COPY)
-        if manifest.has_records(entry.path):
+        if has_records(entry.path):
             return FilePlan(entry.path, Action.APPEND, entry.size)
         return FilePlan(entry.path, Action.KEEP)
 
@@ -321,10 +327,10 @@ class Mutant:
 
 FOUND = [
     Mutant(ack_before_sync, 0), Mutant(copied_unsynced, 0), Mutant(promise_unsynced, 0), Mutant(ack_before_replay, 0),
-    Mutant(prefix_by_size, 1), Mutant(ack_local, 2), Mutant(shrink_unfenced, 2), Mutant(expand_on_beat, 7),
-    Mutant(expand_early, 7), Mutant(forget_isr, 9), Mutant(no_truncate, 10), Mutant(shrink_after_ack, 11),
-    Mutant(unclean, 14), Mutant(no_spool, 25), Mutant(expand_count_late, 34), Mutant(epoch_reused, 55),
-    Mutant(rename_by_name, 56), Mutant(read_settles, 68), Mutant(timeout_is_no, 68), Mutant(join_unsettled, 68),
+    Mutant(prefix_by_size, 0), Mutant(ack_local, 2), Mutant(shrink_unfenced, 2), Mutant(unsynced_forgotten, 4),
+    Mutant(expand_on_beat, 7), Mutant(expand_early, 7), Mutant(forget_isr, 9), Mutant(no_truncate, 10), Mutant(no_spool, 10),
+    Mutant(shrink_after_ack, 11), Mutant(unclean, 14), Mutant(rename_by_name, 26), Mutant(expand_count_late, 34),
+    Mutant(epoch_reused, 55), Mutant(read_settles, 68), Mutant(timeout_is_no, 68), Mutant(join_unsettled, 68),
     Mutant(serves_undropped, 74), Mutant(cache_trusted, 91), Mutant(timeout_is_yes, 125), Mutant(wipe_in_isr, 141),
     Mutant(stale_isr, 240), Mutant(no_epoch_check, 678),
 ]  # fmt: skip
