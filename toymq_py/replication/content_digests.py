@@ -1,9 +1,9 @@
 """The digests of a directory's files, each read once and remembered as long as its file stays as it is.
 
 A join compares all files of both copies by content (replication.md, section 6). Reading them took as long as the disk is large:
-a triple without its leader stored nothing for two seconds a gigabyte. What the scrub reads is remembered, and no other file:
-rot changes no stamp. ADR 0276. A digest is BLAKE2b of 128 bits: a CRC-32 of
-frames that each end with their own says nothing of what is in them.
+a triple without its leader stored nothing for two seconds a gigabyte. From join to join only files that the scrub reads are
+remembered, since rot changes no stamp (ADR 0276). A digest is BLAKE2b of 128 bits: a CRC-32 of frames that each end with their
+own says nothing of what is in them.
 
 The content of a segment ends with its last byte that is not zero: space that is only reserved does not count. Of all other
 files the content is the whole file.
@@ -134,16 +134,17 @@ class ContentDigests:
     def _is_worth_reading(self, path: str) -> bool:
         try:
             stamp = self.fs.stamp(f"{self.root}/{path}")
-        except FileNotFoundError:
+        except OSError:  # gone, or the join will tell
             return False
         known = self._known.get(path)
         return (known is None or known[0] != stamp) and self._is_settled(stamp, LEFT_ALONE_NS)
 
     def _read_one(self, path: str, stop: StopFlag) -> int:
-        """Read one file, which may be gone. Returns: how many bytes were read."""
+        """Read one file, which may be gone, or unreadable: a join tells that, and the files behind it are read all the same.
+        Returns: how many bytes were read."""
         try:
             return self.read(path, stop).entry.length
-        except FileNotFoundError:
+        except OSError:
             return 0
 
 

@@ -82,6 +82,7 @@ class FollowerStream:
         self._is_synced = False
         self._files = ReplicaFiles(fs, root, unsynced or ())
         self._knows_unsynced = unsynced is not None
+        self._may_be_cached = may_be_cached_only(manifest, any_file=file.record.copying)
         self._reader = OperationReader()
         self._received = after
         self._spool = spool
@@ -234,9 +235,6 @@ class FollowerStream:
     def _begin_copy(self, plan: JoinPlan) -> Moved:
         """Prepare the files for the copy, on a thread."""
         self._plan = plan
-        self._may_be_cached = {} if self._knows_unsynced else may_be_cached_only(
-            self._manifest, any_file=self._file.record.copying
-        )  # fmt: skip
         self._file.change(copying=True)
         self._files.unsynced |= touched(plan, self._manifest)
         with suppress(OSError):

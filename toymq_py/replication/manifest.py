@@ -197,12 +197,18 @@ def list_shared(
 def scrubbed(files: Iterable[str]) -> list[str]:
     """The files that the scrub reads, with their sidecars, which prove nothing that it does not: sealed segments. Rot, which
     changes no stamp, is found in these by the scrub, and in all others by each join, which reads them."""
+    paths = list(files)
+    newest = _newest_segments(paths)
+    return [path for path in paths if path.endswith((".log", ".idx")) and path[:-4] < newest.get(_parent(path), "")[:-4]]
+
+
+def _newest_segments(paths: Iterable[str]) -> dict[str, str]:
+    """The newest segment of each topic, by its directory."""
     newest: dict[str, str] = {}
-    segments = [path for path in files if path.endswith((".log", ".idx"))]
-    for path in segments:
-        directory, _, name = path.rpartition("/")
-        newest[directory] = max(newest.get(directory, ""), name[:-4])
-    return [path for path in segments if path.rpartition("/")[2][:-4] != newest[path.rpartition("/")[0]]]
+    for path in paths:
+        if path.endswith(".log"):
+            newest[_parent(path)] = max(newest.get(_parent(path), ""), path)
+    return newest
 
 
 def take_manifest(digests: ContentDigests, stop: StopFlag) -> Manifest:
@@ -225,10 +231,7 @@ def may_be_cached_only(manifest: Manifest, *, any_file: bool) -> dict[str, int]:
     A sync is over before what comes next in its topic: of segments, only the newest can have failed. ``any_file``: a bulk copy
     was not whole, so any can. Files that are no segments are small.
     """
-    newest: dict[str, str] = {}
-    for each in manifest.files:  # in order
-        if each.path.endswith(".log"):
-            newest[_parent(each.path)] = each.path
+    newest = _newest_segments(each.path for each in manifest.files)
     return {
         each.path: each.size for each in manifest.files
         if any_file or not has_records(each.path) or newest.get(_parent(each.path)) == each.path

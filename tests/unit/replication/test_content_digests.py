@@ -21,7 +21,7 @@ from toymq_py.replication.content_digests import (
     FileEntry,
 )
 from toymq_py.replication.disk_calls import StopFlag
-from toymq_py.replication.manifest import Action, list_shared, make_plan, scrubbed, take_manifest
+from toymq_py.replication.manifest import Action, make_plan, scrubbed, take_manifest
 from toymq_py.storage.fs import File, RealFileSystem
 
 LOG, NEXT, SETTINGS = "topics/t/00000000000000000001.log", "topics/t/00000000000000000009.log", "topics/t/topic.json"
@@ -32,7 +32,8 @@ class ReadsCounted(RealFileSystem):
         self.opened: list[str] = []
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True) -> File:
-        self.opened.append(path.rpartition("/")[2])
+        if not self.is_dir(path):
+            self.opened.append(path.rpartition("/")[2])
         return super().open(path, create=create, exclusive=exclusive, write=write)
 
 
@@ -171,6 +172,8 @@ def test_the_scrub_has_all_but_the_newest_segment_of_a_topic() -> None:
     base = ["topics/a/00000000000000000001", "topics/a/00000000000000000007", "topics/b/00000000000000000001"]
     files = [f"{each}{ending}" for each in base for ending in (".log", ".idx")] + ["topics/a/offsets.json", "webhooks.json"]
     assert scrubbed(files) == [f"{base[0]}.log", f"{base[0]}.idx"]
+    stale = "topics/a/00000000000000000009.idx"
+    assert scrubbed([*files, stale]) == scrubbed(files), "a sidecar without its segment makes no segment an older one"
 
 
 def test_files_are_read_ahead_at_the_rate_but_for_those_that_are_written(directory: Directory) -> None:
@@ -179,6 +182,8 @@ def test_files_are_read_ahead_at_the_rate_but_for_those_that_are_written(directo
     digests = ContentDigests(directory.fs, str(directory.root), clock)
     directory.clock.jump_wall((clock.wall_ns() - EPOCH_NS) / NS_PER_S)
     directory.put(LOG, b"r" * 500)
+    (unreadable := directory.root / "topics/t/00000000000000000000.log").mkdir()  # and comes first
+    os.utime(unreadable, (1e9, 1e9))
     directory.put(NEXT, b"n" * 1000)
     directory.put(SETTINGS, b"{}", age_s=LEFT_ALONE_NS / NS_PER_S - 2 * AHEAD_S)
 
@@ -189,7 +194,7 @@ def test_files_are_read_ahead_at_the_rate_but_for_those_that_are_written(directo
 
     async def scenario() -> None:
         reading = asyncio.ensure_future(digests.read_ahead(
-            Inline(), lambda: [*list_shared(directory.fs, str(directory.root))[0], "topics/t/gone.log"], lambda: 100
+            Inline(), lambda: ["topics/t/00000000000000000000.log", LOG, NEXT, SETTINGS, "topics/t/gone.log"], lambda: 100
         ))  # fmt: skip
         began_at = loop.time()
         await asyncio.sleep(AHEAD_S + 1)
