@@ -19,6 +19,7 @@ from toymq_py.entrance import REFUSED_LINGER_MAX, Entrance
 from toymq_py.errors import RequestError, TooManyConnections
 from toymq_py.net.certificates import Certificates
 from toymq_py.net.open_connections import OpenConnection
+from toymq_py.net.roster import Roster
 from toymq_py.session import LINGER_S, Errands, FairQueue, Session, SessionProtocol, refuse
 
 logger = logging.getLogger("toymq_py.server")
@@ -57,7 +58,7 @@ class Server:
         self._broker = broker
         self._clock = clock
         self._loop = loop
-        self._sessions: dict[Session, Seat] = {}
+        self._sessions: Roster[Session, Seat] = Roster()
         self._fair_queue = FairQueue(clock, loop)
         self._last_number = 0
         self._refused = 0
@@ -68,7 +69,6 @@ class Server:
             broker.quotas.guarded = True
             authority.on_change.append(self._rights_changed)
         self._expiry_timer: asyncio.TimerHandle | None = None
-        self._most_sessions = 0  # since the dict was made anew
         self._stopping = asyncio.Event()
         self._at_once = False
         self._within_s = broker.options.shutdown_timeout_ms / 1000
@@ -138,7 +138,7 @@ class Server:
             session.debug_wire()
 
     def _open_connections(self) -> Iterator[OpenConnection]:
-        for session, seat in list(self._sessions.items()):
+        for session, seat in self._sessions.walk():
             token = None if seat.token is None else seat.token.name
             yield OpenConnection(
                 "toymq", session.number, session.since_ms, session.transport, session.abort, token, session.client_name, seat,
@@ -174,8 +174,7 @@ class Server:
             self._last_number, transport, broker, self._clock, self._loop, self._fair_queue, self._session_ended,
             None if trusted else self._authority, seat, protocol.address or None,
         )  # fmt: skip
-        self._sessions[session] = seat
-        self._most_sessions = max(self._most_sessions, len(self._sessions))
+        self._sessions.join(session, seat)
         broker.metrics.connections += 1
         broker.metrics.connections_opened_total += 1
         return session
@@ -204,11 +203,10 @@ class Server:
             self._expiry_timer = self._loop.call_later(delay_s, self._check_expiry)
 
     def _session_ended(self, session: Session) -> None:
-        self._sessions.pop(session).leave()
+        seat = self._sessions.leave(session)
+        assert seat is not None
+        seat.leave()
         self._broker.metrics.connections -= 1
-        if len(self._sessions) < self._most_sessions // 4:
-            self._sessions = dict(self._sessions)  # a dict does not shrink
-            self._most_sessions = len(self._sessions)
         if not self._sessions:
             self._none_left.set()
 

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.broker_process import ROOT, BrokerProcess, Wire, environment
+from toymq_py.runtime.heap_trimming import LATER_S
 
 PING_EVERY_S = 0.005
 LOAD_TIMEOUT_S = 300
-QUIET_WITHIN_S = 3.0
-"""How long memory has to go back: the broker looks half a second after a connection has ended, and then works in rounds."""
+QUIET_WITHIN_S = 4.0 + LATER_S
+"""How long memory has to go back: the broker looks half a second after a connection has ended, works in rounds, and once more
+after ``LATER_S``."""
 MIB = 1024 * 1024
 RSS_FACTOR = 1.2
 RSS_SLACK_BYTES = 8 * MIB

@@ -29,6 +29,7 @@ from toymq_py.errors import BadArgument, ConfigError, DamagedData, DataDirectory
 from toymq_py.net.certificates import Certificates
 from toymq_py.net.fair_queue import FairQueue
 from toymq_py.net.open_connections import CHANNELS_MAX, OpenConnection
+from toymq_py.net.roster import Roster
 from toymq_py.topic import Subscription
 
 logger = logging.getLogger("toymq_py.amqp")
@@ -62,7 +63,7 @@ class AmqpServer:
         self._fair = FairQueue(clock, loop)
         self._alarm = Alarm(broker, loop, self._alarm_changed)
         self._room = Room(broker.quotas, clock, loop)
-        self._sessions: dict[Session, tuple[int, int]] = {}  # number and time
+        self._sessions: Roster[Session, tuple[int, int]] = Roster()  # number and time
         self._last_number = 0
         broker.quotas.open_connections.sources.append(self._open_connections)
         self._stopping = asyncio.Event()
@@ -151,19 +152,19 @@ class AmqpServer:
             raise TooManyConnections("the broker is shutting down")
         seat = self._broker.quotas.enter(session.address or None, session.abort if self._guarded else None)
         self._last_number += 1
-        self._sessions[session] = self._last_number, self._clock.wall_ns() // 1_000_000
+        self._sessions.join(session, (self._last_number, self._clock.wall_ns() // 1_000_000))
         self._broker.metrics.connections += 1
         self._broker.metrics.connections_opened_total += 1
         return seat
 
     def _ended(self, session: Session) -> None:
-        if self._sessions.pop(session, None) is not None:
+        if self._sessions.leave(session) is not None:
             self._broker.metrics.connections -= 1
         if not self._sessions:
             self._none_left.set()
 
     def _open_connections(self) -> Iterator[OpenConnection]:
-        for session, (number, since_ms) in list(self._sessions.items()):
+        for session, (number, since_ms) in self._sessions.walk():
             yield OpenConnection(
                 "amqp", number, since_ms, session.transport, partial(session.close_with, CLOSED_BY_OPERATOR),
                 session.rights.name, session.handshake.client_name, session.seat, partial(_subscriptions, session),

@@ -3,7 +3,6 @@
 Contract: docs/security.md, "Limits"; ADR 0058. Pure accounting: no socket, no clock. Belongs to the loop.
 """
 
-import ipaddress
 from collections.abc import Callable, Collection
 from contextvars import ContextVar
 from typing import Protocol
@@ -13,6 +12,7 @@ from toymq_py.metrics import Metrics
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.net.bounded_reads import READ_BYTES, ReadBuffer
 from toymq_py.net.open_connections import OpenConnections
+from toymq_py.net.peer import network_of
 
 RESERVE_PART = 10
 """The reserve for admins is at most this part of a limit: a broker with ten places keeps one."""
@@ -146,6 +146,10 @@ class Seat:
         """As ``crowded``, but what is held explains it: it ends when clients read. High memory may last."""
         return not self.quotas.has_share(self)
 
+    def bytes_to_take(self, wanted_bytes: int) -> int:
+        """How many bytes of messages to take for the client: at most ``floor_bytes`` while ``crowded``."""
+        return min(wanted_bytes, self.quotas.floor_bytes) if self.crowded else wanted_bytes
+
     def may_go_on(self) -> bool:
         """Whether a body that is arriving may go on although the broker holds too much: that of one connection at a time may,
         so that some are stored where many send at once. The first that asks is it, until it holds nothing. Not while memory is
@@ -177,13 +181,15 @@ class Seat:
         """Give the seat up: the connection is closed or closing. Idempotent."""
         if not self.left:
             self.left = True
+            self._evict = None  # it holds the connection, which holds the seat
             self.quotas.leave(self)
 
     def evict(self) -> None:
         """Close the connection and free its seat."""
-        assert self._evict is not None
+        evict = self._evict
         self.leave()
-        self._evict()
+        assert evict is not None
+        evict()
 
 
 acting_token: ContextVar[Holder | None] = ContextVar("toymq_acting", default=None)
@@ -485,16 +491,3 @@ class Quotas:
         if name is None:
             return self._this_machine
         return self._addresses.get(name) or Holder(name, self._limits.address_percent)
-
-
-def network_of(address: str | None) -> str | None:
-    """The unit of --address-percent: an IPv4 address, or the /64 of an IPv6 address; None for this machine."""
-    if address is None:
-        return None
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address):
-        if ip.ipv4_mapped is not None:
-            ip = ip.ipv4_mapped
-        elif not ip.is_loopback:
-            return str(ipaddress.IPv6Network((int(ip) >> 64 << 64, 64)))
-    return None if ip.is_loopback else str(ip)

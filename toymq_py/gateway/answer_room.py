@@ -16,9 +16,9 @@ LOOK_S = 0.25
 
 
 def bytes_to_take(connection: HTTPConnection, wanted_bytes: int) -> int:
-    """How many bytes of messages to take: the floor while the token, the address or the broker holds too much."""
+    """See ``Seat.bytes_to_take``."""
     seat = seat_of(connection)
-    return wanted_bytes if seat is None or not seat.crowded else min(wanted_bytes, seat.floor_bytes)
+    return wanted_bytes if seat is None else seat.bytes_to_take(wanted_bytes)
 
 
 def hold(connection: HTTPConnection, size: int) -> None:

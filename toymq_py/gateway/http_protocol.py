@@ -141,7 +141,6 @@ class GatewayProtocol(BoundedProtocol):
         self._set_timer(None)
         self._idle.cancel()
         self._ahead.data = b""
-        self._turn.close()
         self.turns.close()
         if self.seat is not None:
             self.seat.leave()
@@ -149,6 +148,7 @@ class GatewayProtocol(BoundedProtocol):
         if self._current is not None:
             self._current.lost()
         self.writable.set()
+        self._let_go()
 
     def pause_writing(self) -> None:
         self.writable.clear()
@@ -278,7 +278,14 @@ class GatewayProtocol(BoundedProtocol):
                     continue
                 self._upgrade()
                 self._pass_on(rest)
+                self._let_go()
             return
+
+    def _let_go(self) -> None:
+        """Drop what refers back to this object: a cycle would wait for the garbage collector."""
+        self._turn.close()
+        self.cycle = None
+        del self._parser
 
     def _head_again(self, *, upgrade: bool) -> bytes:
         parser = self._parser

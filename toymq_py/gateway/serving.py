@@ -14,6 +14,7 @@ from toymq_py.gateway.app import Application
 from toymq_py.gateway.forwarding import Pipe
 from toymq_py.net.fair_queue import FairQueue
 from toymq_py.net.open_connections import OpenConnection, Subscribed
+from toymq_py.net.roster import Roster
 
 
 class Connection(Protocol):
@@ -51,7 +52,7 @@ class Serving:
         """The queue of connections with input: the bytes of one read may be thousands of chunks, so they are parsed in slices,
         in turn with other connections."""
         self.frame_bytes_max = frame_bytes_max
-        self._connections: dict[Connection, _Opened] = {}
+        self._connections: Roster[Connection, _Opened] = Roster()
         self._last_number = 0
         quotas.open_connections.sources.append(self._open_connections)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -69,10 +70,11 @@ class Serving:
     ) -> None:  # fmt: skip
         """Keep a connection until it leaves."""
         self._last_number += 1
-        self._connections[connection] = _Opened(protocol, self._last_number, self.clock.wall_ns() // 1_000_000, subscriptions)
+        opened = _Opened(protocol, self._last_number, self.clock.wall_ns() // 1_000_000, subscriptions)
+        self._connections.join(connection, opened)
 
     def _open_connections(self) -> Iterator[OpenConnection]:
-        for connection, opened in list(self._connections.items()):
+        for connection, opened in self._connections.walk():
             seat = connection.seat
             token = None if seat is None or seat.token is None else seat.token.name
             yield OpenConnection(
@@ -88,7 +90,7 @@ class Serving:
 
     def leave(self, connection: Connection) -> None:
         """Forget a lost connection. Idempotent."""
-        self._connections.pop(connection, None)
+        self._connections.leave(connection)
         self._look()
 
     def own(self, task: "asyncio.Task[None]") -> None:

@@ -1,6 +1,7 @@
 """The address of a connection's other end."""
 
 import asyncio
+import ipaddress
 import socket
 from typing import Any
 
@@ -34,6 +35,19 @@ def is_unix(transport: asyncio.BaseTransport) -> bool:
     """Whether a transport is a connection of a Unix socket; also known when the connection is gone."""
     found = transport.get_extra_info("socket")
     return found is not None and found.family == socket.AF_UNIX
+
+
+def network_of(address: str | None) -> str | None:
+    """The unit of --address-percent: an IPv4 address, or the /64 of an IPv6 address; None for this machine."""
+    if address is None:
+        return None
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped is not None:
+            ip = ip.ipv4_mapped
+        elif not ip.is_loopback:
+            return str(ipaddress.IPv6Network((int(ip) >> 64 << 64, 64)))
+    return None if ip.is_loopback else str(ip)
 
 
 def _name_of(transport: asyncio.BaseTransport) -> Any:

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from toymq_py.auth import audit
-from toymq_py.auth.quotas import network_of
 from toymq_py.broker import Broker
 from toymq_py.errors import BadFraming, Forbidden
 from toymq_py.net.acceptor import Acceptor
 from toymq_py.net.host_names import HTTP_VERSIONS, AllowedHosts, check_hosts
-from toymq_py.net.peer import peer_address
+from toymq_py.net.peer import network_of, peer_address
 from toymq_py.observability.prometheus import render
 
 logger = logging.getLogger("toymq_py.server")

@@ -31,6 +31,9 @@ BUSY = 0.25
 WAITS_MAX = 20
 """How many times trimming waits while connections go on closing: a round would look at all objects of those that are still
 there, 100 ms for ten thousand, and between theirs what is renewed would pin what they free (ADR 0203)."""
+LATER_S = 8.0
+"""The time after a crowd's rounds at which one more begins. Something may hold the objects of closed connections for seconds: a
+check of 10,000 for dead peers takes three."""
 CROWD = 256
 """The number of closed connections that freed 3 MiB and more (ADR 0011): trim even if the broker is busy."""
 WORTH_IT_BYTES = 512 * 1024
@@ -80,6 +83,7 @@ class HeapTrimmer:
         self._most = self._now = 0  # connections, since then
         self._then = 0  # connections, when the watch or the round began
         self._waits = 0  # in a row, for those that leave
+        self._again = False  # whether a crowd left, whose rounds are repeated after LATER_S
 
     def look(self, most: int, now: int) -> None:
         """Begin to trim after connections have closed.
@@ -119,8 +123,14 @@ class HeapTrimmer:
                 self._watch()
                 return
             self._rounds = 0
+            self._again = self._crowd
             self._most = self._now
             self._begin_round(PATIENCE)
+
+    def _repeat(self) -> None:
+        if not self._watching and not self._rounds_left:
+            self._rounds = 0
+            self._begin_round(1)
 
     def _begin_round(self, rounds_left: int) -> None:
         """Renew the free lists: take more objects than they hold, and free the newest first, which lie close together.
@@ -162,6 +172,9 @@ class HeapTrimmer:
             self._begin_round(self._rounds_left)
         elif self._crowd:  # they left meanwhile
             self._watch()
+        elif self._again:
+            self._again = False
+            self._loop.call_later(LATER_S, self._repeat)
 
 
 def _forget_names() -> None:

@@ -144,9 +144,8 @@ class Deliveries:
             self._wake_others()
 
     def bytes_to_take(self, wanted_bytes: int) -> int:
-        """How many bytes of messages to take: the floor while the client's token or address has used up its share."""
-        seat = self._seat
-        return min(wanted_bytes, seat.floor_bytes) if seat is not None and seat.crowded else wanted_bytes
+        """See ``Seat.bytes_to_take``."""
+        return wanted_bytes if self._seat is None else self._seat.bytes_to_take(wanted_bytes)
 
     def check_room(self, size: int) -> None:
         """Check that a reply of ``size`` bytes fits into the client's share, and count it. Raises: QueueFull."""

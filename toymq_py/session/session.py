@@ -115,9 +115,8 @@ class Session:
         self._runnable = Runnable(queue, self._turn, seat)
         self._replies = Replies(broker.metrics, self._runnable, clock)
         self._deliveries = Deliveries(self._replies, self._runnable, clock, loop.call_later, seat)
-        self._replies.room = self._deliveries.bytes_to_take
-        if seat is not None:
-            self._replies.grow = seat.grow
+        if seat is not None:  # not a method of the deliveries, which know the replies: a cycle would outlive the session
+            self._replies.room, self._replies.grow = seat.bytes_to_take, seat.grow
         self._writer = Writer(transport, self._replies, self._deliveries, clock)
         self._guard: GuardedHandler | None = None
         self._greeting_timer: asyncio.TimerHandle | None = None

@@ -100,18 +100,24 @@ class Poll(MultiSubscription):
         return self._wake()
 
     def on_part_ended(self, part: Subscription, code: str) -> None:
+        wake = self._wake
         if code in ("SHUTTING_DOWN", "MOVED"):
             self.close()
         elif part.channel.context.topic_deleted:
             self.problem = NoSuchTopic(f"{self.name} was deleted")
         else:
             self.problem = NoSuchConsumer(f"{self.consumer_name} on {self.name} was deleted")
-        self._wake()
+        wake()
 
     def end(self, code: str) -> None:
         if not self.closed:
+            wake = self._wake
             self.close()
-            self._wake()
+            wake()
+
+    def close(self) -> None:
+        MultiSubscription.close(self)
+        self._wake = lambda: False  # else it and its PULL would be a cycle
 
     def take(self, max_count: int, max_bytes: int) -> list[Delivery]:
         """Lease what is ready now, redeliveries first, the topics in turn: at most ``max_count`` messages of ``max_bytes``, but

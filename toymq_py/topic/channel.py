@@ -34,7 +34,7 @@ class Delivery:
     size: int  # payload bytes, about
 
     def ranges(self, skip: int = 0) -> list[IdRange]:
-        """The ids after the first ``skip``, as ranges: they need not be contiguous."""
+        """The ids after the first ``skip``, as ranges."""
         return ranges_of(self.records.ids[self.start + skip : self.stop])
 
     def unsend(self, written: int = 0) -> None:
@@ -83,8 +83,7 @@ class Subscription(Lessee):
         self.wake = wake
         self.ended = ended
         self.lessee: Lessee = lessee or self
-        self.closed = False
-        self.paused = False  # see ``pause``
+        self.closed = self.paused = False  # see ``pause``
 
     def pause(self, paused: bool) -> None:
         """Pause the deliveries of the session, or resume them (PAUSE, RESUME)."""
@@ -150,6 +149,7 @@ class Subscription(Lessee):
         """Close the subscription. Idempotent. Its inflight messages are ready again at once, except those of a poll."""
         if not self.closed:
             self.closed = True
+            self.wake, self.ended = (lambda _: False), (lambda _, code: None)  # both may be a session's, as a cycle
             self.channel.detach(self)
 
 
@@ -286,9 +286,9 @@ class Channel:
 
     def _end(self, subscription: Subscription, code: str) -> None:
         if not subscription.closed:
-            subscription.closed = True
-            self.detach(subscription)
-            subscription.ended(subscription, code)
+            ended = subscription.ended
+            subscription.close()
+            ended(subscription, code)
 
     # -- waking
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from toymq_py.auth.quotas import FLOOR_BYTES, FLOOR_BYTES_MIN, Holder, Quotas, Seat, acting_token, network_of
+from toymq_py.auth.quotas import FLOOR_BYTES, FLOOR_BYTES_MIN, Holder, Quotas, Seat, acting_token
 from toymq_py.errors import QueueFull, TooManyConnections, TooManyConsumers, TooManyTopics
 from toymq_py.metrics import Metrics
 from toymq_py.net.bounded_reads import READ_BYTES
@@ -178,18 +178,6 @@ def test_addresses_that_have_left_are_forgotten() -> None:
         seat.leave()
     assert not rig.quotas._addresses
     assert not rig.quotas._tokens
-
-
-@pytest.mark.parametrize(
-    ("address", "network"),
-    [
-        (None, None), ("127.0.0.1", None), ("::1", None), ("::ffff:127.0.0.1", None),
-        ("198.51.100.7", "198.51.100.7"), ("::ffff:198.51.100.7", "198.51.100.7"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"), ("2001:db8:1:2::9", "2001:db8:1:2::/64"), ("fe80::1%eth0", "fe80::/64"),
-    ],
-)  # fmt: skip
-def test_what_counts_as_one_address(address: str | None, network: str | None) -> None:
-    assert network_of(address) == network
 
 
 def test_a_token_makes_its_share_of_topics_and_what_is_left_at_last_is_for_admins() -> None:

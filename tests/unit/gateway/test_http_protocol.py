@@ -1,17 +1,22 @@
 """Requests on one connection: their order, their tasks, their end. The rest: tests/unit/gateway/test_http_server.py."""
 
 import asyncio
+import gc
 import random
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
+import uvloop
 
 from tests.support.http_exchange import exchange
 from tests.support.http_rig import HttpRig, listening
 from tests.support.sim_disk import SimDisk
 from tests.support.websockets import HANDSHAKE
+from toymq_py.auth.quotas import Seat
 from toymq_py.gateway import http_protocol, idle_timer
+from toymq_py.gateway.http_cycle import Cycle
 from toymq_py.gateway.read_ahead import AHEAD_BYTES
 
 PUBLISH = b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n%d"
@@ -52,6 +57,25 @@ async def test_a_publish_a_lease_and_an_ack_make_no_task(rig: HttpRig, monkeypat
         assert status in await reader.readuntil(b"\r\n\r\n")
     writer.close()
     assert [task for task in made if "gateway" in repr(task)] == []
+
+
+def test_a_connection_that_is_gone_leaves_no_cycle_behind(tmp_path: Path) -> None:
+    """Its parser held it, and so did its place among the limits: the garbage collector, which seldom comes, had all to free."""
+
+    async def come_and_go() -> None:
+        async with listening(tmp_path / "d") as rig:
+            for sent in (PUBLISH % 1 + LAST, b"no HTTP\r\n\r\n"):
+                for _ in range(10):
+                    assert (await exchange(rig.port, sent)).startswith(b"HTTP/1.1 ")
+
+    gc.collect()
+    gc.disable()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # the transports of others keep their protocol
+            runner.run(come_and_go())
+            assert not [each for each in gc.get_objects() if isinstance(each, http_protocol.GatewayProtocol | Cycle | Seat)]
+    finally:
+        gc.enable()
 
 
 async def test_the_host_that_counts_is_the_one_that_is_checked(rig: HttpRig) -> None:

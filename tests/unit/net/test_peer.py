@@ -6,7 +6,7 @@ import socket
 import pytest
 import uvloop
 
-from toymq_py.net.peer import described_peer, peer_address, peer_of
+from toymq_py.net.peer import described_peer, network_of, peer_address, peer_of
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -38,3 +38,15 @@ def test_a_socket_that_is_gone_or_local_has_no_address() -> None:
     with one, other:
         assert peer_address(one) is None
     assert peer_address(one) is None
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        (None, None), ("127.0.0.1", None), ("::1", None), ("::ffff:127.0.0.1", None),
+        ("198.51.100.7", "198.51.100.7"), ("::ffff:198.51.100.7", "198.51.100.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"), ("2001:db8:1:2::9", "2001:db8:1:2::/64"), ("fe80::1%eth0", "fe80::/64"),
+    ],
+)  # fmt: skip
+def test_what_counts_as_one_address(address: str | None, network: str | None) -> None:
+    assert network_of(address) == network

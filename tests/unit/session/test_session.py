@@ -1,15 +1,23 @@
 """What a session's turn costs beside its commands. Contract: delivery.md, "Sessions"."""
 
+import asyncio
 import gc
+from pathlib import Path
 from typing import cast
 
 import pytest
+import uvloop
 
+from tests.support.in_process import serving
 from tests.support.sim_event_loop import SimTransport
 from tests.support.sim_served import SimClient, SimServed
-from toymq_py.auth.quotas import FLOOR_BYTES
+from toymq_py.auth.quotas import FLOOR_BYTES, Seat
 from toymq_py.protocol import ServerConnection
+from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.gate import PULLS_MAX
+from toymq_py.session.replies import Replies
+from toymq_py.session.session import Session
+from toymq_py.subscription import Poll
 
 
 @pytest.mark.parametrize(("size", "messages", "most"), [(200, 100, 0), (1000, 200, 5)])
@@ -111,6 +119,30 @@ def test_a_fetch_leaves_no_cycle_behind() -> None:
             assert gc.collect() < 500
         finally:
             gc.enable()
+
+
+def test_an_ended_session_leaves_no_cycle_behind(tmp_path: Path) -> None:
+    """Each left what it had to the garbage collector, which seldom comes: of 9,000 that left at once 45 MB stayed."""
+
+    async def come_and_go() -> None:
+        async with serving(tmp_path / "d") as served:
+            for commands in (b"PUB t - 1\nx\nSUB t c mode=shared\n", b"SUB t* p\n", b"PING\nPULL none c 1 wait=60000\n"):
+                for _ in range(10):
+                    wire = await served.connect()
+                    wire.send(commands)
+                    await wire.line()
+                    await wire.close()
+            while served.broker.quotas.connections:  # noqa: ASYNC110 (it has no event, and takes a few passes)
+                await asyncio.sleep(0)
+
+    gc.collect()
+    gc.disable()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # the transports of others keep their protocol
+            runner.run(come_and_go())
+            assert not [each for each in gc.get_objects() if isinstance(each, Session | Replies | Deliveries | Seat | Poll)]
+    finally:
+        gc.enable()
 
 
 def said(client: SimClient) -> int:
