@@ -284,8 +284,7 @@ class GatewayProtocol(BoundedProtocol):
     def _let_go(self) -> None:
         """Drop what refers back to this object: a cycle would wait for the garbage collector."""
         self._turn.close()
-        self.cycle = None
-        del self._parser
+        del self.cycle, self._parser
 
     def _head_again(self, *, upgrade: bool) -> bytes:
         parser = self._parser
