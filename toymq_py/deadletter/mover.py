@@ -132,7 +132,8 @@ class DeadLetterMover:
             self._fail(error)
 
     def _write(self, channel: Channel, held: list[HeldRange], letters: TransferBatch) -> int:
-        """Make letters of held messages until the batch is full. Returns: the id after the last one. Raises: OSError."""
+        """Add held messages to the batch as dead letters, until it is full. Returns: the id after the last one. Raises:
+        OSError."""
         topic, consumer = self._topic, channel.consumer
         name = consumer.name
         at = held[0].first
@@ -160,7 +161,8 @@ class DeadLetterMover:
         return at
 
     def _shared_headers(self, consumer: str, held: HeldRange) -> tuple[bytes, bytes]:
-        """Headers that stand before those of the failure, and headers that stand behind."""
+        """Header blocks that all dead letters of a held range share: those before the headers of the failure, and those after
+        them."""
         origin = ((ORIGIN_TOPIC, self._topic.name.encode()), (CONSUMER, consumer.encode()), (ATTEMPTS, b"%d" % held.attempt))
         times: list[tuple[bytes, bytes]] = []
         if held.delivered is not None:

@@ -34,7 +34,8 @@ class Acceptor:
         """
         Args:
             accepted: called with each connection, which it owns. It must not raise.
-            make_room: begins to close a connection, for the descriptor of one that waits. Returns: False where it has none.
+            make_room: begins to close an open connection, so that one that waits gets its descriptor. Returns: False when it
+                found none to close.
         """
         self._listener = listener
         self._loop = loop
@@ -70,7 +71,8 @@ class Acceptor:
             self._back_off(error)
 
     def _back_off(self, error: OSError) -> None:
-        """Log once, and accept again after a pause; open connections go on, but for one that has to make room."""
+        """Log the error once, and accept again after a pause. Without descriptors, ``make_room`` may close a connection; all
+        others go on."""
         has_room = False
         if error.errno not in NO_DESCRIPTORS:
             logger.warning("accept failed: %s", error)

@@ -48,9 +48,9 @@ class OpenConnection:
 
     Attributes:
         token: name of the client's token.
-        name: that the client gave itself.
+        name: the client's name in its handshake.
         seat: tells connections apart.
-        close: ends it now. What it holds goes back, as when its client had gone.
+        close: ends the connection now. Its leases go back, as if the client had disconnected.
     """
 
     protocol: Literal["toymq", "amqp", "http", "websocket"]

@@ -41,7 +41,8 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Deliver messages of a topic or pattern to this session. ``lease``: the number that a NACK or TOUCH may name."""
+    """Deliver messages of a topic or pattern to this session. ``lease``: a number by which NACK and TOUCH name the leases of
+    this subscription."""
 
     topic: str
     consumer: str
@@ -63,8 +64,9 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Ask how many messages a subscription holds, and which of them its application most likely has. ``uncounted``: whether
-    none of them counts an attempt, since that one is at another worker or group; None leaves it as it is."""
+    """Ask how many messages a subscription holds, and which of them its application most likely works on. ``uncounted``: from
+    now on, whether the loss of the session counts no attempt here, because the message that counts is at another worker or
+    group; None changes nothing."""
 
     topic: str
     consumer: str
@@ -143,7 +145,7 @@ class SettlementRun:
         return self.command.consumer
 
     def each(self) -> Iterator[Settlement]:
-        """The commands one by one."""
+        """The commands of the run, one by one."""
         return (replace(self.command, ids=((msg_id, msg_id),)) for msg_id in self.ids)
 
 

@@ -222,7 +222,8 @@ def parse_line(line: bytes) -> Command:
 
 
 def is_http(line: bytes) -> bool:
-    """Whether a header line is an HTTP request line or ``Host:``. No command ends like that."""
+    """Whether a header line is an HTTP request line or ``Host:``. No command of this protocol ends like an HTTP request
+    line."""
     return line.startswith(b"HTTP/", line.rfind(b" ") + 1) or line[:5].lower() == b"host:"
 
 

@@ -63,7 +63,7 @@ class ServerConnection:
         """Whether ``next_commands`` returns nothing before more bytes are there."""
 
     def limit_payloads(self, max_payload: int) -> None:
-        """Limit bodies whose headers arrive from now on to so many bytes."""
+        """Limit bodies whose headers arrive from now on to ``max_payload`` bytes."""
         self._batches.max_payload = max_payload
 
     @property
@@ -118,7 +118,7 @@ class ServerConnection:
         return True
 
     def next_commands(self, max_commands: int = 512) -> list[Command]:
-        """Parse up to so many commands; each PUB of a batch counts, and a long line counts more.
+        """Parse up to ``max_commands`` commands; each PUB of a batch counts as one, and a long line as more.
 
         Returns: [] when more bytes are needed.
         """
