@@ -93,7 +93,8 @@ class Deliveries:
         self._unconfirmed[subscription] = None
 
     def subscribed(self, name: str, other: str, consumer: str) -> AnySubscription:
-        """The session's subscription of a name, or to all partitions under the ``other`` one. Raises: NotSubscribed."""
+        """The session's subscription to ``name``. Two names mean all partitions of a topic (``orders`` and ``orders#*``):
+        ``other`` is the second one. Raises: NotSubscribed."""
         found = self.by_name.get(name)
         if found is None and (of_other := self.by_name.get(other)) is not None and of_other.pattern is not None:
             found = of_other
@@ -102,7 +103,7 @@ class Deliveries:
         return found
 
     def held(self, command: Held, other: str) -> bytes:
-        """The reply to HELD; ``other``: see ``subscribed``. Raises: NotSubscribed."""
+        """The reply to HELD: how many messages a subscription holds. ``other``: see ``subscribed``. Raises: NotSubscribed."""
         found = self.subscribed(command.topic, other, command.consumer)
         if command.uncounted is not None:
             found.uncounted = command.uncounted
@@ -112,7 +113,7 @@ class Deliveries:
         return encode_held(found.inflight, None)
 
     def subscription_to(self, topic: str, consumer: str) -> Subscription | None:
-        """The session's subscription to a topic as a consumer, which may be part of a pattern's."""
+        """The session's subscription to a topic as a consumer, which may be part of a subscription to a pattern."""
         found = self.by_name.get(topic)
         if not isinstance(found, Subscription):
             parts = [s.parts[topic] for s in self.by_name.values() if isinstance(s, PatternSubscription) and topic in s.parts]
@@ -120,8 +121,8 @@ class Deliveries:
         return found if found is not None and found.consumer_name == consumer else None
 
     def settles(self, channel: Channel) -> None:
-        """Note that the session settles a message of a consumer, perhaps too late: with mode=single it may have its share
-        again."""
+        """Note that the session settles a message of a consumer, perhaps after its lease has ended: it does not hang, so with
+        mode=single it may become active again."""
         if channel.single is not None:
             own = self.subscription_to(channel.context.topic, channel.consumer.name)
             if own is not None:
@@ -136,7 +137,7 @@ class Deliveries:
         return [partial(consumer.has_acked_all, *ids) for consumer, lessee in consumers for ids in consumer.inflight_to(lessee)]
 
     def pause(self, paused: bool) -> None:
-        """PAUSE and RESUME."""
+        """Pause the deliveries of all subscriptions, or resume them (PAUSE, RESUME)."""
         self.paused = paused
         for subscription in self.by_name.values():
             subscription.pause(paused)
@@ -144,7 +145,8 @@ class Deliveries:
             self._wake_others()
 
     def bytes_to_take(self, wanted_bytes: int) -> int:
-        """How many bytes of messages to take: the floor while the client's token or address has used up its share."""
+        """How many bytes of messages to take: ``wanted_bytes``, or ``floor_bytes`` while the client's token or address has used
+        up its share of memory."""
         seat = self._seat
         return min(wanted_bytes, seat.floor_bytes) if seat is not None and seat.crowded else wanted_bytes
 
@@ -230,7 +232,7 @@ class Deliveries:
     def take(self, out: list[bytes], slice_end: float, room: int) -> None:
         """Append about ``room`` bytes of deliveries to the write ``out``, round-robin over the subscriptions.
 
-        Stops at ``slice_end``, but not before the first. A consumer that other sessions share gives one piece.
+        Stops at ``slice_end``, but not before the first. From a consumer that other sessions share, one delivery is taken.
         """
         size = sum(map(len, out))
         tried = False

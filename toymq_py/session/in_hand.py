@@ -41,7 +41,7 @@ class InHand:
                  "_loop", "_places", "_settled", "_since", "_timer", "uncounted")  # fmt: skip
 
     def __init__(self, command: Subscribe, places: list[Place], ask: Ask, loop: asyncio.AbstractEventLoop) -> None:
-        """``places`` have the subscription; the caller changes the list."""
+        """``places``: the workers or groups that have the subscription; the caller changes the list."""
         self._command = command
         self._places = places
         self._ask = ask
@@ -64,13 +64,13 @@ class InHand:
         """Whether something was settled since the last look."""
 
     def came(self, frame: bytes) -> None:
-        """Note that a place has delivered a message; ``frame`` is its MSG."""
+        """Note that a message has come from a worker or group; ``frame`` is its MSG frame."""
         self._arrivals.note(frame)
         if self._timer is None and len(self._places) > 1 and not (self._asking or self._closed):
             self._look_later(LOOK_MIN_S)
 
     def settled(self) -> None:
-        """Note that the client has settled something, so it does not hang."""
+        """Note that the client has settled a message, so it does not hang."""
         self._settled = True
         if self._known is not None or self._since:
             self._known, self._since = None, 0
@@ -83,8 +83,9 @@ class InHand:
             self._timer.cancel()
 
     def first(self, answers: Mapping[Place, bytes]) -> Place | None:
-        """The place, of those that answered HELD, that has the message which the client works on: the one of the last look, or
-        the earliest. None: the places hold nothing, or only messages behind one that a place has taken back, and counted."""
+        """The place, among those that answered HELD, with the message that the client works on: the message that the last look
+        found, if it is still held, otherwise the one that came first. None when no place holds a message, or only messages that
+        came before the client lost the one it worked on."""
         held = _messages(answers)
         if self._knows(held):
             assert self._known is not None
@@ -94,7 +95,7 @@ class InHand:
         return min((place for place, at in came.items() if at >= since or not since), key=came.__getitem__, default=None)
 
     def _knows(self, held: Messages) -> bool:
-        """Whether the client still has the message of the last look."""
+        """Whether the client still holds the message that the last look found."""
         known = self._known
         return known is not None and held.get(known[0]) == known[1]
 
@@ -131,7 +132,7 @@ class InHand:
             self._look_later(2 * self._delay_s)
 
     def says(self, *, uncounted: bool) -> None:
-        """Note that the client tells all places whether its messages count."""
+        """Note that the client itself tells all places whether its messages count an attempt (HELD)."""
         self.uncounted, self._behind = uncounted, set()
 
     def _tell(self, behind: set[Place]) -> None:

@@ -106,8 +106,8 @@ def grouped(command: Publish, whole: Partitioned, router: Router) -> Iterator[tu
 
 
 def publish_part(part: Publish, broker: Broker, refused: RefusedSequences) -> list[Published]:
-    """Publish to one partition. Returns: an outcome for each row; a failure is one, too, since other rows of the run have
-    outcomes by now."""
+    """Publish to one partition. Returns: an outcome for each row. A failure is an outcome, too, and is not raised: other rows
+    of the run have theirs by now."""
     try:
         outcomes = _outcomes(part, broker.topic_to_publish(part.topic), refused)
     except (RequestError, OSError) as error:
