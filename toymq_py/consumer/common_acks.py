@@ -29,7 +29,7 @@ class WatchedAcks(AckSet):
 
 
 class CommonAcks:
-    """The intersection of ack sets that only grow. Make a new one after any other change."""
+    """The intersection of several ack sets, while they only grow. After any other change of one, make a new object."""
 
     __slots__ = ("_acks", "_members")
 
@@ -57,8 +57,8 @@ class CommonAcks:
         self.added(0, MSG_ID_MAX)
 
     def added(self, first: int, last: int) -> None:
-        """Update the intersection: one member holds these ids now. Cost grows with the ranges there of the members that still
-        lack an id."""
+        """Update the intersection after one set got these ids. Cost grows with the ranges, in this stretch, of the sets that
+        still lack an id."""
         acks, members = self._acks, self._members
         at = acks.next_open(first)
         while at <= last:
