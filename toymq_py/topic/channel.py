@@ -24,7 +24,7 @@ from toymq_py.topic.single_sessions import SingleSessions
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Leased records: rows ``start`` to ``stop`` of a run, all at the same attempt. Ids ascend, with gaps at what fell due."""
+    """Leased records: rows ``start`` to ``stop`` of a run, all at the same attempt. Ids ascend, maybe with gaps."""
 
     subscription: "Subscription"  # of a pattern or a poll, the part that is the topic's
     records: Records
@@ -143,7 +143,7 @@ class Subscription(Lessee):
         self.channel.unsend(self, first, last)
 
     def wake_others(self) -> None:
-        """Wake another taker: this one was woken and cannot take now."""
+        """Wake another session or poll: this one was woken and cannot take now."""
         self.channel.wake_next()
 
     def close(self) -> None:
@@ -197,7 +197,7 @@ class Channel:
 
     @property
     def is_examining(self) -> bool:
-        """Whether an empty take is not final: damage is being examined, or see ``instead``. A taker is woken afterwards."""
+        """Whether an empty take is not final: damage is being examined, or see ``instead``. Its caller is woken afterwards."""
         return self.instead is not None or self._deliverer.is_examining
 
     def attach(
@@ -269,7 +269,7 @@ class Channel:
         return ending
 
     def end_all(self, code: str) -> None:
-        """End all sessions and polls with a CLOSED code, for good: that counts no attempt of any message (ADR 0088)."""
+        """End all sessions and polls with a CLOSED code, for good. No message counts an attempt for that (ADR 0088)."""
         for subscription in (*self.sessions, *self.polls):
             lessee = subscription.lessee  # it may have other topics, and goes on
             before, lessee.uncounted = lessee.uncounted, True
@@ -293,7 +293,7 @@ class Channel:
     # -- waking
 
     def available(self) -> int:
-        """About how many messages could be taken now."""
+        """Approximately how many messages could be taken now."""
         return self._deliverer.available()
 
     def head(self) -> int | None:
@@ -301,7 +301,7 @@ class Channel:
         return self._deliverer.head()
 
     def wake(self, messages: int) -> None:
-        """Wake takers for messages that became ready. One that cannot take now is passed over and looks later by itself."""
+        """Wake sessions and polls for messages that became ready. One that cannot take now is passed over, and looks later."""
         idle = self.idle
         if self.single is not None and self.sessions:
             if messages > 0:
@@ -321,7 +321,7 @@ class Channel:
             subscription.wake(subscription)
 
     def wake_next(self) -> None:
-        """Wake takers for ready messages."""
+        """Wake sessions and polls for ready messages."""
         if self.idle:
             self.wake(self.available())
 
@@ -331,7 +331,7 @@ class Channel:
             self.resting.wake(self.context.clock.monotonic())
 
     def notify_ready(self) -> None:
-        """Wake takers: messages became ready again, or leases ended."""
+        """Wake sessions and polls: messages became ready again, or leases ended."""
         late = self._notify_room()
         if not self.closed:
             self.wake_next()
@@ -419,7 +419,7 @@ class Channel:
         return self._acked(consumer.ack_unseen(ids, self.context.log.committed_id) if unseen else consumer.ack(ids))
 
     def ack_each(self, ids: Sequence[int]) -> list[int]:
-        """See ``settlement.ack_each``; in one change of the offsets."""
+        """Ack each of these ids, as one change of the offsets; see ``settlement.ack_each``."""
         counts = settlement.ack_each(self.consumer, ids)
         self._acked(sum(counts))
         return counts

@@ -17,7 +17,7 @@ from toymq_py.topic.retention import Retention
 
 
 class TopicCommits(CommitListener):
-    """Carries out what follows a commit: keys settle, limits and retention apply, takers wake."""
+    """Carries out what follows a commit: keys settle, limits and retention apply, sessions and polls wake."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class TopicCommits(CommitListener):
         delays: Delays,
         retention: Retention,
     ) -> None:
-        """``channels`` is the topic's own, as it changes."""
+        """``channels``: the topic's own mapping, which changes as consumers come and go."""
         self._context = context
         self._channels = channels
         self._publisher = publisher
