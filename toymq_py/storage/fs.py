@@ -51,7 +51,7 @@ class File(Protocol):
         """Reserve space that reads as zeros and extend the size; may be refused (EOPNOTSUPP, ENOSPC)."""
 
     def size(self) -> int:
-        """Present size."""
+        """The present size in bytes."""
 
     def hole(self, below: int) -> int | None:
         """Where the first hole below a position begins: blocks that were never written, and read as zeros. None for none, and
@@ -74,8 +74,8 @@ class FileSystem(Protocol):
     """Names, files and free space. Paths are strings below the data directory."""
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True) -> File:
-        """Open a file; ``create`` makes a missing one, for its owner alone, and follows no symbolic link (ELOOP): what it leads
-        to is not ours to write; ``exclusive`` fails with EEXIST if it is there."""
+        """Open a file; ``create`` makes a missing one, for its owner alone, and follows no symbolic link (ELOOP): the broker
+        must not write what it leads to; ``exclusive`` fails with EEXIST if it is there."""
 
     def mkdir(self, path: str) -> None:
         """Make one directory, for its owner alone; no error when it is there."""
@@ -246,7 +246,7 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def _found(path: str) -> os.stat_result | None:
-    """None: there is no such name. Raises: OSError when the system does not say."""
+    """The status of a path; None if it does not exist. Raises: OSError when the system cannot say."""
     try:
         return os.stat(path)
     except OSError as error:

@@ -91,7 +91,7 @@ class Log:
 
     @property
     def degraded(self) -> bool:
-        """Whether there is what ``toymq verify`` calls damage: records are lost or unreadable, or files contain too much."""
+        """Whether the log has what ``toymq verify`` calls damage: lost or unreadable records, or files with surplus bytes."""
         return bool(self.lost or self.unreadable or self._problems) or any(s.missing or s.has_surplus for s in self.segments)
 
     @property
@@ -109,7 +109,7 @@ class Log:
         return next((segment.newest_ts_ns for segment in reversed(self.segments) if segment.newest_ts_ns), 0)
 
     def lost_count(self) -> int:
-        """How many retained ids have no record, now or at the next start: a missing file can be read while it is open."""
+        """How many retained ids have no record, now or after the next start: an open file can be read after its removal."""
         missing = [(s.base_id, s.next_id - 1) for s in self.segments if s.missing and s.next_id > s.base_id]
         lost = union([*self.lost, *subtract(above(missing, self.first_id), self.removed)])
         return sum(last - first + 1 for first, last in lost)
@@ -476,7 +476,7 @@ class Log:
             self.on_lost(first, last)
 
     def _leave_out(self, segment: Segment, reason: str) -> None:
-        """Leave out a file that is another log's: its ids are lost. For the newest segment they count as damage, since its
+        """Leave out a file that belongs to another log: its ids are lost. In the newest segment they count as damage, since its
         place in the log stays taken."""
         logger.error("topic %s: %s %s: it is not served; `toymq repair` puts it aside", self.topic, segment.path, reason)
         self._problems.append(f"{segment.path} {reason}")

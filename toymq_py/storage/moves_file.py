@@ -20,12 +20,12 @@ FILE_NAME = "moves.json"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A topic, with its dead letters, that comes (``from``) or goes (``to``).
+    """A mark for a topic, and its dead-letter topic, that moves here ``from`` another group or away ``to`` it.
 
     Args:
-        group: the other one.
-        cluster: the UUID in this group's settings. Another one, later, says that etcd was lost: what it has of topics says
-            nothing of this move.
+        group: the other group.
+        cluster: the cluster's UUID, from this group's settings. If it differs later, etcd was lost, and what etcd says of
+            topics then does not concern this move.
     """
 
     way: Literal["from", "to"]
@@ -39,7 +39,7 @@ def encode(marks: Mapping[str, Mark]) -> bytes:
 
 
 def decode(data: bytes) -> dict[str, Mark]:
-    """Decode the marks. Raises: DamagedData."""
+    """Decode the marks, by topic. Raises: DamagedData."""
     marks = {}
     for topic, fields in checked_json.decode("moves", data).items():
         match fields:

@@ -37,7 +37,7 @@ _GENERATION = re.compile(rb'"generation": ([0-9]{1,20}),')
 
 @dataclass(frozen=True, slots=True)
 class OffsetsState:
-    """Content of one topic's offsets file. ``first_id`` and ``next_id`` only ever raise what the log says.
+    """Content of one topic's offsets file. ``first_id`` and ``next_id`` count where they are higher than the log's own.
 
     ``removed``: id ranges that retention took from behind a segment that has to stay; without it they would look like a
     loss (ADR 0008). Written only when there are some.
@@ -93,7 +93,7 @@ class AckedView:
 
 
 class OffsetsSource(Enum):
-    """Where a loaded state came from."""
+    """Which file a loaded state came from."""
 
     CURRENT = "offsets.json"
     PREVIOUS = "its previous generation"
@@ -297,8 +297,8 @@ def note_lost(fs: FileSystem, directory: str) -> None:
 def write(fs: FileSystem, directory: str, data: bytes) -> None:
     """Write a new generation: temp file, sync, the present one becomes the previous, rename, sync of the directory.
 
-    A kill between the two renames leaves the previous generation alone, which is the last one that was finished. So at no time
-    the previous one is as new as the present one.
+    A kill between the two renames leaves the previous generation alone, which is the last one that was finished. So the
+    previous generation is never as new as the present one.
 
     Raises: OSError; nothing of the present generations is lost then. EFBIG: ``load`` would not read it.
     """

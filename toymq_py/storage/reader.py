@@ -34,7 +34,7 @@ it stopped, and a value of the caller's. ``scan`` says what valid means."""
 
 
 class RecordRun(NamedTuple, Generic[T]):
-    """Consecutive records, from ``first_id`` to below ``next_id``, and what a walk over them saw."""
+    """Consecutive records, from ``first_id`` to below ``next_id``, and what the ``Walk`` over their bytes returned."""
 
     first_id: int
     next_id: int
@@ -42,7 +42,7 @@ class RecordRun(NamedTuple, Generic[T]):
 
 
 def walk_columns(data: bytes, pos: int, expected_id: int, max_count: int) -> tuple[int, int, Stop, Columns]:
-    """A ``Walk`` that sees columns, payloads included."""
+    """A ``Walk`` that collects the records' columns, payloads included."""
     columns = Columns()
     return *scan(data, pos, expected_id, columns, with_payloads=True, max_count=max_count), columns
 

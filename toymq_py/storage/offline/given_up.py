@@ -2,8 +2,8 @@
 
 A backup and the bucket of ``--tier`` read it, which hold copies: what they have of these ids stays.
 
-In a data directory they are what ``toymq repair`` has entered in the offsets as removed: for the offsets a gap on purpose, as
-what retention removed. In a backup they are the records of segments that the source has lost: their copies stay.
+In a data directory these are the ids that ``toymq repair`` has entered in the offsets as removed, as if retention had removed
+them on purpose. In a backup they are the records of segments that the source has lost: their copies stay.
 """
 
 from collections.abc import Iterable, Mapping
