@@ -49,8 +49,8 @@ class DeadLetters:
     # -- recovery
 
     def note_recovered_keys(self, topic: str, keys: Iterable[tuple[int, Sequence[bytes]]]) -> None:
-        """Note the keys of the records that recovery found in a topic's log: the key of a moved message names the message that
-        it was."""
+        """Note the keys of the records that recovery found in a topic's log: the key of a moved message names its source
+        message, and so proves the move."""
         if witnesses := moved_records(keys, topic):
             self._witnesses[topic] = witnesses
 
@@ -89,8 +89,8 @@ class DeadLetters:
         self._suspended.pop(topic, None)
 
     def suspend(self, topics: Sequence[Topic], error: RequestError, done: Callable[[], None]) -> None:
-        """Stop moves out of these topics, and call ``done`` when none is under way; held messages stay held. A REDRIVE ends
-        with ``error`` after its batch, and new ones are refused with it."""
+        """Stop moves out of these topics, and call ``done`` when none is under way; held messages stay held. A running REDRIVE
+        ends with ``error`` after its batch, and new ones are refused with ``error``."""
         self._suspended.update(dict.fromkeys(topics, error))
         for topic in topics:
             if (mover := self._movers.get(topic)) is not None:
@@ -101,7 +101,7 @@ class DeadLetters:
         self._settle()
 
     def resume(self, topics: Sequence[Topic]) -> None:
-        """End ``suspend``, for topics that stay open."""
+        """End the suspension of these topics, which stay open."""
         for topic in topics:
             self._suspended.pop(topic, None)
             if (mover := self._movers.get(topic)) is not None:

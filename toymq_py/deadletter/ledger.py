@@ -63,7 +63,7 @@ class MoveLedger:
 
 
 def ack_moved_messages(source: Topic, target: Topic, witnesses: Sequence[Witness], ledger: MoveLedger) -> None:
-    """Ack messages whose letter is in the dead-letter topic already: the broker died before it stored that ack."""
+    """Ack messages whose dead letters are stored already: the broker died before it stored these acks."""
     for record_id, (name, *numbers) in witnesses:
         consumer = source.consumers.get(name.decode())
         msg_id, _, since_ns = _integers(numbers, 3)
@@ -74,7 +74,7 @@ def ack_moved_messages(source: Topic, target: Topic, witnesses: Sequence[Witness
 
 
 def ack_redriven_letters(source: Topic, target: Topic, witnesses: Sequence[Witness], ledger: MoveLedger) -> None:
-    """Ack dead letters whose record is back in its origin: the broker died before it stored that ack."""
+    """Ack dead letters whose records are stored in their origin topic again: the broker died before it stored these acks."""
     letters, returned = RecordReader(source), RecordReader(target)
     ids = set[int]()
     for record_id, numbers in witnesses:

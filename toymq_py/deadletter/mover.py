@@ -53,7 +53,7 @@ class DeadLetterMover:
     ) -> None:
         """
         Args:
-            letters: the dead-letter topic; raises RequestError when it cannot be had now.
+            letters: returns the dead-letter topic; raises RequestError when there is none and it cannot be created now.
             idle: called when there is nothing to do, or nothing can be done for a while.
         """
         self._topic = topic
@@ -69,7 +69,7 @@ class DeadLetterMover:
         self.waiters: dict[Callable[[], None], None] = {}
         """Called when the next letters are stored."""
         self.busy = False
-        """Whether it will go on by itself, now or when a disk is done."""
+        """Whether the mover goes on by itself: now, or when a commit ends."""
         self.waiting = False
         """Whether the last try failed and the next one waits for its time."""
         self.suspended = False

@@ -21,7 +21,7 @@ from toymq_py.topic import Appended, Published, Topic
 logger = logging.getLogger("toymq_py.deadletter")
 
 RedriveDone = Callable[[int, OSError | RequestError | None], None]
-"""Called with how many messages went back for good, and why not all that were asked for."""
+"""Called with the number of messages that went back durably, and the error if not all that were asked for did."""
 
 
 class Redrive:
@@ -101,7 +101,8 @@ class Redrive:
             self._done(self._count, InternalError())
 
     def _collect(self, batch: TransferBatch, returns: list[Return]) -> None:
-        """Add letters of the first range to the batch. Raises: OSError."""
+        """Add dead letters of the next id range to the batch, and to ``returns`` what each becomes in its origin. Raises:
+        OSError."""
         redrive_consumer = self._letters.redrive_consumer.consumer()
         first, last = self._ranges.pop()
         while (span := redrive_consumer.next_unacked(first, last + 1)) is not None:
