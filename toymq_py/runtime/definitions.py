@@ -87,7 +87,7 @@ def read_webhooks(broker: Broker) -> dict[str, Webhook]:
 
 
 def read_alerts(broker: Broker) -> dict[str, Alert]:
-    """The alert rules of an open broker, as ``read_webhooks``."""
+    """The alert rules of an open broker, by name. Blocks. Raises: ConfigError when they cannot be read."""
     try:
         return broker.directory.read_alerts()
     except (OSError, DamagedData) as error:

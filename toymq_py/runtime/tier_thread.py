@@ -25,7 +25,7 @@ from toymq_py.units import counted
 logger = logging.getLogger("toymq_py.tier")
 
 INTERVAL_S = 2.0
-"""The pause between two rounds: a segment is in the bucket so long after its seal, and the time to send it."""
+"""The pause between two rounds: a sealed segment is in the bucket after this pause and the time of its upload."""
 BACKOFF_MAX_S = 60.0
 STOP_S = 2.0
 """How long a shutdown waits for a put that is under way; the next start makes it again."""
@@ -226,7 +226,7 @@ def tiered(url: str, broker: Broker, loop: asyncio.AbstractEventLoop, cache_byte
 
 
 def place_of(broker: Broker, name: str) -> Place | None:
-    """The place of a topic's objects in the bucket."""
+    """The place of a topic's objects in the bucket; None for a topic that does not exist or has no incarnation yet."""
     topic = broker.topics.get(name)
     incarnation = None if topic is None else topic.settings_queue.incarnation
     return None if incarnation is None else Place(name, incarnation)
