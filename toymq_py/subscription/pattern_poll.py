@@ -20,7 +20,7 @@ from toymq_py.subscription.poll import Poll, Taking
 from toymq_py.topic import Delivery, Subscription
 
 PART_COST_BYTES = 512
-"""The memory of one topic's part in a group, about, with its places in tables."""
+"""About the memory of one topic's part of a group, in bytes, with its entries in tables."""
 
 
 class PatternPoll(Lessee):
@@ -44,7 +44,7 @@ class PatternPoll(Lessee):
         self.group: PollGroup | None = None
         """The group of the poll, which the registry sets."""
         self.on_cost: Callable[[int], None] = lambda size: None
-        """Called with the bytes that the group holds, by which this poll's client is charged for all of its polls."""
+        """Called with the bytes that the group takes: this poll's client is charged for the whole group."""
         self._wake = wake
         self._registering: list[Done] = []
 

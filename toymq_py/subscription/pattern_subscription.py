@@ -22,8 +22,8 @@ from toymq_py.topic import Delivery, Registration, Subscription, Topic
 logger = logging.getLogger("toymq_py.subscription")
 
 ALONE_S = 0.25
-"""How long a message that came back again and again without an answer is alone at most, and how long messages in hand are
-waited for. A client may settle messages by the hundred only."""
+"""How long at most a message whose leases ended several times without an answer is delivered alone, and how long it waits
+before that for unsettled messages. A client may settle messages only by the hundred."""
 RETRY_S = 0.5
 """The delay before a read that failed (no descriptor left, say) is tried again."""
 
@@ -65,7 +65,7 @@ class MultiSubscription(Lessee, ABC):
         visibility_s: float | None,
         start: Start | None,
     ) -> None:
-        """``name`` is the topic's, or the pattern's text; see ``SubscriptionRegistry``."""
+        """``name``: of the topic, or the pattern's text; see ``SubscriptionRegistry``."""
         Lessee.__init__(self, window)
         self.name = name
         self.consumer_name = consumer_name
@@ -177,8 +177,8 @@ class MultiSubscription(Lessee, ABC):
             part.wake_others()
 
     def close(self) -> None:
-        """Close the subscription. Idempotent. Its leases are ready again at once, except those of a poll; over very many topics
-        some follow within a moment."""
+        """Close the subscription. Idempotent. Its leased messages are ready again, except those of a poll: at once, or within a
+        moment when there are very many topics."""
         if not self.closed:
             self.closed = True
             self._takeable.clear()
@@ -198,7 +198,8 @@ class MultiSubscription(Lessee, ABC):
             self._registering.append(done)
 
     def settle(self, problem: OSError | RequestError | None) -> None:
-        """End the registration, with the problem if there was one. Called by ``SubscriptionRegistry``."""
+        """End the wait of ``when_registered``. ``problem`` is the error, None after success. Called by
+        ``SubscriptionRegistry``."""
         if not self.registered:
             self.registered = True
             self.problem = problem or self.problem

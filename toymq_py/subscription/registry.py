@@ -48,7 +48,7 @@ class SubscriptionRegistry:
         self._watchers: dict[Callable[[Topic], None], None] = {}
 
     def watch(self, made: Callable[[Topic], None]) -> Callable[[], object]:
-        """Call ``made`` with every topic that is created. Returns: a function that ends that."""
+        """Call ``made`` with every topic that is created. Returns: a function that stops these calls."""
         self._watchers[made] = None
         return lambda: self._watchers.pop(made, None)
 
