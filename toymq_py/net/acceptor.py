@@ -1,4 +1,4 @@
-"""One listening socket: accepts in bursts. When descriptors run out it asks for the room of another connection, or backs off.
+"""One listening socket: accepts in bursts. When descriptors run out, it has another connection closed, or backs off.
 
 Contract: delivery.md, "Sessions" (accept loop). Does not know what becomes of a connection.
 """
@@ -23,8 +23,8 @@ NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class Acceptor:
     """Accepts on one listener, from ``start`` to ``stop``. Belongs to the loop.
 
-    Uses ``add_reader`` and not ``sock_accept``, whose objects for each connection would keep freed memory from going back
-    (``runtime.heap_trimming``).
+    Uses ``add_reader`` and not ``sock_accept``, whose objects for each connection would keep freed memory from being returned
+    to the OS (``runtime.heap_trimming``).
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Acceptor:
     ) -> None:  # fmt: skip
         """
         Args:
-            accepted: called with each connection, which it owns. It must not raise.
+            accepted: called with each accepted connection, and owns it. It must not raise.
             make_room: begins to close an open connection, so that one that waits gets its descriptor. Returns: False when it
                 found none to close.
         """

@@ -49,7 +49,7 @@ class TlsProtocol(BoundedProtocol):
     ) -> None:
         """
         Args:
-            may_begin: whether there is memory for a handshake, before it takes any.
+            may_begin: returns whether there is memory for a handshake; asked before it takes any.
             settled: called once when the handshake has succeeded or failed, before ``inner`` gets the connection.
             refuse: writes an error without TLS and closes the connection.
         """
