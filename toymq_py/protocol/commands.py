@@ -55,7 +55,8 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """End a subscription; its leases go back. ``uncounted``: the application had none of them, so none counts an attempt."""
+    """End a subscription; its leased messages become ready again. ``uncounted``: the application had none of them, so none
+    counts an attempt."""
 
     topic: str
     consumer: str
@@ -212,7 +213,8 @@ class Purge:
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """Move a consumer to a position. ``creates``: make it there if it does not exist; otherwise that is NoSuchConsumer."""
+    """Move a consumer to a position. ``creates``: create the consumer there if it does not exist; without it, a missing
+    consumer is an error."""
 
     topic: str
     consumer: str
@@ -239,7 +241,7 @@ class Redrive:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Describe all topics, or those that match."""
+    """Describe all topics, or those that match a pattern."""
 
     pattern: str | None = None
 

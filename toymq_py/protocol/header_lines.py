@@ -377,7 +377,7 @@ def publish_head(topic: str) -> bytes:
 
 
 def publish_key(key: bytes) -> bytes:
-    """The token of a key; b"" is no key. Raises: BadArgument."""
+    """The token for a key in a PUB line; b"" stands for no key. Raises: BadArgument."""
     if not key:
         return NO_KEY
     if not is_key(key):

@@ -1,4 +1,4 @@
-"""Commands and replies as lines of text, for the wire debug of both ends.
+"""Commands and replies as lines of text, for the wire debug log of both ends.
 
 Shows the length of a body and not its bytes, and no token, not even one in a refused line.
 """
