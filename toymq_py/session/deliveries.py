@@ -189,7 +189,7 @@ class Deliveries:
         return not (self._stalled or self.paused)
 
     def drop(self, subscription: AnySubscription) -> None:
-        """Close a subscription: its leases go back."""
+        """Close a subscription: its leased messages become ready again."""
         self._forget(subscription)
         subscription.close()
 
@@ -198,7 +198,8 @@ class Deliveries:
         self._closed(subscription, subscription.name, code)
 
     def pattern_ended(self, subscription: PatternSubscription, name: str, code: str) -> None:
-        """As ``ended``, for one topic of a pattern, or for all of them with the pattern's name."""
+        """As ``ended``, for one topic of a subscription to a pattern; with the pattern as ``name``, for the whole
+        subscription."""
         self._closed(subscription, name, code)
 
     def _closed(self, subscription: AnySubscription, name: str, code: str) -> None:
@@ -232,7 +233,8 @@ class Deliveries:
     def take(self, out: list[bytes], slice_end: float, room: int) -> None:
         """Append about ``room`` bytes of deliveries to the write ``out``, round-robin over the subscriptions.
 
-        Stops at ``slice_end``, but not before the first. From a consumer that other sessions share, one delivery is taken.
+        Stops at ``slice_end``, but not before the first delivery. From a consumer that other sessions share, one delivery is
+        taken.
         """
         size = sum(map(len, out))
         tried = False
@@ -262,7 +264,7 @@ class Deliveries:
             self._ready[subscription] = None
 
     def add_to_write(self, delivery: Delivery, frames: Frames, begin: int) -> int:
-        """Remember that the frames of a delivery begin at this byte of the write. Returns: their size."""
+        """Remember that the frames of a delivery begin at byte ``begin`` of the write. Returns: their size in bytes."""
         self._last_write.append((delivery.without_records(), begin, frames.sizes()))
         return sum(map(len, frames.pieces))
 

@@ -51,7 +51,7 @@ class Gate:
         self._settle()
 
     def wait(self, begin: Callable[[Callable[[], None]], object], opened: Callable[[], None]) -> None:
-        """Stay closed until ``begin`` calls back, then call ``opened``."""
+        """Call ``begin``, and stay closed until the function that it gets is called; then call ``opened``."""
         self._names += 1
         self._settle()
 

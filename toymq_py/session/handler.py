@@ -139,7 +139,7 @@ class Handler:
             self.passing.close()
 
     def apply(self, command: Command) -> None:
-        """Apply one command. It gets exactly its replies, also after a failure."""
+        """Apply one command. It gets its exact number of replies, even after a failure."""
         try:
             self._apply(command)
         except NameBusy as busy:

@@ -35,7 +35,7 @@ class Ask(Protocol):
 
 
 class InHand:
-    """The search for one subscription. Belongs to the loop."""
+    """The search for the message that the client of one subscription works on. Belongs to the loop."""
 
     __slots__ = ("_arrivals", "_ask", "_asking", "_behind", "_closed", "_command", "_delay_max_s", "_delay_s", "_known",
                  "_loop", "_places", "_settled", "_since", "_timer", "uncounted")  # fmt: skip
@@ -50,9 +50,9 @@ class InHand:
         self._known: tuple[Place, Message] | None = None
         """The message of the last look, while nothing has been settled since."""
         self._since = 0
-        """The count of ``Arrivals`` before which messages stood behind one that a place has taken back."""
+        """Messages with lower positions in ``Arrivals`` stood behind one that a place has taken back."""
         self._behind: set[Place] = set()
-        """The places that were told that theirs stood behind it."""
+        """The places that were told that their messages count no attempt (HELD)."""
         self.uncounted = False
         """Whether the client has said that none counts (HELD)."""
         lease_s = (command.visibility_ms or 1000 * LOOK_MAX_S * LOOKS_PER_LEASE) / 1000
@@ -77,7 +77,7 @@ class InHand:
             self._tell(set())
 
     def close(self) -> None:
-        """Stop looking. Idempotent."""
+        """Stop the search. Idempotent."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

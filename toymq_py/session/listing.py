@@ -43,7 +43,7 @@ class Listing:
         self._closing = self._separator = b""
 
     def make(self) -> bytes | None:
-        """See ``replies.MakeReply``. Raises: BadName, QueueFull."""
+        """Make a slice, and the reply after the last; see ``replies.MakeReply``. Raises: BadName, QueueFull."""
         pieces = self._pieces
         if self._items is None:
             opening, self._items, self._closing = self._begin()

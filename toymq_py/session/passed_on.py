@@ -86,7 +86,7 @@ class WorkerLink:
         return self.covering(frame[4 : frame.index(b" ", 4)].decode())
 
     def covering(self, topic: str) -> Subscribed | None:
-        """The subscription to a topic."""
+        """The subscription to a topic, or to a pattern that matches it; None without one."""
         found = self.subscribed.get(topic)
         if found is None and self.subscribed:
             found = next((one for one in self.subscribed.values() if one.pattern and one.pattern.matches(topic)), None)

@@ -311,7 +311,8 @@ class Passing:
 
     def _pull(self, command: Pull) -> None:
         """Take a PULL of a pattern. The worker that is asked first changes, so that none is always the last. The PULL begins
-        when the one before it has ended, since a session has one connection for waits to each worker; its time already runs."""
+        when the one before it has ended, since a session has one connection for waits to each worker; its wait time already
+        counts."""
         held = self._replies.hold(PendingReply(WAIT_COST_BYTES))
         places = self._placement.places()
         self._turn += 1
@@ -481,7 +482,7 @@ class Passing:
             self.links.finish()
 
     def close(self) -> None:
-        """End the passing: the session has ended."""
+        """Close the connections to other workers: the session has ended."""
         for pull in self._pulls:
             pull.close()
         for look in self._looks:

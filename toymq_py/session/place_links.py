@@ -37,8 +37,8 @@ from toymq_py.session.upstream import PING, Upstream
 OF_WHAT_IS_THERE = Ack, Nack, Touch, SettlementRun, Unsubscribe, Held
 """Commands for leases and subscriptions that a connection has already."""
 UNREACHED_S = 4.0
-"""For so long other requests do not wait for a place that was not reached: a group is known to be away when its lease has ended
-and as much time has gone by."""
+"""How long other requests do not wait for a place that could not be reached. A group is known to be away this long after its
+lease has ended."""
 
 
 class PlaceLinks:
@@ -132,7 +132,7 @@ class PlaceLinks:
         return self.to(place, command)
 
     def connected(self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None]) -> PlaceLink:
-        """Another connection to a worker. Raises: PlacementUnknown."""
+        """Open one more connection to a worker. Raises: PlacementUnknown."""
         self._refuse_standstill(place)
         greeting = b"" if self.hello is None else encode_command(self.hello)
         link = self._placement.connected(place, received, lost, trusted=self._trusted)
@@ -266,7 +266,7 @@ class PlaceLinks:
             self.abort()
 
     def _refuse(self, place: Place, worker: WorkerLink, unanswered: Sequence[Expected]) -> None:
-        """Refuse commands that have done nothing, or that change nothing."""
+        """Reply with an error to commands that a place has not answered, and that certainly did nothing, or change nothing."""
         error = self.away(place, worker.link)
         for expected in unanswered:
             if expected.spread is not None:
@@ -291,7 +291,7 @@ class PlaceLinks:
         self._loop.call_soon(self.abort)
 
     def lost_reply(self, held: PendingReply | None) -> None:
-        """End the session at a missing reply: a later one would be taken for it."""
+        """End the session at a reply that is missing: the client would take a later one for it."""
         if held is None:
             self.abort()
             return
@@ -373,7 +373,7 @@ class PlaceLinks:
         self._settle_loss(finish)
 
     def close(self) -> None:
-        """Close: the session has ended. Its leases at other workers go back as soon as it is known which message counts an
+        """Close: the session has ended. Its leases at other workers end as soon as it is known which message counts an
         attempt."""
         if self.closed:
             return

@@ -74,7 +74,7 @@ class Replies:
         self.unfinished = False
         """Whether the reply at the head needs another turn."""
         self.room: Callable[[int], int] = lambda wanted_bytes: wanted_bytes
-        """How many bytes a write may have, of so many; asked above ``FLOOR_BYTES``."""
+        """Returns how many of the wanted bytes a write may have; asked above ``FLOOR_BYTES``."""
         self.grow: Callable[[int], None] = lambda size: None
         """Counts a part of a large reply at once; ``held_bytes`` is checked after the turn. Raises: QueueFull."""
         self._metrics = metrics

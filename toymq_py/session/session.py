@@ -305,7 +305,7 @@ class Session:
             self._runnable.wake()
 
     def _linger(self) -> None:
-        """Close; if the client may still be sending, discard its input for a moment before."""
+        """Close the connection; while the client may still be sending, first discard its input for a moment."""
         if self._reader.eof:
             self._end()
             return

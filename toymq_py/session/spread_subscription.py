@@ -30,8 +30,8 @@ PATIENCE_S = 2.0
 """How long a SUB waits for all places: most failovers are over by then, and a client leaves a broker that owes an answer for 5
 s."""
 RETRY_MIN_S, RETRY_MAX_S = 0.1, 2.0
-"""The time between two questions to a place that is away. A group without a leader is looked for some seconds more each
-time."""
+"""The time between two attempts to reach a place that is away. An attempt at a group without a leader takes some seconds
+more."""
 AWAY = b"ERR SHUTTING_DOWN", b"ERR NOT_LEADER"
 """The beginnings of the answer of a place that another process, or another leader, replaces soon."""
 
@@ -188,8 +188,8 @@ class SpreadSubscription:
         self._timers[place] = self._loop.call_later(delay_s, self._ask, place)
 
     def left(self, place: Place) -> bool:
-        """Note that the connection to a joined place has ended. Returns: whether the client had nothing of it yet; then the
-        place is asked again, as if it had not answered."""
+        """Note that the connection to a joined place has ended. Returns: whether the client had no message of that place yet;
+        then the place is asked again, as if it had not answered."""
         if self._phase not in (_Phase.ASKING, _Phase.REPLIED):
             return False
         self.joined.remove(place)

@@ -82,7 +82,7 @@ def to_repeat(command: Command, reply: bytes, *, begun: bool = False) -> bytes:
     """The reply with advice: if a place is missing, others may have done their part, and a repeat completes the change.
 
     Args:
-        begun: a place has done its part; then this holds for any error.
+        begun: a place has done its part; then any error gets this advice.
     """
     if not reply.startswith(b"ERR " if begun else AWAY):
         return reply

@@ -91,5 +91,5 @@ def _answer(
 
 
 def seconds(milliseconds: int | None) -> float | None:
-    """An optional duration in seconds."""
+    """Convert milliseconds to seconds; None stays None."""
     return None if milliseconds is None else milliseconds / 1000
