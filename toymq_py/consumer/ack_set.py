@@ -74,7 +74,7 @@ class AckSet:
 
     @property
     def range_count(self) -> int:
-        """How many ranges there are."""
+        """How many ranges the set has above the floor."""
         return sum(map(len, self._firsts))
 
     def overlaps(self, first: int, last: int) -> bool:

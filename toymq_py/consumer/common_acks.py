@@ -1,6 +1,7 @@
 """The ids that several consumers have all acked, updated with each ack.
 
-For topics with a backlog's limit and several consumers; others pay nothing. Contract: delivery.md, "Backlog limits"; ADR 0043.
+For topics with a backlog limit and several consumers; other topics pay nothing. Contract: delivery.md, "Backlog limits"; ADR
+0043.
 """
 
 from collections.abc import Callable, Sequence

@@ -24,12 +24,13 @@ from toymq_py.records import MSG_ID_MAX, IdRange
 class Consumer(ConsumerView):
     """The state of one consumer on one topic. Touched only by the event loop, through its topic.
 
-    With ack floor F (``floor``) and cursor C (``cursor``, the lowest id that was neither delivered nor skipped): - F <= C, and
-    neither F nor C is acked; - every id in [F, C) is in exactly one place: the acked ranges, a run, the scheduled ids, or the
-    ids that fell due behind the cursor: these were never delivered, and are ready or wait for their key (``lanes``); - at or
-    above C there are no runs, but maybe acked ranges: ids skipped ahead of their turn; - an id at or above F that is scheduled
-    and also acked or in a run is settled: nothing happens when it falls due. Skipped ids become so, and others after a restart
-    with a wall clock that was set back.
+    With ack floor F (``floor``) and cursor C (``cursor``, the lowest id that was neither delivered nor skipped):
+    - F <= C, and neither F nor C is acked;
+    - every id in [F, C) is in exactly one place: the acked ranges, a run, the scheduled ids, or the ids that fell due behind
+      the cursor; these were never delivered, and are ready or wait for their key (``lanes``);
+    - at or above C there are no runs, but maybe acked ranges: ids skipped ahead of their turn;
+    - an id at or above F that is scheduled and also acked or in a run is settled: nothing happens when it falls due. Skipped
+      ids become so, and others after a restart with a wall clock that was set back.
 
     ``changes`` counts the changes that a snapshot shows: not leases and deadlines.
     """
@@ -73,7 +74,7 @@ class Consumer(ConsumerView):
         self, owner: Lessee, max_count: int, deadline: float, max_runs: int | None = None, now: float | None = None
     ) -> list[AttemptRange]:
         """Lease up to ``max_count`` ids that wait for redelivery, lowest first, of at most ``max_runs`` runs. Assumes that
-        ``due`` has none. Returns: (first, last, attempt) of each run, with this delivery counted.
+        ``due`` returns none. Returns: (first, last, attempt) of each run, with this delivery counted.
         """
         taken = self._runs.take_ready(owner, max_count, deadline, max_runs, now)
         if taken:
@@ -81,8 +82,8 @@ class Consumer(ConsumerView):
         return taken
 
     def due(self, max_count: int) -> list[int]:
-        """Ids that fell due behind the cursor and were never delivered, lowest first; only those below all that waits for
-        redelivery."""
+        """Ids that fell due behind the cursor and were never delivered, lowest first; only those below the lowest id that waits
+        for redelivery."""
         if not self._due:
             return []
         again = self._runs.first_ready()
@@ -170,7 +171,7 @@ class Consumer(ConsumerView):
             self.changes += 1
 
     def hold(self, owner: Lessee, first: int, last: int) -> None:
-        """Lease the ready ids of the range without a deadline, uncounted: records that cannot be read now."""
+        """Lease the ready ids of the range without a deadline, uncounted, since their records cannot be read now."""
         self._runs.hold(owner, first, last)
 
     def return_uncounted(self, ranges: Iterable[IdRange]) -> int:
@@ -272,7 +273,7 @@ class Consumer(ConsumerView):
     # -- dead letters
 
     def limit_attempts(self, max_attempts: int) -> None:
-        """Hold messages for the dead letters instead of redelivering them after so many deliveries. 0: no limit."""
+        """Set after how many deliveries a message is held for the dead-letter topic, and not delivered again; 0: no limit."""
         self._runs.limit_attempts(max_attempts)
 
     def is_last(self, attempt: int) -> bool:
@@ -376,8 +377,8 @@ class Consumer(ConsumerView):
     ) -> tuple["Consumer", bool]:
         """Make a consumer from its snapshot, without leases, cut to the ids that the log holds.
 
-        Delivered ids are ready again with their attempts. Ids below the highest of them that carry no attempts are ready with
-        0, unless they are scheduled. Higher ids that are not acked stay fresh, also between acked ranges.
+        Ids with attempts in the snapshot are ready again, with these. Unacked ids without attempts below the highest of them
+        are ready with attempt 0, unless they are scheduled. Unacked ids above it stay fresh, also between acked ranges.
 
         Returns: the consumer, and whether the cut changed anything: ids below ``first_id`` that were not acked, or a position,
         range or attempt beyond ``next_id``. A start or floor raised over acked ids is no change: retention does that.

@@ -38,7 +38,8 @@ class ConsumerView:
         self.failures: FailureBook | None = None
         """Failures that NACKs gave for messages that are not acked; None before the first."""
         self.lanes: KeyLanes | PriorityLanes | None = None
-        """Order per key (``mode=keyed``) or by priority; None without. What waits there stands with the ids that fell due."""
+        """Order per key (``mode=keyed``) or by priority; None without. Messages that wait there are among the ids that fell
+        due."""
         self.priority_of: Callable[[bytes], int] | None = None
         """Gives the priority of a message from its header block; None where all are alike."""
         self.maybe_delivered_below = 0

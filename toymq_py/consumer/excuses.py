@@ -2,14 +2,15 @@
 
 An application that hangs for several visibility timeouts loses the message that it hangs on with the first of them. It gets
 other messages, whose leases time out in its buffer while it still hangs. So these are excused: four time-outs after one that
-counts, then eight after the next, and so on: an application that never settles anything must come to an end. Pure.
+counts, then eight after the next, and so on. The number is limited, so that messages become dead letters in the end if an
+application never settles anything. Pure.
 """
 
 from typing import Final
 
 EXCUSES_MIN: Final = 4
 EXCUSES_MAX: Final = 64
-"""Most time-outs in a row that would count, behind one that did."""
+"""Most time-outs that are excused in a row after one that counted."""
 
 
 class Excuses:

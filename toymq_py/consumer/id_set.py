@@ -1,6 +1,6 @@
 """A set of message ids as bits.
 
-Contract: delivery.md, "Delay" (a million scheduled ids in bounded memory, none of them a run).
+Contract: delivery.md, "Delay" (a million scheduled ids in bounded memory, without a lease run for any of them).
 """
 
 from bisect import bisect_left, insort
@@ -16,7 +16,8 @@ _FULL: Final = (1 << CHUNK_IDS) - 1
 class IdSet:
     """A set of ids in chunks of 4096, each chunk one integer of bits. Empty chunks are not stored.
 
-    A chunk costs half a KiB: a bit for each id where all are in the set, and half a KiB for an id alone in its chunk.
+    A chunk costs up to half a KiB: that is a bit for each id if all are in the set, but half a KiB for an id alone in its
+    chunk.
     """
 
     __slots__ = ("_bits", "_chunks", "_size")

@@ -27,7 +27,7 @@ class LazyHeap:
         return len(self._entries)
 
     def push(self, run: LeaseRun) -> None:
-        """Give the run its entry. An entry that it has in another heap becomes stale."""
+        """Add the one entry that stands for a run. An entry of the run in another heap becomes stale."""
         run.ticket = ticket = next(self._tickets)
         heappush(self._entries, (self._rank(run), ticket, run))
 

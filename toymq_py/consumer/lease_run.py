@@ -255,8 +255,8 @@ class LeaseRun:
         """Whether ids from ``first`` on, with these values, may become part of this run. Assumes that ``spared`` and ``losses``
         are equal.
 
-        The whole spread of merged deadlines counts, not the distance to the last one: otherwise a
-        steady stream would push the deadline of its first message before it for ever.
+        The whole spread of merged deadlines is limited, not the distance to the last one: otherwise a steady stream of messages
+        would postpone the deadline of the first one for ever.
         """
         if self.last + 1 != first or self.state is not state or self.attempt != attempt:
             return False

@@ -49,15 +49,15 @@ STORED: Final = 2
 class LeaseTable(RunList):
     """Runs of delivered ids that are not acked. Each run stands in exactly one of three heaps. Owned by one ``Consumer``.
 
-    Ensures: READY runs stand in a heap by first id, and so do HELD ones that are not moving; the others in that by deadline;
-    no READY run has ``max_attempts`` deliveries (0: any number); the totals by state and by lessee agree with the runs; the
-    heaps hold at most twice the runs plus 64 entries each after every call.
+    Ensures: READY runs stand in a heap by first id, HELD ones that are not moving in another one, all others in a heap by
+    deadline; no READY run has ``max_attempts`` deliveries (0: any number); the totals by state and by lessee agree with the
+    runs; the heaps hold at most twice the runs plus 64 entries each after every call.
     """
 
     __slots__ = ("_deadlines", "_held", "_ready", "_waiting", "freed", "max_attempts")
 
     def __init__(self, *waiting: IdSet) -> None:
-        """``waiting``: ids between runs that are not acked; read only."""
+        """``waiting``: sets of unacked ids that are in no run, as scheduled ids are; read only."""
         RunList.__init__(self)
         tickets = count()
         self._waiting = waiting
@@ -174,8 +174,8 @@ class LeaseTable(RunList):
     # -- returns
 
     def give_back(self, owner: Lessee | None, first: int, last: int) -> int:
-        """Return leases of ``owner`` that were never written or, with None, of any lessee, which no application had: READY,
-        with one attempt less. Returns: how many ids."""
+        """Return leases that were never written; if ``owner`` is None, leases of any lessee whose application had none of them.
+        They are READY, with one attempt less. Returns: how many ids."""
         i, j = self._carve(first, last)
         returned = 0
         for run in self._runs[i:j]:
