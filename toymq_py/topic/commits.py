@@ -1,4 +1,4 @@
-"""What follows a commit: keys settle, limits and retention apply, delays begin, takers wake.
+"""What follows a commit: keys settle, limits and retention apply, delays begin, sessions and polls wake.
 
 Contract: delivery.md. Belongs to the event loop.
 """
@@ -39,7 +39,7 @@ class TopicCommits(CommitListener):
         """Called when publishes were refused by their commit."""
 
     def when_committed(self, call: Callable[[], None]) -> Callable[[], object]:
-        """Call ``call`` once, at the next commit or when the topic is deleted. Returns: a function that withdraws it."""
+        """Call ``call`` once, at the next commit or when the topic is deleted. Returns: a function that cancels that."""
         self._waiters[call] = None
         return lambda: self._waiters.pop(call, None)
 

@@ -80,7 +80,8 @@ class Deliverer:
     __slots__ = ("_again_only", "_closed", "_consumer", "_context", "_is_full", "_log", "_on_examined", "is_examining")
 
     def __init__(self, context: ChannelContext, consumer: Consumer, on_examined: Callable[[], None]) -> None:
-        """``on_examined`` is called when messages can be taken that were ``BEING_EXAMINED``, or beyond the budget."""
+        """``on_examined`` is called when messages can be taken that were ``BEING_EXAMINED``, or for which the delivery budget
+        had no room."""
         self._context = context
         self._consumer = consumer
         self._log = context.log

@@ -39,8 +39,8 @@ class KeyedDeliverer(Deliverer):
     __slots__ = ("_lanes", "_read", "_warned_at")
 
     def __init__(self, context: ChannelContext, consumer: Consumer, notify_ready: Callable[[], None]) -> None:
-        """Begin to order a consumer. ``notify_ready`` is called soon after the turn of a waiting message has come, and serves
-        as ``on_examined`` of ``Deliverer``."""
+        """Begin to order a consumer's messages. ``notify_ready`` is called soon after the turn of a waiting message has come,
+        and serves as ``on_examined`` of ``Deliverer``."""
         super().__init__(context, consumer, notify_ready)
         self._lanes = consumer.lanes = KeyLanes(consumer.floor, lambda: context.scheduler.soon(notify_ready))
         self._warned_at = -inf
@@ -93,7 +93,7 @@ class KeyedDeliverer(Deliverer):
             )  # fmt: skip
 
     def _take_turns(self) -> None:
-        """Look at the messages that have become heads of their lanes."""
+        """Look at the messages that have become the heads of their lanes, and release those that may be delivered."""
         consumer, lanes = self._consumer, self._lanes
         while lanes.turns:
             msg_id = lanes.turns.pop()

@@ -131,7 +131,7 @@ class Publisher:
         self.producers.clear()
 
     def committed(self, first_id: int, next_id: int, keys: list[bytes], producers: Producers) -> None:
-        """See ``CommitListener.committed``."""
+        """Note that a batch with these keys and producers is stored; see ``CommitListener.committed``."""
         if producers:
             self.producers.settle(producers)
         if keys:
@@ -140,7 +140,7 @@ class Publisher:
             self.limit.committed(first_id, next_id)
 
     def failed(self, keys: list[bytes]) -> None:
-        """See ``CommitListener.failed``."""
+        """Forget the keys of a refused batch; see ``CommitListener.failed``."""
         self.dedupe.forget(keys)
         self.dedupe.fail()
         self.producers.fail()

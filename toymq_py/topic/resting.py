@@ -43,7 +43,7 @@ class Resting(Generic[S]):
         return bool(self._until_s)
 
     def rests(self, session: S, now: float, visibility_s: float) -> float | None:
-        """When the rest of a session ends, if it rests; it gets nothing until then, and is woken. None when it may take."""
+        """Until when a session rests (monotonic): it gets nothing, and is woken then. None when it may take."""
         lessee = session.lessee
         until_s = lessee.expired_at + visibility_s
         if not lessee.late or now >= until_s or not self._is_other_working(session):

@@ -176,7 +176,7 @@ class Retention:
         return dropped
 
     def _roll(self, now_ns: int, retain_ms: list[int], views: Sequence[AckedView], *, low: bool) -> None:
-        """Seal the active segment when it is old, large, or acked on a low disk. Then arm the next check."""
+        """Seal the active segment when it is old or large or, while the disk is ``low``, acked. Then arm the next check."""
         segments, committer, settings = self._log.segments, self._committer, self.settings
         if settings.retain_max_age is not None:
             retain_ms = [*retain_ms, settings.retain_max_age]
@@ -241,8 +241,7 @@ class Retention:
         return [(each.base_id, each.next_id) for each in self._unpinned(found) if not examined(each.base_id)]
 
     def evict(self, proven: Mapping[int, str]) -> None:
-        """Unlink those of these segments that may still leave the disk. ``proven``: segments in the bucket, the SHA-256 by
-        first id."""
+        """Unlink segments that are in the bucket, if they may still leave the disk. ``proven``: their SHA-256 by first id."""
         going = {first: proven[first] for first, _ in self.evictable() if first in proven}
         if going:
             self._evicted.change(going)
@@ -326,7 +325,7 @@ class Retention:
         self._flush_offsets(stored)
 
     def offsets_stored(self, state: OffsetsState) -> None:
-        """Unlink the segments that the stored offsets justify, then check for more."""
+        """Unlink the removed segments that the stored offsets account for, then check for more."""
         self.stored = state
         waiting, self._waiting = self._waiting, []
         justified: list[Segment] = []

@@ -63,8 +63,9 @@ class SingleActive(Generic[S]):
         heir.lessee.active += 1
 
     def hand_over(self, attached: Iterable[S], *, in_turn: bool) -> bool:
-        """Let another session take over from the active one, which hangs or is paused; if all others hang, the next one
-        ``in_turn``. A paused session never takes over. Returns: whether there is a new heir."""
+        """Let another session take over from the active one, which hangs or is paused; if all others hang and ``in_turn`` is
+        set, the next one in the order of ``attached``. A paused session never takes over. Returns: whether there is a new
+        heir."""
         if self.active is None or self.heir is not None:
             return False
         sessions = list(attached)

@@ -35,7 +35,7 @@ class SingleSessions(SingleActive[S]):
         self, context: ChannelContext, consumer: Consumer, attached: Collection[S], idle: OrderedDict[S, None],
         available: Callable[[], int], head: Callable[[], int | None],
     ) -> None:  # fmt: skip
-        """``available``: about how many messages could be taken now; ``head``: the lowest."""
+        """``available`` returns about how many messages could be taken now; ``head`` returns the lowest id of them."""
         super().__init__(number_of(context.topic) or 0)
         self._context = context
         self._consumer = consumer
