@@ -29,7 +29,7 @@ class DirectoryLock:
     @classmethod
     def take(cls, fs: FileSystem, data_dir: str, pid: int, says: str | None = None) -> "DirectoryLock":
         """Lock the directory, and write this process's pid into the file, with the address at which clients reach it, or the
-        command that it is: `toymq <name>`.
+        command that the process runs: `toymq <name>`.
 
         Raises:
             DirectoryLocked: another process holds it; with its pid, address or command as far as the file has them.

@@ -88,7 +88,7 @@ def load(fs: FileSystem, path: str, names: Iterable[str]) -> Evicted:
     """Load what was evicted of the topic in a directory.
 
     Args:
-        names: what is in the directory, listed before: a segment is in the file before it is unlinked.
+        names: the directory's file names, listed before this call: a segment is entered in the file before it is unlinked.
 
     Raises: OSError.
     """
@@ -161,7 +161,7 @@ def send_away(segment: Segment) -> None:
 
 
 def encode(topic: str, segments: Iterable[tuple[Segment, str]], producers: Producers) -> bytes:
-    """Encode the file of segments and the SHA-256 of each."""
+    """Encode the file from evicted segments, with the SHA-256 of each, and their producers."""
     rows = [(*_fields(segment), segment.index_ts_ns[0], sha256) for segment, sha256 in segments]
     columns = list(zip(*rows, strict=True)) if rows else [()] * (len(_COLUMNS) + 2)
     names = {name.decode("latin-1"): entry for name, entry in producers.items()}
@@ -177,7 +177,7 @@ def store(fs: FileSystem, path: str, data: bytes) -> None:
 
 
 class EvictedFile:
-    """Writes the file of one topic, one change at a time. Belongs to the event loop."""
+    """Writes ``evicted.json`` of one topic, one change at a time. Belongs to the event loop."""
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ loop."""
 from collections.abc import Callable
 
 WRONG_READS_MAX = 3
-"""How often a record may fail its check that passes the scanner's check."""
+"""How often a record may fail a reader's check although it passes the scanner's."""
 WRONG_IDS_MAX = 64
 
 
@@ -28,7 +28,7 @@ class Examinations:
         return base_id in self._unjudged
 
     def concern(self, base_id: int) -> bool:
-        """Whether an examination of a segment runs, or still has to."""
+        """Whether a segment is being examined, or has to be examined before it is read."""
         return base_id in self._running or base_id in self._unjudged
 
     def note_change(self, base_id: int) -> None:

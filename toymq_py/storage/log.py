@@ -40,9 +40,9 @@ CHANGED = "it was changed below the running broker"
 class Log:
     """Committed records of one topic, for its readers.
 
-    ``committed_id`` is the id after the last committed record: readers never pass it. ``first_id`` is the first retained
-    one. ``lost`` are id ranges inside that no record stands for; ``unreadable`` those that the disk refuses to give until
-    a restart; ``removed`` those that retention took from behind a segment that has to stay.
+    ``committed_id`` is the id after the last committed record: readers never pass it. ``first_id`` is the first retained one.
+    ``lost`` are id ranges that have no record any more; ``unreadable`` those that the disk refuses to give until a restart;
+    ``removed`` those that retention took from behind a segment that has to stay.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Log:
         return next((segment.newest_ts_ns for segment in reversed(self.segments) if segment.newest_ts_ns), 0)
 
     def lost_count(self) -> int:
-        """How many retained ids have no record, now or after the next start: an open file can be read after its removal."""
+        """How many retained ids have no record, now or after a restart: an open file can still be read when it was removed."""
         missing = [(s.base_id, s.next_id - 1) for s in self.segments if s.missing and s.next_id > s.base_id]
         lost = union([*self.lost, *subtract(above(missing, self.first_id), self.removed)])
         return sum(last - first + 1 for first, last in lost)
@@ -170,7 +170,7 @@ class Log:
     def read_each(self, ids: Sequence[int], max_bytes: int) -> Records | None:
         """Read single records by ascending ids, from anywhere in the log: as many as fit, one at least.
 
-        Returns: a run of the records from the first id on that are easy to read; None when the first one has to be ``read``.
+        Returns: a run of the records from the first id on, up to one that needs ``read``; None when that is the first one.
 
         Raises: OSError when the segment cannot be opened or read.
         """

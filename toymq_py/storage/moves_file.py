@@ -1,8 +1,8 @@
 """``moves.json`` in the data directory: topics whose copy here is not the only one, behind a checksum. ADR 0194.
 
-A copy that arrives from another group is incomplete until the switch; one that leaves is obsolete after it. The mark is written
-before the first byte of an arriving copy, and before the switch of a leaving one; it is removed when the move is settled. So
-after any kill, no start serves a topic of another group.
+A copy that arrives from another group is incomplete until the move's switch; one that leaves is obsolete after it. The mark is
+written before the first byte of an arriving copy, and before the switch of a leaving one; it is removed when the move is
+settled. So after any kill, no start serves a topic of another group.
 """
 
 from collections.abc import Mapping

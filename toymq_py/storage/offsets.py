@@ -117,7 +117,7 @@ class LoadedOffsets:
 
 
 def encode(state: OffsetsState, topic: str | None = None) -> bytes:
-    """Encode the file. Many ranges take long, but hold the interpreter for no more than a millisecond at a time."""
+    """Encode the file. Many ranges take long, but hold the GIL for no more than a millisecond at a time."""
     fields: dict[str, Any] = {"version": VERSION} if topic is None else {"version": VERSION, "topic": topic}
     fields |= {} if state.incarnation is None else {"incarnation": state.incarnation}
     fields |= {} if state.generation is None else {"generation": state.generation}
@@ -161,8 +161,8 @@ def decode(data: bytes, topic: str | None = None) -> OffsetsState:
 
 def read(fs: FileSystem, path: str) -> OffsetsState | None:
     """Read one generation from a topic's directory, and judge whether it is of the log there (ADR 0218). Returns: None when
-    there is none. Raises: DamagedData, also for the offsets of another topic or of another incarnation, as ``Unreadable`` when
-    the disk refuses it; OSError of a passing shortage."""
+    there is none. Raises: DamagedData, also for the offsets of another topic or incarnation; Unreadable when the disk refuses
+    the file; OSError of a passing shortage."""
     directory = path.rpartition("/")[0]
     data = checked_json.read(fs, path)
     if data is None:
@@ -183,8 +183,8 @@ def _pack(consumer: dict[str, Any]) -> None:
 
 
 def load(fs: FileSystem, directory: str) -> LoadedOffsets:
-    """Load the newest generation that is valid (recovery, step 8). Never raises for what the files hold, or what the disk
-    refuses of them.
+    """Load the newest generation that is valid (recovery, step 8). Damaged and unreadable files raise nothing; the result
+    reports them.
 
     Raises: OSError of a passing shortage.
     """
@@ -210,8 +210,9 @@ def load(fs: FileSystem, directory: str) -> LoadedOffsets:
 
 
 def _stale(fs: FileSystem, directory: str, state: OffsetsState) -> str | None:
-    """Why ``state``, of the present file, is not the newest that was written: the previous generation is sound and no older.
-    None: it is the newest, as far as both are numbered. Reads only the beginning of the previous one where all is well.
+    """Why ``state``, from the present file, is not the newest that was written: the previous generation is valid and not older.
+    None if ``state`` is the newest, as far as both files have generation numbers. If so, only the beginning of the previous
+    file is read.
 
     Raises: OSError of a passing shortage.
     """

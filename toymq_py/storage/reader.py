@@ -167,7 +167,8 @@ class TopicReader:
 
 
 def segment_runs(segment: Segment, file: File, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
-    """Read up to the first missing record, unless the segment already knows of that damage."""
+    """Read the records of one segment from ``from_id`` to below ``to_id``. Damage that the segment knows of is skipped; any
+    other missing record ends the reading."""
     msg_id, pos = segment.seek_id(from_id)
     resumes = {damage.position: (damage.last_id + 1, damage.resume) for damage in segment.damages}
     window = WINDOW_BYTES

@@ -230,7 +230,7 @@ class _Nexts:
                         yield row, twin
 
     def joins(self, row: int) -> bool:
-        """Whether the next row may follow without a missing id."""
+        """Whether the chain of the next row may follow the one of this row with no id missing between them."""
         return any(key in self._behind[row] for key in self._before[row + 1])
 
     def before(self, row: int, kept: Sequence[int]) -> list[int]:

@@ -38,7 +38,7 @@ logger = logging.getLogger("toymq_py.storage")
 
 T = TypeVar("T")
 WRONG_READS_MAX = 3
-"""How often a record may fail its check that passes it when it is read once more."""
+"""How often a record may fail its check although it passes when it is read once more."""
 
 KeyRun = tuple[int, list[bytes]]
 """First id and the keys of consecutive records, b"" for none."""

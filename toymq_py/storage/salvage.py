@@ -58,9 +58,9 @@ UNSEEN_BYTES_PLAUSIBLE = 64
 """Most bytes that may stand between a payload that goes on behind the data and the end of the record by its length: a sequence,
 two times and a few bytes of headers."""
 WORK_AT_ONCE, WORK_PER_BYTE, WORK_DEFERRED = 2, 16, 4
-"""Bytes that checksums may be computed of in vain, for each byte of the data: anywhere, in addition as the search passes bytes,
-and in addition, twice, of what was too dear where it stood. Real records need one for each byte, once or twice: what goes
-beyond is made of headers that overlap."""
+"""Budgets of bytes to checksum, for each byte of the data: at once, in addition as the search passes bytes, and in addition,
+twice, for frames that were too expensive in place. Real records need each byte once or twice: more comes only from headers that
+overlap."""
 IDS_CROSSED_MAX = 8
 """The number of ids behind a damaged record for which a frame is looked for that goes on behind its end."""
 IDS_REMOVED_MAX = 1 << 22

@@ -140,7 +140,7 @@ class Segment:
     newest_expires_at_ns: int = 0
     """When the last of the records that expire does."""
     producers: Producers = field(default_factory=dict)
-    """Filled by a scan, from a sidecar, and for one: the topic knows its producers, a segment does not keep them."""
+    """Set by a scan, from a sidecar, and to write one. At other times only the topic keeps its producers."""
     foreign_head_bytes: int = 0
     """The number of bytes at its beginning that are another place's, which was written over (ADR 0084)."""
     damages: list[Damage] = field(default_factory=list)
@@ -202,8 +202,8 @@ class Segment:
 
     @property
     def has_surplus(self) -> bool:
-        """Whether the file has bytes without an id of their own: records that an earlier segment also has, or
-        ``Damage.is_surplus``."""
+        """Whether the file has surplus bytes: records that an earlier segment also has, or damage in which no id is missing
+        (``Damage.is_surplus``)."""
         return self.start > 0 or any(damage.is_surplus for damage in self.damages)
 
     @property
@@ -336,9 +336,10 @@ def topic_of(directory: str) -> str:
 
 def newest_times(segments: Sequence[Segment], now_ns: int) -> list[int]:
     """The time of the newest record of each segment. A time in the future was written by a clock that was ahead: at most the
-    time of the next segment's first record counts. Where times fall between two segments and neither is ahead, the later clock
-    was wrong: each time counts as it is (ADR 0255), and as a limit as no earlier than the one before it. In a damaged segment
-    the newest record may be lost: the time of the next segment's first record counts if it is later (ADR 0064)."""
+    time of the next segment's first record counts. Where times fall between two segments and neither is in the future, the
+    later clock was wrong: both times count as they are (ADR 0255), but a limit is no earlier than any time before it. In a
+    damaged segment the newest record may be lost: the time of the next segment's first record counts if it is later (ADR
+    0064)."""
     times = []
     limit: int | None = None
     latest_before = [0]
@@ -408,8 +409,8 @@ def _fill(segment: Segment, found: dict[str, Any]) -> None:
 
 
 def _makes_sense(segment: Segment) -> bool:
-    """Whether the fields of a sidecar fit together. A checksum does not show that: readers follow the positions, and a hole
-    that ends before it begins would never end."""
+    """Whether the fields of a sidecar fit together. A checksum does not show that: readers follow the positions, and would
+    never get past a hole that ends before it begins."""
     at, next_id = 0, segment.base_id
     for damage in segment.damages:
         if not (at <= damage.position <= damage.resume <= segment.end and next_id <= damage.first_id <= damage.last_id):

@@ -23,7 +23,7 @@ from toymq_py.storage.segment_heads import SegmentFiles, judge
 
 
 class SegmentStatus(Enum):
-    """How a segment file stands to the log."""
+    """What a segment file is to the log."""
 
     PART = "a part of the log"
     BELOW = "below the first retained id: retention had decided to remove it"
@@ -33,8 +33,8 @@ class SegmentStatus(Enum):
 
 @dataclass(slots=True)
 class InventoryEntry:
-    """One segment file and how it stands to the log: a part of it, below the first retained id, a copy of what earlier files
-    hold, or unreadable (``SegmentStatus``)."""
+    """One segment file, with its ``SegmentStatus``: a part of the log, below the first retained id, a copy of what earlier
+    files hold, or unreadable."""
 
     segment: Segment
     status: SegmentStatus

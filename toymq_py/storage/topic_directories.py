@@ -25,7 +25,7 @@ _WORD = re.compile(rb"[0-9a-f]{32}")
 OF_A_USED_DIRECTORY = frozenset((
     MOUNTED_NAME, "LOCK", "quarantine", "alerts.json", "amqp.json", "moves.json", "partitions.json", "webhooks.json",
 ))  # fmt: skip
-"""Names that are only where ``topics`` was before."""
+"""Names of files that only a data directory has in which ``topics`` was made before."""
 LEFT_BY_PROCESSES = frozenset(("LOCK", unclean_ends.FILE_NAME, MOUNTED_NAME))
 """Names that a process leaves in a data directory in which it has stored nothing."""
 

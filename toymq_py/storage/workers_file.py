@@ -150,7 +150,7 @@ def store(fs: FileSystem, data_dir: str, division: Division) -> None:
 
 
 def forget(fs: FileSystem, data_dir: str) -> None:
-    """Remove the file: the directory belongs to one process. Blocks. Raises: OSError."""
+    """Remove ``workers.json``: the directory belongs to one process. Blocks. Raises: OSError."""
     fs.unlink(f"{data_dir}/{FILE_NAME}")
     fs.sync_dir(data_dir)
 
@@ -165,7 +165,7 @@ def check_undivided(fs: FileSystem, data_dir: str) -> None:
 
 
 def check_usable(fs: FileSystem, data_dir: str) -> None:
-    """Raise DataDirectoryError when the directory was used, but its topics for one process are missing. Blocks."""
+    """Raise DataDirectoryError when a directory of one process was used before, but its ``topics`` is missing. Blocks."""
     check_restored(fs, data_dir)
     check_undivided(fs, data_dir)
     check_topics(fs, data_dir)
@@ -181,7 +181,7 @@ def check_dividable(fs: FileSystem, directory: str) -> None:
 
 
 def divide(fs: FileSystem, data_dir: str, number: int) -> None:
-    """Divide a directory without topics over workers, or check that it is divided so. Blocks.
+    """Divide a directory without topics over ``number`` workers, or check that it is divided over as many. Blocks.
 
     Assumes that the caller holds its lock. Raises: DataDirectoryError, OSError.
     """

@@ -47,7 +47,7 @@ class Commit:
         self._waiters: list[Callable[[], None]] = []
 
     def add_waiter(self, call: Callable[[], None]) -> None:
-        """Call ``call`` when the state changes; at once when it has."""
+        """Call ``call`` when the outcome is known; at once if it is already."""
         if self.state is PENDING:
             self._waiters.append(call)
         else:
@@ -210,7 +210,7 @@ class Batch:
         return [*self.keys, *(() if self._sequenced else filter(None, self._keys))]
 
     def close(self) -> None:
-        """Encode the open run."""
+        """Encode the run that is still being collected."""
         keys, attributes, ts_ns = self._keys, self._attributes or None, self._ts_ns
         count = len(keys)
         if not count:

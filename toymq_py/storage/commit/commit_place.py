@@ -21,12 +21,12 @@ BYTES_MAX = 64 * 1024
 QUICK_S = 0.001
 """The average duration of commits above which the hand-over to a thread costs little beside the disk."""
 COMMITS_AVERAGED = 32
-"""The number of commits in the average: the newest counts for one in so many. So the loop waits for slow ones for so many times
-``QUICK_S`` in all at most."""
+"""The number of commits in the average: the newest has a weight of 1/32. So slow commits hold the loop for 32 times ``QUICK_S``
+in all at most."""
 LONG_S = 0.010
 """The duration from which a commit is long: clients notice it."""
 TRUST_AFTER = 64
-"""The number of commits without a long one after which the loop waits for one."""
+"""How many commits in a row must not be long before one runs on the loop."""
 TRUST_AFTER_MAX = 4096
 
 

@@ -478,7 +478,7 @@ class Committer:
 
     def finish(self) -> None:
         """Cut the preallocated tail of the active segment and drop the segment that was made ahead. Blocks; for shutdown, when
-        idle. After an error zeros stay, which recovery knows."""
+        idle. After an error zeros stay: recovery accepts them."""
         active = self._log.segments[-1] if self._log.segments else None
         ahead = self._next.abandon()
         try:

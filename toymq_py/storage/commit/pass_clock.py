@@ -42,7 +42,7 @@ class PassClock:
         return goes_back
 
     def end(self) -> None:
-        """End the loop pass."""
+        """Note that the loop pass has ended, so that the next append takes a new time."""
         self.ts_ns = 0
 
     def reset(self, last_ts_ns: int) -> None:

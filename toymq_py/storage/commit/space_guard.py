@@ -75,14 +75,14 @@ class SpaceGuard:
         return free >= self.min_free_bytes
 
     def report_low(self) -> None:
-        """Report a low disk to idle topics, too. Called on the loop after a commit."""
+        """Report a low disk to all topics, idle ones too. Called on the loop after a commit."""
         now = self._clock.monotonic()
         if self._near and (self._reported_at is None or now - self._reported_at >= LOW_REPORT_S):
             self._reported_at = now
             self.on_low()
 
     def look(self) -> None:
-        """Look at the space without a commit, and report a low disk. Called on the loop now and then."""
+        """Check the free space without a commit, and report a low disk. Called on the loop now and then."""
         self._near = self._near or self.getting_low()
         self.report_low()
 
@@ -118,7 +118,7 @@ class SpaceGuard:
                 call()
 
     def refuses(self) -> bool:
-        """Whether a publish would be refused now; asks the disk as ``is_low``."""
+        """Whether a publish would be refused now; asks the disk no more often than ``is_low``."""
         return self.is_low() or self._behind is not None
 
     def is_low(self) -> bool:

@@ -97,8 +97,8 @@ def back_up(
     Raises:
         DataDirectoryError: ``data_dir`` is not a data directory, or ``to`` holds something else.
         DirectoryLocked: another process uses ``to``.
-        OSError: the disk of ``to`` refuses, or that of ``data_dir`` everything; what an earlier backup had is still whole then,
-            with or without what is new. A file or topic that cannot be read is a problem of the report instead.
+        OSError: the disk of ``to`` refuses a call, or that of ``data_dir`` every call; what an earlier backup had is still
+            whole then, with or without what is new. A file or topic that cannot be read is a problem of the report instead.
     """
     check_data_directory(fs, data_dir)
     known = fs.is_dir(to) and fs.exists(f"{to}/{MARK_NAME}")

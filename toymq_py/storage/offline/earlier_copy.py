@@ -18,7 +18,7 @@ def same_log(fs: FileSystem, path: str, to: str, copies: Iterable[int], files: S
 
     Args:
         copies: first ids of the earlier backup's segments, in ``to``.
-        files: the source's.
+        files: the source's segment files.
     """
     theirs = {**segment_heads.readable_heads(fs, path, {*copies} & {*files.local}, files.heads), **files.heads}
     ours = segment_heads.read_heads(fs, to, {*copies} & theirs.keys(), {})
@@ -34,7 +34,7 @@ def lost_segments(
 
     Args:
         copies: first ids of the earlier backup's segments, in ``to``.
-        files: the source's.
+        files: the source's segment files.
         structure: the source's offsets; only ``first_id`` and ``removed`` are used.
         same: whether both are known to be the same log; otherwise the source's known heads decide for each segment.
 
@@ -87,10 +87,10 @@ def _head(fs: FileSystem, path: str, base_id: int) -> Head | None:
 
 
 def records_more(fs: FileSystem, file: str, to: str, theirs: Segment) -> int:
-    """How many records the copy ``to`` of a segment has more than the source; 0 unless it has all of the source's.
+    """How many more records the copy ``to`` of a segment has than the source; 0 unless it has all of the source's.
 
     Args:
-        theirs: the scan of the source's ``file``.
+        theirs: the segment that a scan of the source's ``file`` found.
     """
     more = record_count(scan_segment(fs, to, theirs.base_id).segment) - record_count(theirs)
     return more if more > 0 and holds_all_of(fs, to, file, theirs) else 0

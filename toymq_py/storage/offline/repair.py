@@ -10,7 +10,7 @@ The order, so that a repair that is killed can be run again:
     1  everything that will change is copied to the quarantine, and synced; another log's files are moved there
     2  ``given-up.json`` and then the offsets say what is lost
     3  the later stretches of a segment get files of their own, the last one first; until 4 their records are there twice, and
-       a second run sees where the ones begin that have their own
+       the names of these files tell a second run where such stretches begin
     4  the segment's own file is replaced by its first stretch, or removed
 """
 
@@ -78,8 +78,8 @@ class _Damaged:
 def repair(
     fs: FileSystem, data_dir: str, *, pid: int, progress: Progress | None = None
 ) -> Iterator[TopicRepair]:
-    """Repair every topic in which ``verify`` finds damage, and put damaged files beside them aside. Yields: the result for
-    each, in turn.
+    """Repair every topic in which ``verify`` finds damage, and move damaged files beside the topics to the quarantine. Yields:
+    the result for each, in turn.
 
     Args:
         progress: told the bytes that were looked at.

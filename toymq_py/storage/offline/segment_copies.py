@@ -51,9 +51,9 @@ class SegmentCopies:
             bases: first ids of the source's segments, ascending.
             away: the segments among them that only the bucket of ``--tier`` has: their copies from an earlier backup stay.
             lost: copies of segments that the source has lost: they stay.
-            next_id: the id that the last one should reach at least.
+            next_id: the id that the last segment should reach at least.
 
-        Returns: the id behind the last one, 0 without segments.
+        Returns: the id after the last record, 0 without segments.
 
         Raises: SourceChanged, OtherLog, FileNotFoundError when a segment went meanwhile; OSError.
         """

@@ -89,8 +89,8 @@ def scan(
         data: bytes of a segment, from anywhere.
         pos: where the frame of ``expected_id`` should begin.
         columns: filled with position, time, key and attribute block of each frame; with the payload too when asked.
-        max_count: stop after so many records.
-        max_bytes: stop before the record that would pass so many bytes, but not before the first.
+        max_count: stop after this number of records.
+        max_bytes: stop before the record with which they would take more bytes than this, but not before the first.
 
     Returns: position and id after the last valid frame, and why it stopped there.
     """
