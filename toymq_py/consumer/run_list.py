@@ -174,5 +174,5 @@ class RunList:
 
 
 def _is_rejectable(run: LeaseRun) -> bool:
-    """Whether a run was delivered and is leased, or waits for its redelivery."""
+    """Whether a run has a counted attempt, and is leased with a deadline or waits for its redelivery."""
     return run.attempt > 0 and (run.state in (READY, DELAYED) or (run.state is INFLIGHT and run.deadline != inf))

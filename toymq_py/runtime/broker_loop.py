@@ -89,8 +89,8 @@ def open_files_max(max_connections: int) -> int:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Pause garbage collections during recovery: they would scan the growing set of recovered objects again and again, a third
-    of the time for 16,000 segments."""
+    """Pause garbage collection during recovery: it would scan the growing set of recovered objects again and again, which took
+    a third of a start with 16,000 segments."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -74,7 +74,8 @@ class Deliveries:
         self._last_write: list[tuple[DeliveredIds, int, array[int]]] = []
 
     def check_free(self, name: str, pattern: TopicPattern | None) -> None:
-        """Check that no subscription overlaps: MSG names only the topic. Raises: AlreadySubscribed."""
+        """Check that no subscription of the session overlaps a new one: MSG names only the topic, so its subscription would be
+        unclear. Raises: AlreadySubscribed."""
         other = self.by_name.get(name)
         if other is None:
             others = self.by_name.values()

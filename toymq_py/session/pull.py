@@ -122,8 +122,8 @@ class PendingPull:
         return not self._deliveries.stalled
 
     def finish(self) -> None:
-        """End the wait, and answer with the ready messages, even while the disk still stores a new consumer: it begins at the
-        first id, and would after a restart. Idempotent."""
+        """End the wait, and answer with the ready messages. A new consumer need not be on stable storage: it begins at the
+        first id, and would do so again after a restart. Idempotent."""
         waits = self.waits
         self._stop_waiting()
         if self._at_head or (waits and not self._registered):

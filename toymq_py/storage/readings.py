@@ -234,10 +234,11 @@ class _Nexts:
         return any(key in self._behind[row] for key in self._before[row + 1])
 
     def before(self, row: int, kept: Sequence[int]) -> list[int]:
-        """The rows that this one can continue without a missing id: for each key the one with the best reading.
+        """The rows of chains that the chain of this row can continue without a missing id: for each shared key, the one that
+        ends the best reading.
 
         Args:
-            kept: the worth of the best reading that ends with each row, for chains of lower ids.
+            kept: for each row, the worth of the best reading that ends with its chain; filled for chains of lower ids.
         """
         found = [row - 1] if row and self.on[row - 1] else []
         for each in self._before[row]:

@@ -280,7 +280,7 @@ class Channel:
             self._deliverer.close()
 
     def close(self, code: str) -> None:
-        """End all sessions, polls and leases for good, with a CLOSED code: the consumer is deleted."""
+        """End all sessions and polls for good, with a CLOSED code: the consumer is deleted."""
         self.closed = True
         self.end_all(code)
 

@@ -88,8 +88,8 @@ class SegmentCopies:
         self._name(f"{path}: {unreadable_text(error)}, and was not copied")
 
     def _name(self, problem: str) -> None:
-        """Add an unreadable file to the report. Raises: OSError if the backup's own disk cannot be read either: then nothing
-        can be."""
+        """Add the problem of an unreadable file to the report. Raises: OSError when the backup's own mark is unreadable, too:
+        the machine can read nothing then, so no backup is possible."""
         read_part(self._fs, f"{self._backup_dir}/{MARK_NAME}", 1, 0)
         self._report.problem(problem)
 
