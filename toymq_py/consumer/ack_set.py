@@ -17,10 +17,9 @@ _BLOCK_RANGES_MAX: Final = 1024  # what an insert moves at most; half of it in a
 class AckSet:
     """A set of ids that only grows: all below ``floor``, and ranges above it.
 
-    The ranges are ascending and neither touch each other nor the floor: one stuck message costs one
-    range. ``floor`` is therefore always an id that is not in the set. They are kept in blocks of
-    two parallel arrays, so that one of 500,000 ranges costs 16 bytes and an insert between them
-    moves one block. Owned by one ``Consumer``.
+    The ranges are ascending and neither touch each other nor the floor: one stuck message costs one range. ``floor`` is
+    therefore always an id that is not in the set. They are kept in blocks of two parallel arrays, so that each of 500,000
+    ranges costs 16 bytes, and an insert moves one block only. Owned by one ``Consumer``.
     """
 
     __slots__ = ("_above", "_firsts", "_heads", "_lasts", "_tops", "floor")
@@ -75,7 +74,7 @@ class AckSet:
 
     @property
     def range_count(self) -> int:
-        """How many ranges there are."""
+        """How many ranges the set has above the floor."""
         return sum(map(len, self._firsts))
 
     def overlaps(self, first: int, last: int) -> bool:
@@ -88,7 +87,7 @@ class AckSet:
         return self._firsts[block][bisect_left(self._lasts[block], first)] <= last
 
     def next_open(self, msg_id: int) -> int:
-        """The lowest id at or above ``msg_id`` that is not in the set."""
+        """The lowest id at or above ``msg_id`` that is not in the set, so not acked."""
         if msg_id < self.floor:
             return self.floor
         block = bisect_left(self._tops, msg_id)
@@ -99,9 +98,9 @@ class AckSet:
         return msg_id
 
     def open_until(self, msg_id: int, limit: int) -> int:
-        """End of the gap that holds ``msg_id``: the next id in the set, ``limit`` at most.
+        """The end of the gap that contains ``msg_id``: the next id in the set, at most ``limit``.
 
-        Assumes a gap.
+        Assumes that ``msg_id`` is not in the set.
         """
         block = bisect_left(self._tops, msg_id)
         if block == len(self._tops):
@@ -120,7 +119,7 @@ class AckSet:
     def open_below(self, limit: int) -> int:
         """How many ids below ``limit`` are not in the set.
 
-        Cost grows with the ranges on that side of the limit where there are fewer.
+        Cost grows with the ranges below the limit or above it, whichever are fewer.
         """
         if limit <= self.floor:
             return 0
@@ -141,7 +140,8 @@ class AckSet:
 
     @classmethod
     def restore(cls, floor: int, ranges: IdRows, limit: int) -> "AckSet":
-        """Make a set of all ids below ``floor`` and, below ``limit``, of the ranges, which ascend from anywhere."""
+        """Make a set of all ids below ``floor`` and of the ids in the ranges that are below ``limit``. The ranges ascend, and
+        may begin below ``floor``."""
         acks = cls(floor)
         for first, last in ranges:
             acks.add(first, min(last, limit - 1))

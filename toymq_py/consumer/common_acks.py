@@ -1,6 +1,7 @@
 """The ids that several consumers have all acked, updated with each ack.
 
-For topics with a backlog's limit and several consumers; others pay nothing. Contract: delivery.md, "Backlog limits"; ADR 0043.
+For topics with a backlog limit and several consumers; other topics pay nothing. Contract: delivery.md, "Backlog limits"; ADR
+0043.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ class WatchedAcks(AckSet):
 
 
 class CommonAcks:
-    """The intersection of ack sets that only grow. Make a new one after any other change."""
+    """The intersection of several ack sets, while they only grow. After any other change of one, make a new object."""
 
     __slots__ = ("_acks", "_members")
 
@@ -57,8 +58,8 @@ class CommonAcks:
         self.added(0, MSG_ID_MAX)
 
     def added(self, first: int, last: int) -> None:
-        """Update the intersection: one member holds these ids now. Cost grows with the ranges there of the members that still
-        lack an id."""
+        """Update the intersection after one set got these ids. Cost grows with the ranges, in this stretch, of the sets that
+        still lack an id."""
         acks, members = self._acks, self._members
         at = acks.next_open(first)
         while at <= last:

@@ -27,7 +27,7 @@ class Consumer(ConsumerView):
     With ack floor F (``floor``) and cursor C (``cursor``, the lowest id that was neither delivered nor skipped):
     - F <= C, and neither F nor C is acked;
     - every id in [F, C) is in exactly one place: the acked ranges, a run, the scheduled ids, or the ids that fell due behind
-      the cursor, which were never delivered and are ready, or wait for their key (``lanes``);
+      the cursor; these were never delivered, and are ready or wait for their key (``lanes``);
     - at or above C there are no runs, but maybe acked ranges: ids skipped ahead of their turn;
     - an id at or above F that is scheduled and also acked or in a run is settled: nothing happens when it falls due. Skipped
       ids become so, and others after a restart with a wall clock that was set back.
@@ -74,7 +74,7 @@ class Consumer(ConsumerView):
         self, owner: Lessee, max_count: int, deadline: float, max_runs: int | None = None, now: float | None = None
     ) -> list[AttemptRange]:
         """Lease up to ``max_count`` ids that wait for redelivery, lowest first, of at most ``max_runs`` runs. Assumes that
-        ``due`` has none. Returns: (first, last, attempt) of each run, with this delivery counted.
+        ``due`` returns none. Returns: (first, last, attempt) of each run, with this delivery counted.
         """
         taken = self._runs.take_ready(owner, max_count, deadline, max_runs, now)
         if taken:
@@ -82,21 +82,21 @@ class Consumer(ConsumerView):
         return taken
 
     def due(self, max_count: int) -> list[int]:
-        """Ids that fell due behind the cursor and were never delivered, lowest first; only those below all that waits for
-        redelivery."""
+        """Ids that fell due behind the cursor and were never delivered, lowest first; only those below the lowest id that waits
+        for redelivery."""
         if not self._due:
             return []
         again = self._runs.first_ready()
         return self._due.lowest(max_count, MSG_ID_MAX + 1 if again is None else again)
 
     def take_due(self, owner: Lessee, ids: list[int], deadline: float, now: float | None = None) -> None:
-        """Lease the first of the ids that ``due`` has just returned."""
+        """Lease ids that ``due`` has just returned: its first ones, in the same order."""
         self._due.discard_range(ids[0], ids[-1])
         self._runs.lease_each(owner, ids, deadline, now)
         self.changes += 1
 
     def pass_over(self, last: int) -> None:
-        """Move the cursor behind ``last``: ids of ``next_unread`` up to there are ready behind it."""
+        """Move the cursor behind ``last``. The ids that it passes, those of ``next_unread``, become ready behind the cursor."""
         while self.cursor <= last and (span := self.next_unread(self.cursor, last + 1)) is not None:
             self._due.add_range(*span)
             self.cursor = span[1] + 1
@@ -138,7 +138,7 @@ class Consumer(ConsumerView):
         return expired
 
     def _skip(self, first: int, last: int) -> int:
-        """Ack ids that stand in no run. Returns: how many were not acked before."""
+        """Ack ids that are in no run. Returns: how many were not acked before."""
         if self._due:
             self._due.discard_range(first, last)
         if self._scheduled:
@@ -171,7 +171,7 @@ class Consumer(ConsumerView):
             self.changes += 1
 
     def hold(self, owner: Lessee, first: int, last: int) -> None:
-        """Lease the ready ids of the range without a deadline, uncounted: records that cannot be read now."""
+        """Lease the ready ids of the range without a deadline, uncounted, since their records cannot be read now."""
         self._runs.hold(owner, first, last)
 
     def return_uncounted(self, ranges: Iterable[IdRange]) -> int:
@@ -182,25 +182,27 @@ class Consumer(ConsumerView):
         return returned
 
     def release(self, owner: Lessee) -> int:
-        """End all leases of an owner that is gone; only the one that it got first counts as attempted, in the topic that
-        ``Lessee.counts_in`` says, or none of one that is ``uncounted`` or ``has_counted``. Returns: how many messages."""
+        """End all leases of an owner that is gone. Only the message that it got first, of all its topics, counts an attempt;
+        none does when the owner is ``uncounted`` or ``has_counted``. Returns: how many messages."""
         released = self._runs.release(owner)
         if owner.uncounted or owner.late or owner.order is not None:  # else a snapshot has what a kill would have counted
             self.changes += released > 0
         return released
 
     def counts_loss_of(self, owner: Lessee) -> bool:
-        """Whether the loss of an owner counts an attempt of a message here: of all that it holds, over all consumers."""
+        """Whether this consumer has the message that counts an attempt if the owner is lost: one of all that it holds, over all
+        consumers."""
         return not owner.has_counted and owner.counts_in(self._runs)
 
     def first_of(self, owner: Lessee) -> int | None:
-        """The message that its application most likely has of all that an owner holds, if it is here. Assumes that it holds
-        some."""
+        """The message that an owner's application most likely works on, of all that the owner holds; None when another consumer
+        has it. Assumes that the owner holds some messages of this one."""
         here = owner.order is None or owner.order.first() is self._runs
         return self._runs.first_of(owner) if here else None
 
     def disown(self) -> None:
-        """Note that the topic has ended: what its lessees hold here no longer decides which of their other messages counts."""
+        """Note that the topic has ended: from now on, its messages do not decide which other message of their lessee counts an
+        attempt."""
         self._runs.disown()
 
     def ack(self, ranges: Iterable[IdRange]) -> int:
@@ -239,8 +241,8 @@ class Consumer(ConsumerView):
         return taken
 
     def note_failure(self, ranges: Iterable[IdRange], failed: Failed, budget: FailureBudget, *, dead: bool = False) -> None:
-        """Store the failure that a NACK reports of these leases or, with ``dead``, of what ``give_up`` takes. Call it before
-        that."""
+        """Store the failure that a NACK reports, for the leased messages of the ranges or, with ``dead``, for those that
+        ``give_up`` takes. Call it before ``nack`` or ``give_up``."""
         if self.failures is None:
             self.failures = FailureBook(budget)
         for span in self._runs.rejectable(ranges) if dead else self._runs.leased(ranges):
@@ -271,11 +273,11 @@ class Consumer(ConsumerView):
     # -- dead letters
 
     def limit_attempts(self, max_attempts: int) -> None:
-        """Hold messages for the dead letters instead of redelivering them after so many deliveries. 0: no limit."""
+        """Set after how many deliveries a message is held for the dead-letter topic, and not delivered again; 0: no limit."""
         self._runs.limit_attempts(max_attempts)
 
     def is_last(self, attempt: int) -> bool:
-        """Whether a message goes to the dead letters when this delivery of it fails."""
+        """Whether a failed delivery with this number of attempts sends the message to the dead letters."""
         return 0 < self._runs.max_attempts <= attempt
 
     def give_up(self, ranges: Iterable[IdRange]) -> int:
@@ -322,15 +324,15 @@ class Consumer(ConsumerView):
         self._acks = acks
 
     def take_freed(self) -> list[Lessee]:
-        """Take the list of lessees that asked for room and got some since the last call."""
+        """Return the lessees that had no room (``wants_room``) and have got some since the last call."""
         freed = self._runs.freed
         if freed:
             self._runs.freed = []
         return freed
 
     def first_due(self, limit: int, *, given_back: bool = False) -> list[int]:
-        """The lowest id below ``limit`` of each kind that is due and not acked: delivered, fallen due, never delivered. With
-        ``given_back`` also one that was given back, and waits for a time to be delivered again."""
+        """The lowest id of each kind that is due, unacked and below ``limit``: delivered ones, those that fell due behind the
+        cursor, and those never delivered. With ``given_back``, messages that wait for a delayed redelivery count as due."""
         delivered, fresh = self._runs.first_due(given_back=given_back), self.next_fresh(limit)
         due = [] if delivered is None else [delivered]
         due += self._due.lowest(1, limit)
@@ -375,8 +377,8 @@ class Consumer(ConsumerView):
     ) -> tuple["Consumer", bool]:
         """Make a consumer from its snapshot, without leases, cut to the ids that the log holds.
 
-        Delivered ids are ready again with their attempts. Ids below the highest of them that carry no attempts are ready with
-        0, unless they are scheduled. Higher ids that are not acked stay fresh, also between acked ranges.
+        Ids with attempts in the snapshot are ready again, with these. Unacked ids without attempts below the highest of them
+        are ready with attempt 0, unless they are scheduled. Unacked ids above it stay fresh, also between acked ranges.
 
         Returns: the consumer, and whether the cut changed anything: ids below ``first_id`` that were not acked, or a position,
         range or attempt beyond ``next_id``. A start or floor raised over acked ids is no change: retention does that.
@@ -416,7 +418,7 @@ class Consumer(ConsumerView):
             position = until
 
     def _settle(self) -> None:
-        """Take scheduled ids out of the ready ones, unless they were acked or delivered before the restart."""
+        """Take scheduled ids out of the ready ids, unless they were acked or delivered before the restart."""
         scheduled, settled, floor = self._scheduled, self._settled, self.floor
         self._due.discard_all(scheduled, floor, self.cursor)
         spans = chain(self._acks.ranges(), ((run.first, run.last) for run in self._runs))

@@ -1,4 +1,4 @@
-"""Read-only view of one consumer's state: counts, positions, what an id waits for.
+"""Read-only view of one consumer's state: counts, positions, and the state of an id.
 
 Changes nothing: ``Consumer`` does.
 """
@@ -17,7 +17,7 @@ from toymq_py.records import IdRange
 
 
 class ConsumerView:
-    """Ack set, lease table and cursor of a consumer, and the questions about them. See ``Consumer``."""
+    """Ack set, lease table and cursor of one consumer, with read-only queries. See ``Consumer`` for the invariants."""
 
     __slots__ = ("_acks", "_due", "_runs", "_scheduled", "_settled", "changes", "counted", "cursor", "failures", "has_acked",
                  "lanes", "maybe_delivered_below", "name", "priority_of", "since_ns", "start")  # fmt: skip
@@ -38,7 +38,8 @@ class ConsumerView:
         self.failures: FailureBook | None = None
         """Failures that NACKs gave for messages that are not acked; None before the first."""
         self.lanes: KeyLanes | PriorityLanes | None = None
-        """Order per key (``mode=keyed``) or by priority; None without. What waits there stands with the ids that fell due."""
+        """Order per key (``mode=keyed``) or by priority; None without. Messages that wait there are among the ids that fell
+        due."""
         self.priority_of: Callable[[bytes], int] | None = None
         """Gives the priority of a message from its header block; None where all are alike."""
         self.maybe_delivered_below = 0
@@ -56,7 +57,7 @@ class ConsumerView:
 
     @property
     def last_acked(self) -> int:
-        """The id below the floor; meaningless without ``has_acked``, and -1 while id 0 is open."""
+        """The id below the ack floor: -1 while id 0 is not acked. Meaningless unless ``has_acked``."""
         return self._acks.floor - 1
 
     def available(self, limit: int) -> int:
@@ -101,7 +102,8 @@ class ConsumerView:
         return None
 
     def is_suspect(self, msg_id: int | None) -> bool:
-        """Whether a message came back without an answer several times; False for None."""
+        """Whether a message's leases have ended several times without an answer, so that it may kill or hang its workers; False
+        for None."""
         run = None if msg_id is None else self._runs.run_of(msg_id)
         return run is not None and run.is_suspect
 
@@ -176,7 +178,7 @@ class ConsumerView:
 
     @property
     def inflight(self) -> int:
-        """Messages inflight to all owners together; not those that wait for the turn of their priority."""
+        """How many messages are leased, by all owners together. Messages that a priority order holds back do not count."""
         lanes = self.lanes
         return self._runs.messages(INFLIGHT) - (lanes.again if isinstance(lanes, PriorityLanes) else 0)
 
@@ -185,7 +187,7 @@ class ConsumerView:
         return self._runs.leased_to(owner)
 
     def expiring(self, now: float) -> list[IdRange]:
-        """The ids whose leases have ended by ``now``."""
+        """The ids whose leases have passed their deadline at ``now``."""
         return self._runs.expiring(now)
 
     def counts(self, next_id: int) -> MessageCounts:
@@ -214,7 +216,7 @@ class ConsumerView:
         return self._runs.next_deadline()
 
     def leased_under(self, ranges: Iterable[IdRange], number: int | None) -> list[IdRange]:
-        """The parts of the ranges that are inflight, to the lessee of that number or to any."""
+        """The parts of the ranges that are leased by the lessee with that number; with None, by any lessee."""
         return self._runs.leased(ranges, number)
 
     def rejectable(self, ranges: Iterable[IdRange]) -> list[IdRange]:

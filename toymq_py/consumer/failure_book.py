@@ -21,7 +21,7 @@ TOTAL_BYTES_MAX = 64 * 1024 * 1024
 
 
 class FailureBudget:
-    """The bytes that the failure books of all consumers take together."""
+    """The bytes that the failure books of all consumers use together."""
 
     __slots__ = ("bytes",)
 
@@ -30,7 +30,8 @@ class FailureBudget:
 
 
 class FailureBook:
-    """Failures by id; a range that failed together is one entry. At a limit the oldest entries are dropped."""
+    """The last failures of messages, by id range: messages that failed together are one entry. At a limit the oldest entries
+    are dropped."""
 
     __slots__ = ("_budget", "_bytes", "_entries", "_firsts")
 
@@ -44,7 +45,7 @@ class FailureBook:
         return len(self._firsts)
 
     def add(self, first: int, last: int, failed: Failed) -> None:
-        """Add a failure; it replaces earlier ones of its ids."""
+        """Store the failure of the ids ``first`` to ``last``; it replaces earlier failures of these ids."""
         self.discard(first, last)
         self._put(first, last, failed)
         while self._bytes > CONSUMER_BYTES_MAX or (self._budget.bytes > TOTAL_BYTES_MAX and self._firsts):
@@ -80,7 +81,7 @@ class FailureBook:
                 self._put(last + 1, end, failed)
 
     def __del__(self) -> None:
-        """Return the book's bytes to the budget when its consumer was deleted or moved."""
+        """Return the book's bytes to the budget: its consumer was deleted or moved."""
         self._budget.bytes -= self._bytes
 
     def _put(self, first: int, last: int, failed: Failed) -> None:

@@ -1,6 +1,6 @@
 """A set of message ids as bits.
 
-Contract: delivery.md, "Delay" (a million scheduled ids in bounded memory, none of them a run).
+Contract: delivery.md, "Delay" (a million scheduled ids in bounded memory, without a lease run for any of them).
 """
 
 from bisect import bisect_left, insort
@@ -16,7 +16,8 @@ _FULL: Final = (1 << CHUNK_IDS) - 1
 class IdSet:
     """A set of ids in chunks of 4096, each chunk one integer of bits. Empty chunks are not stored.
 
-    Where every id of a stretch is in it, that costs a bit each; an id that stands alone in its chunk costs half a KiB.
+    A chunk costs up to half a KiB: that is a bit for each id if all are in the set, but half a KiB for an id alone in its
+    chunk.
     """
 
     __slots__ = ("_bits", "_chunks", "_size")
@@ -78,7 +79,7 @@ class IdSet:
             self._put(chunk, bits, bits & ~_mask(chunk, first, last))
 
     def discard_all(self, other: "IdSet", first: int, last: int) -> None:
-        """Remove the ids of another set, within a range."""
+        """Remove the ids ``first`` to ``last`` of another set."""
         for chunk in other._between(first, last):
             bits = self._bits.get(chunk, 0)
             self._put(chunk, bits, bits & ~(other._bits[chunk] & _mask(chunk, first, last)))
@@ -89,7 +90,7 @@ class IdSet:
         self._size = 0
 
     def lowest(self, max_count: int, limit: int) -> list[int]:
-        """The lowest ids below ``limit``."""
+        """The lowest ids of the set below ``limit``, at most ``max_count``."""
         found: list[int] = []
         for chunk in self._chunks:
             bits, base = self._bits[chunk], chunk << _SHIFT
@@ -129,8 +130,8 @@ class IdSet:
         return found
 
     def count(self, first: int, last: int, without: "IdSet | None" = None) -> int:
-        """How many ids of the range are in this set and not in the other. Cost grows with the chunks, but where the range has
-        them all and the other set is empty."""
+        """How many ids of the range are in this set and not in ``without``. Cost grows with the chunks of the range, except
+        when it spans the whole set and ``without`` is empty."""
         total = 0
         chunks = self._between(first, last)
         if len(chunks) == len(self._chunks) > 2 and (without is None or not without._size):
@@ -146,7 +147,7 @@ class IdSet:
         return total
 
     def copy_range(self, other: "IdSet", first: int, last: int) -> None:
-        """Add the ids of another set, within a range."""
+        """Add the ids ``first`` to ``last`` of another set."""
         for chunk in other._between(first, last):
             bits = self._bits.get(chunk, 0)
             self._put(chunk, bits, bits | other._bits[chunk] & _mask(chunk, first, last))
@@ -170,7 +171,7 @@ class IdSet:
 
 
 def _mask(chunk: int, first: int, last: int) -> int:
-    """The bits of a range within one of its chunks."""
+    """A chunk's bits that belong to the ids ``first`` to ``last``."""
     base = chunk << _SHIFT
     low = max(first - base, 0)
     high = min(last - base, _MASK)

@@ -22,8 +22,8 @@ class KeyLanes:
 
     Every id below ``scanned`` that is due and not acked was entered, or stands in ``late``; those without a key never are.
     ``turns`` are ids that have become heads and were not looked at yet; ``free`` are ids that may be delivered for the first
-    time, ascending. In either, and in a lane, ids may be acked meanwhile: the reader checks. Memory: a lane for each delivered
-    message that is not acked, and ``WAITING_MAX`` ids.
+    time, ascending. Ids in ``turns``, ``free`` and the lanes may have been acked since: the reader checks. Memory: a lane for
+    each delivered message that is not acked, and ``WAITING_MAX`` ids.
     """
 
     __slots__ = ("_heads", "_lanes", "_on_turn", "free", "late", "scanned", "turns", "waiting")

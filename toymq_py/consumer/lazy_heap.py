@@ -1,4 +1,4 @@
-"""A heap of runs by rank, lowest first, whose entries may be out of date. Uses only ticket and rank of a run."""
+"""A heap of runs by rank, lowest first, whose entries may be out of date. It uses only the ticket and the rank of a run."""
 
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
@@ -12,9 +12,8 @@ _STALE_SLACK: Final = 64  # a small heap is not worth compacting
 class LazyHeap:
     """A heap of runs by rank (deadline, or first id), lowest first. Its entries may be out of date.
 
-    An entry counts only while the run still carries its ticket; its rank is then at most the run's
-    present rank, so a run whose rank rises needs no new entry. ``top`` puts right what it meets.
-    Bound: ``trim``.
+    An entry counts only while the run still carries its ticket; its rank is then at most the run's present rank, so a run whose
+    rank rises needs no new entry. ``top`` corrects the stale entries that it finds, and ``trim`` bounds their number.
     """
 
     __slots__ = ("_entries", "_rank", "_tickets")
@@ -28,7 +27,7 @@ class LazyHeap:
         return len(self._entries)
 
     def push(self, run: LeaseRun) -> None:
-        """Give the run its entry. An entry that it has in another heap becomes stale."""
+        """Add the one entry that stands for a run. An entry of the run in another heap becomes stale."""
         run.ticket = ticket = next(self._tickets)
         heappush(self._entries, (self._rank(run), ticket, run))
 

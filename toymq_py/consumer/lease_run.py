@@ -53,7 +53,7 @@ Delivered = tuple[float | None, float] | None
 
 @dataclass(frozen=True, slots=True)
 class HeldRange:
-    """A range of ids that wait to become dead letters, equal in all but their number.
+    """A range of ids that wait to become dead letters, with the same attempt, reason and delivery times.
 
     ``delivered``: see ``Delivered``.
     """
@@ -66,21 +66,22 @@ class HeldRange:
 
 
 class Lessee:
-    """The owner of leases: a subscription, to one topic or a pattern, or one poll.
+    """The owner of leases: a subscription to one topic or to a pattern, or one poll.
 
-    ``inflight`` counts its messages over all tables, and is for them to change; ``window`` is how
-    many it wants at most. A lessee without room sets ``wants_room``; the table that gives some back
-    clears it and adds the lessee to ``LeaseTable.freed``. ``uncounted``: its application has none of what it
-    holds, or hangs on a message of another process, so none of this counts an attempt (ADR 0088, 0262).
-    ``late``: a lease of it has ended by its deadline, and it has settled nothing since: others are served first.
-    ``number``: what its NACKs and TOUCHes name, so that none meets the lease of another; 0 without one (ADR 0087).
-    ``active``: of how many topics it is the active one, with mode=single (ADR 0186). ``settles``: it settles
-    what it takes at once, for good, and so takes from a consumer that has as many unacked messages as it may (ADR 0234).
-    ``order``: in which order it got what it holds, where it takes from several topics; None of one topic (ADR 0256).
-    ``counted``: while it is late, one of what it held has counted, or would have (``excuses``). ``mark``: what was delivered
-    before that time-out has a lower turn. ``turn``: that of what it gets now, where it takes from one topic; ``highest``: the
-    id that it got last there. ``expired``: the lowest id of its topic of those whose leases were the last to end by their
-    deadline, and ``expired_at`` when, monotonic.
+    Attributes:
+        inflight: its leased messages in all lease tables, which keep the count; ``window``: how many it wants at most.
+        wants_room: set by a lessee without room; a table that frees some clears it, and puts the lessee into ``freed``.
+        uncounted: its application has none of its messages, or hangs on one of another process, so none of them counts an
+            attempt (ADR 0088, 0262).
+        late: one of its leases has passed its deadline, and it has settled nothing since: other lessees are served first.
+        number: by which its NACKs and TOUCHes name it, so that they do not hit another lessee's leases; 0: none (ADR 0087).
+        active: in how many topics it is the active session of mode=single (ADR 0186).
+        settles: it acks at once what it takes, so a consumer's limit of unacked messages does not hold it up (ADR 0234).
+        order: the order in which it got its messages of several topics; None with one topic (ADR 0256).
+        counted: while it is late: one of its time-outs has counted an attempt, or would have but for ``excuses``.
+        mark: what was delivered before that time-out has a lower turn.
+        turn, highest: with one topic: the turn of what it gets now, and the last id that it got.
+        expired, expired_at: the lowest id of the leases that were the last to pass their deadline, and when (monotonic).
     """
 
     __slots__ = ("active", "counted", "excuses", "expired", "expired_at", "highest", "inflight", "late", "mark", "number",
@@ -105,8 +106,8 @@ class Lessee:
         self.window = window
 
     def got(self, table: object, first: int, last: int, messages: int) -> int:
-        """Note that the lessee got messages of a table, ids ascending. Returns: their turn; within a turn, ids are in the order
-        of delivery."""
+        """Note that the lessee got messages of a lease table, with ascending ids. Returns: their turn; within a turn, the ids
+        are in the order of delivery."""
         if self.order is not None:
             return self.order.delivered(table, first, last, messages)
         if first < self.highest:
@@ -115,25 +116,25 @@ class Lessee:
         return self.turn
 
     def rank(self, run: "LeaseRun") -> tuple[bool, int, int]:
-        """A rank that ascends in the order in which the application comes to its messages; those behind a message that it hangs
-        on are last."""
+        """A sort key of runs in the order in which the application comes to their messages; messages that were delivered behind
+        one that it hangs on come last."""
         return self.late and run.turn < self.mark, run.turn, run.first
 
     def counts_in(self, table: object) -> bool:
-        """Whether this table has the message, of all that the lessee holds, whose loss counts an attempt. Assumes that the
-        lessee holds some there."""
+        """Whether the message that counts an attempt when the lessee is lost is in this lease table. Assumes that the lessee
+        holds messages of it."""
         if self.order is None:
             return True
         return self.order.first(self.mark if self.late else 0) is table
 
     def counts(self, table: object, run: "LeaseRun") -> bool:
-        """As ``counts_in``, for one run. A late lessee hangs on the message that was counted; messages that it had behind that
-        count no attempt."""
+        """As ``counts_in``, for one run. A late lessee hangs on the message that was counted, so messages that it got behind
+        that one count no attempt."""
         return not (self.uncounted or (self.late and run.turn < self.mark)) and self.counts_in(table)
 
     def timed_out(self, table: object, msg_id: int, counts: bool) -> bool:
-        """Note that leases of the lessee have ended by their deadline, the first that of this message. ``counts``: it would
-        count an attempt. Returns: whether it does."""
+        """Note that leases of the lessee have passed their deadline, first that of ``msg_id``. ``counts``: whether this would
+        count an attempt without ``excuses``. Returns: whether it counts."""
         if not self.late:
             self.counted, self.mark, self.excuses = False, 0, None
         self.late = True
@@ -148,11 +149,12 @@ class Lessee:
 
     @property
     def has_counted(self) -> bool:
-        """Whether the lessee hangs on a message that has counted an attempt: its loss then counts none."""
+        """Whether the lessee hangs on a message that has counted an attempt, so that its loss counts none."""
         return self.late and self.counted
 
     def works_again(self) -> None:
-        """Note that a late lessee works again: it settled something, or came to a message that it got since."""
+        """Note that a late lessee works again: it settled a message, or renewed the lease of one that it got after the
+        time-out."""
 
     def on_capacity(self) -> None:
         """Called by the channel when there is room after ``wants_room``."""
@@ -165,13 +167,12 @@ MOVING: Final = Lessee(0)
 class LeaseRun:
     """Ids ``first`` to ``last``, all in one state. Changed only by the ``LeaseTable`` that holds it.
 
-    ``deadline`` is the latest and ``earliest`` the earliest of the deadlines that were merged into
-    this run; both mean nothing while READY or HELD. ``attempt`` counts deliveries so far; 0 when all
-    were given back uncounted, ``spared`` when one of those had been written (ADR 0053). ``delivered``
-    spans them in time, those of all ids that were merged; None when it is not known. ``losses``: how often
-    they came back without an answer, at most ``LOSSES_MIN``. ``turn``: in the
-    owner's ``DeliveryOrder``, else its ``turn``. ``reason`` is why it is HELD. ``ticket`` names the one heap
-    entry that stands for this run; None when there is none (yet, or any more).
+    ``deadline`` is the latest and ``earliest`` the earliest of the deadlines that were merged into this run; both mean nothing
+    while READY or HELD. ``attempt`` counts deliveries so far; 0 when all were given back uncounted, ``spared`` when one of
+    those had been written (ADR 0053). ``delivered`` has the times of the first and the last delivery, over all merged ids; None
+    when it is not known. ``losses``: how often the leases ended without an answer, at most ``LOSSES_MIN``. ``turn``: of the
+    delivery, see ``Lessee.got``. ``reason`` is why it is HELD. ``ticket`` names the one heap entry that stands for this run;
+    None when there is none (yet, or any more).
     """
 
     __slots__ = ("attempt", "deadline", "delivered", "earliest", "first", "last", "losses", "owner", "reason", "spared",
@@ -213,24 +214,24 @@ class LeaseRun:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether a run came back without an answer several times: its message may kill or hang its workers."""
+        """Whether the run's leases have ended several times without an answer: its message may kill or hang its workers."""
         return self.losses == LOSSES_MIN
 
     def lost(self) -> int:
-        """Note that the run comes back without an answer. Returns: how many messages."""
+        """Note that the run's lease ends without an answer. Returns: how many messages the run has."""
         if self.losses < LOSSES_MIN:
             self.losses += 1
         return self.last + 1 - self.first
 
     def renewed(self) -> None:
-        """Note that a client renews the lease. If the lessee got it behind the message that it hung on, it has come to it and
-        hangs no more."""
+        """Note that a client renews the lease. If the lessee hangs, and got this message after the time-out, it works on this
+        message now and hangs no more."""
         owner = self.owner
         if owner is not None and owner.has_counted and self.turn >= owner.mark:
             self.answered()
 
     def answered(self) -> None:
-        """Note that a client settles the run or a part of it: its lessee, if it has one, works."""
+        """Note that a client settles the run or a part of it: so its lessee, if it has one, does not hang."""
         owner = self.owner
         if owner is not None and self.state is INFLIGHT and owner.late:
             owner.late = False
@@ -251,10 +252,11 @@ class LeaseRun:
         attempt: int,
         turn: int,
     ) -> bool:
-        """Whether ids from ``first`` on, in this condition, may become part of this run. ``spared`` and ``losses`` are equal.
+        """Whether ids from ``first`` on, with these values, may become part of this run. Assumes that ``spared`` and ``losses``
+        are equal.
 
-        The whole spread of merged deadlines counts, not the distance to the last one: otherwise a
-        steady stream would push the deadline of its first message before it for ever.
+        The whole spread of merged deadlines is limited, not the distance to the last one: otherwise a steady stream of messages
+        would postpone the deadline of the first one for ever.
         """
         if self.last + 1 != first or self.state is not state or self.attempt != attempt:
             return False
@@ -297,8 +299,8 @@ class LeaseRun:
 
 
 def attempts_if_killed(runs: Sequence[LeaseRun], table: object = None) -> Iterator[AttemptRange]:
-    """The attempts that count if the broker is killed now, in id order. Of the messages inflight to one lessee only the one
-    counts that it got first, in the ``table`` that ``Lessee.counts_in`` names."""
+    """The attempts that would count if the broker were killed now, in id order. Of the messages inflight to a lessee only the
+    one that it got first counts, if ``Lessee.counts`` allows it in this ``table``."""
     firsts = first_run_by_lessee(run for run in runs if run.deadline != inf)
     for run in runs:
         first, attempt = run.first, run.attempt
@@ -312,7 +314,7 @@ def attempts_if_killed(runs: Sequence[LeaseRun], table: object = None) -> Iterat
 
 
 def first_run_by_lessee(runs: Iterable[LeaseRun]) -> dict[Lessee, LeaseRun]:
-    """The inflight run that each lessee got first."""
+    """For each lessee, the inflight run that it got first."""
     firsts: dict[Lessee, LeaseRun] = {}
     for run in runs:
         if run.state is INFLIGHT and (owner := run.owner) is not None:

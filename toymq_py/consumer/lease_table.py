@@ -49,15 +49,15 @@ STORED: Final = 2
 class LeaseTable(RunList):
     """Runs of delivered ids that are not acked. Each run stands in exactly one of three heaps. Owned by one ``Consumer``.
 
-    Ensures: READY runs stand in a heap by first id, and so do HELD ones that are not moving; the others in that by deadline;
-    no READY run has ``max_attempts`` deliveries (0: any number); the totals by state and by lessee agree with the runs; the
-    heaps hold at most twice the runs plus 64 entries each after every call.
+    Ensures: READY runs stand in a heap by first id, HELD ones that are not moving in another one, all others in a heap by
+    deadline; no READY run has ``max_attempts`` deliveries (0: any number); the totals by state and by lessee agree with the
+    runs; the heaps hold at most twice the runs plus 64 entries each after every call.
     """
 
     __slots__ = ("_deadlines", "_held", "_ready", "_waiting", "freed", "max_attempts")
 
     def __init__(self, *waiting: IdSet) -> None:
-        """``waiting``: ids between runs that are not acked; read only."""
+        """``waiting``: sets of unacked ids that are in no run, as scheduled ids are; read only."""
         RunList.__init__(self)
         tickets = count()
         self._waiting = waiting
@@ -174,8 +174,8 @@ class LeaseTable(RunList):
     # -- returns
 
     def give_back(self, owner: Lessee | None, first: int, last: int) -> int:
-        """Return leases of ``owner`` that were never written, or of any lessee that no application had: READY, with one attempt
-        less. Returns: how many ids."""
+        """Return leases that were never written; if ``owner`` is None, leases of any lessee whose application had none of them.
+        They are READY, with one attempt less. Returns: how many ids."""
         i, j = self._carve(first, last)
         returned = 0
         for run in self._runs[i:j]:
@@ -205,7 +205,7 @@ class LeaseTable(RunList):
         self._settle(i, j)
 
     def release(self, owner: Lessee) -> int:
-        """End all leases of a session that is lost: READY. Of one that ``has_counted`` none counts. Returns: how many ids."""
+        """End all leases of a lost session: READY. After ``has_counted`` none counts an attempt. Returns: how many ids."""
         before, left = owner.inflight, SUSPECTS_MAX
         for first, last in self.leased_to(owner) if owner.order is not None and not owner.uncounted else ():
             i, j = self._carve(first, min(last, first + left - 1))
@@ -255,7 +255,7 @@ class LeaseTable(RunList):
     # -- dead letters
 
     def give_up(self, first: int, last: int) -> int:
-        """Make the leases in the range HELD, and what waits there for another delivery. Returns: how many ids."""
+        """Make leases in the range HELD, and delivered ids that wait there for redelivery. Returns: how many ids."""
         (i, j), given_up = self._carve(first, last), 0
         for run in self._rejectable_of(i, j):
             given_up += (messages := run.last + 1 - run.first)
@@ -268,7 +268,7 @@ class LeaseTable(RunList):
         return given_up
 
     def limit_attempts(self, max_attempts: int) -> None:
-        """Set ``max_attempts`` (0: no limit); READY runs with so many deliveries become HELD."""
+        """Set ``max_attempts`` (0: no limit); READY runs with this many deliveries become HELD."""
         self.max_attempts = max_attempts
         if max_attempts:
             for run in self._runs:
@@ -278,7 +278,7 @@ class LeaseTable(RunList):
             self._settle(0, len(self._runs))
 
     def take_held(self, max_count: int) -> list[HeldRange]:
-        """Take up to so many HELD ids, lowest first. They are MOVING until ``unhold`` or ``remove``."""
+        """Take up to ``max_count`` HELD ids, lowest first. They are MOVING until ``unhold`` or ``remove``."""
         taken: list[HeldRange] = []
         while max_count > 0 and (run := self._held.top()) is not None:
             if run.last + 1 - run.first > max_count:
@@ -302,8 +302,8 @@ class LeaseTable(RunList):
     def remove(self, first: int, last: int, which: int = ANY) -> list[IdRange]:
         """Take ids out: ``ANY``, the ``DELIVERED`` that are not HELD, or those that were ``STORED`` as dead letters (MOVING).
 
-        Returns: the spans without a run. A span covers ids that left the table before, unless they are waiting: they are acked
-        already, and one span for many runs keeps the ack set's work linear.
+        Returns: the removed ids as spans. A span also covers ids that left the table before, unless they are waiting: these are
+        acked already, and one span for many runs keeps the ack set's work linear.
         """
         if last < first:
             return []
@@ -353,7 +353,7 @@ class LeaseTable(RunList):
         return spans
 
     def disown(self) -> None:
-        """Remove these leases from their lessees' orders: nothing here will be settled, so nothing here may count first."""
+        """Remove these leases from their lessees' delivery orders: they will not be settled, so none may count as the first."""
         for run in self._runs:
             if run.owner is not None and run.owner.order is not None:
                 run.owner.order.settled(run.turn, run.last + 1 - run.first)
@@ -393,8 +393,8 @@ class LeaseTable(RunList):
         self._enqueue(rest)
 
     def _return(self, changed: list[LeaseRun], now: float | None) -> None:
-        """Make timed runs READY: a few by looking each up, many with one pass. Of a lessee's leases that end without an answer
-        only the one that it got before all that it holds counts as attempted, if ``Lessee.counts`` and ``timed_out`` say so."""
+        """Make timed runs READY: a few by looking each up, many with one pass. Of all leases that a lessee holds, only the one
+        that it got first can count an attempt, if ``Lessee.counts`` and ``timed_out`` say so."""
         firsts = first_run_by_lessee(changed)
         kept, lowest = {owner: owner.inflight for owner in firsts}, dict[Lessee, int]()
         for run in changed:
@@ -437,7 +437,7 @@ class LeaseTable(RunList):
         return True
 
     def _to_held(self, run: LeaseRun) -> None:
-        """Make a discounted run HELD. Assumes that ``_settle`` follows."""
+        """Make a run HELD that the totals no longer count. Assumes that ``_settle`` follows."""
         self._totals[HELD] += run.last + 1 - run.first
         run.end_lease(HELD)
         run.reason = OUT_OF_ATTEMPTS
@@ -479,7 +479,7 @@ class LeaseTable(RunList):
         self._held.trim(len(self._runs))
 
     def _count_lease(self, owner: Lessee, first: int, last: int, messages: int) -> int:
-        """Count a lease at its lessee. Returns: the turn of the delivery."""
+        """Count leased messages for their lessee. Returns: the turn of the delivery."""
         self._totals[INFLIGHT] += messages
         owner.inflight += messages
         return owner.got(self, first, last, messages)

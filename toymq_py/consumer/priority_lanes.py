@@ -22,8 +22,8 @@ class PriorityLanes:
     """The ids below ``scanned`` that are ready, by priority.
 
     Messages that were never delivered take a byte each from the lowest waiting one on: the priority plus 1, or 0 when it is
-    leased or acked. Redeliveries, of which there are few, are kept beside them. ``late`` are ids that fell due behind
-    ``scanned``: their priority is not known yet. Memory: ``AHEAD_MAX`` bytes, and ``AGAIN_MAX`` ids.
+    leased or acked. Redeliveries, of which there are few, are kept beside them. ``late`` are ids below ``scanned`` whose delay
+    has ended since: their priority is not known yet. Memory: ``AHEAD_MAX`` bytes, and ``AGAIN_MAX`` ids.
     """
 
     __slots__ = ("_again", "_again_by_level", "_base", "_counts", "_hints", "_ready", "goal", "late", "scanned")
@@ -111,7 +111,7 @@ class PriorityLanes:
                 del self._again[msg_id]
 
     def taken_range(self, first: int, last: int) -> None:
-        """Remove new ids of the range from the ready ones."""
+        """Remove ids of the range that were never delivered from the ready ones."""
         low, high = max(first - self._base, 0), min(last + 1 - self._base, len(self._ready))
         if low >= high:
             return
@@ -169,7 +169,7 @@ class PriorityLanes:
         return best
 
     def lowest(self) -> int | None:
-        """The priority of the lowest ready id."""
+        """The priority of the ready message with the lowest id."""
         found: list[tuple[int, int]] = []
         for level, count in enumerate(self._counts):
             if count:
@@ -180,7 +180,8 @@ class PriorityLanes:
         return min(found)[1] if found else None
 
     def next_again(self, level: int, max_count: int) -> tuple[int, int] | None:
-        """The lowest consecutive redeliveries of a priority; None where a new message is lower."""
+        """The lowest redeliveries of a priority with consecutive ids; None when a message that was never delivered has a lower
+        id."""
         first = self.first_again(level)
         if first is None or self.next_fresh(level, 1, first):
             return None
@@ -195,14 +196,15 @@ class PriorityLanes:
             del self._again[msg_id]
 
     def first_again(self, level: int) -> int | None:
-        """The lowest redelivery of a priority."""
+        """The lowest id among the waiting redeliveries of a priority."""
         heap = self._again_by_level.get(level, [])
         while heap and self._again.get(heap[0]) != level:
             heappop(heap)
         return heap[0] if heap else None
 
     def next_fresh(self, level: int, max_count: int, below: int | None = None) -> list[int]:
-        """The lowest new messages of a priority, ascending; those ``below`` an id."""
+        """The lowest messages of a priority that were never delivered, ascending, at most ``max_count``; with ``below`` only
+        ids below it."""
         found: list[int] = []
         if level >= len(self._counts) or not self._counts[level]:
             return found
@@ -216,7 +218,7 @@ class PriorityLanes:
         return found
 
     def first(self) -> int | None:
-        """The id that comes first."""
+        """The id to deliver first: the lowest one of the highest ready priority; None when nothing is ready."""
         level = self.highest()
         if level is None:
             return None

@@ -57,7 +57,7 @@ class RunList:
         return [(r.first, r.last) for r in self._runs if r.state is INFLIGHT and r.owner is owner]
 
     def expiring(self, now: float) -> list[IdRange]:
-        """The ids whose leases have ended by ``now``."""
+        """The ids whose leases have passed their deadline at ``now``."""
         return [(run.first, run.last) for run in self._runs if run.state is INFLIGHT and run.deadline <= now]
 
     def run_of(self, msg_id: int) -> LeaseRun | None:
@@ -93,11 +93,11 @@ class RunList:
         )  # fmt: skip
 
     def rejectable(self, ranges: Iterable[IdRange]) -> list[IdRange]:
-        """The parts of the ranges that ``give_up`` takes: leased messages, and delivered ones that wait for redelivery."""
+        """The parts of the ranges that ``give_up`` takes: leased messages, and delivered messages that wait for redelivery."""
         return self._spans(ranges, _is_rejectable)
 
     def _spans(self, ranges: Iterable[IdRange], takes: Callable[[LeaseRun], bool]) -> list[IdRange]:
-        """The parts of the ranges whose runs are selected; neighbours are joined."""
+        """The parts of the ranges in runs for which ``takes`` returns True; neighbours are joined."""
         spans: list[IdRange] = []
         for first, last in ranges:
             for run in self._within(first, last):
@@ -107,7 +107,8 @@ class RunList:
         return spans
 
     def first_due(self, *, given_back: bool = False) -> int | None:
-        """The lowest id that waits neither for the disk nor, unless ``given_back``, for a time."""
+        """The lowest id, without those that the disk refuses to read (leased without a deadline) and, unless ``given_back``,
+        those that wait for a delayed redelivery."""
         for run in self._runs:
             if (given_back or run.state is not DELAYED) and not (run.state is INFLIGHT and run.deadline == inf):
                 return run.first
@@ -152,15 +153,15 @@ class RunList:
         return i - 1 if i and self._runs[i - 1].last >= msg_id else i
 
     def _leases_of(self, i: int, j: int) -> list[LeaseRun]:
-        """The leased runs among runs i to j - 1, without those that are held without a deadline."""
+        """The leased runs among i to j - 1, without those that the disk refuses to read (leased without a deadline)."""
         return [run for run in self._runs[i:j] if run.state is INFLIGHT and run.deadline != inf]
 
     def _rejectable_of(self, i: int, j: int) -> list[LeaseRun]:
-        """The runs of ``rejectable`` among runs i to j - 1."""
+        """The runs among i to j - 1 that ``rejectable`` selects."""
         return list(filter(_is_rejectable, self._runs[i:j]))
 
     def _firsts_of(self, owners: Collection[Lessee | None]) -> dict[Lessee, LeaseRun]:
-        """The run that each owner got first. One pass, for as many as lose leases at once."""
+        """For each owner, the run that it got first. It takes one pass, so look up all owners at once."""
         return first_run_by_lessee(run for run in self._runs if run.owner in owners) if owners else {}
 
     def first_of(self, owner: Lessee) -> int:
@@ -173,5 +174,5 @@ class RunList:
 
 
 def _is_rejectable(run: LeaseRun) -> bool:
-    """Whether a run was delivered and is leased, or waits for its redelivery."""
+    """Whether a run has a counted attempt, and is leased with a deadline or waits for its redelivery."""
     return run.attempt > 0 and (run.state in (READY, DELAYED) or (run.state is INFLIGHT and run.deadline != inf))

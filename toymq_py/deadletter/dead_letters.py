@@ -24,7 +24,8 @@ class DeadLetters:
     """Moves messages between topics and their dead-letter topics, for one broker."""
 
     def __init__(self, scheduler: Scheduler, clock: Clock, topic: Callable[[str], Topic]) -> None:
-        """``topic`` gives a topic by name, a new one when there is none; raises RequestError when it cannot be had."""
+        """``topic`` returns the topic of a name, and creates it if it is missing. Raises RequestError when it can do
+        neither."""
         self._scheduler = scheduler
         self._clock = clock
         self._topic = topic
@@ -48,7 +49,8 @@ class DeadLetters:
     # -- recovery
 
     def note_recovered_keys(self, topic: str, keys: Iterable[tuple[int, Sequence[bytes]]]) -> None:
-        """Note the keys that recovery read in the log of a topic: they witness moves."""
+        """Note the keys of the records that recovery found in a topic's log: the key of a moved message names its source
+        message, and so proves the move."""
         if witnesses := moved_records(keys, topic):
             self._witnesses[topic] = witnesses
 
@@ -65,7 +67,7 @@ class DeadLetters:
     # -- at work
 
     def move_held(self, topic: Topic, channel: Channel) -> None:
-        """Move the messages that a channel holds to the dead-letter topic."""
+        """Move a consumer's held messages, which will not be delivered again, to the dead-letter topic."""
         if self._closed or topic in self._suspended:
             return  # it is found again when the topic is opened anew
         mover = self._movers.get(topic)
@@ -87,8 +89,8 @@ class DeadLetters:
         self._suspended.pop(topic, None)
 
     def suspend(self, topics: Sequence[Topic], error: RequestError, done: Callable[[], None]) -> None:
-        """Stop moves out of these topics, and call ``done`` when none is under way; held messages stay held. A REDRIVE ends
-        with ``error`` after its batch, and new ones are refused with it."""
+        """Stop moves out of these topics, and call ``done`` when none is under way; held messages stay held. A running REDRIVE
+        ends with ``error`` after its batch, and new ones are refused with ``error``."""
         self._suspended.update(dict.fromkeys(topics, error))
         for topic in topics:
             if (mover := self._movers.get(topic)) is not None:
@@ -99,7 +101,7 @@ class DeadLetters:
         self._settle()
 
     def resume(self, topics: Sequence[Topic]) -> None:
-        """End ``suspend``, for topics that stay open."""
+        """End the suspension of these topics, which stay open."""
         for topic in topics:
             self._suspended.pop(topic, None)
             if (mover := self._movers.get(topic)) is not None:
@@ -108,9 +110,9 @@ class DeadLetters:
                 channel.notify_ready()
 
     def when_stored(self, topic: Topic, call: Callable[[], None]) -> Callable[[], object]:
-        """Have ``call`` called once, when the next messages of a topic are dead letters on stable storage.
+        """Call ``call`` once, when the topic's next dead letters are on stable storage.
 
-        Returns: what withdraws it.
+        Returns: a function that cancels that.
         """
         mover = self._movers.get(topic)
         if mover is None:
@@ -121,7 +123,7 @@ class DeadLetters:
     def redrive(self, letters: Topic, ids: Sequence[IdRange] | None, max_count: int | None, done: RedriveDone) -> None:
         """Move dead letters back, those with the ``ids`` or all, ``max_count`` at most. Each topic runs one REDRIVE at a time.
 
-        Raises: BadArgument (it is not a dead-letter topic), ShuttingDown; then ``done`` is not called.
+        Raises: BadArgument (``letters`` is no dead-letter topic), ShuttingDown; then ``done`` is not called.
         """
         if not letters.is_dead_letters:
             raise BadArgument(f"{letters.name} is not a dead-letter topic: their names end with {DEAD_LETTERS}")

@@ -14,8 +14,8 @@ from toymq_py.topic import Topic
 
 
 class MoveLedger:
-    """Moves out of one topic whose acks are not durable yet. Watches the offsets of that topic; the target keeps its segments
-    from the first of these records on."""
+    """The moves out of one source topic whose acks are not durable yet. It watches the writes of the source's offsets; until
+    they hold these acks, the target topic keeps its segments from the first moved record on."""
 
     __slots__ = ("_deleted", "_moved", "_target", "_writing")
 
@@ -26,7 +26,7 @@ class MoveLedger:
         self._writing: int | None = None  # and of those before, which are being stored
 
     def add(self, target: Topic, first_id: int) -> None:
-        """Enter moved messages: records of the target from this id on stand for them."""
+        """Note moved messages whose acks are not durable: their copies in ``target`` begin at ``first_id``."""
         if self._deleted:  # a commit was under way
             return
         if target is not self._target:  # the first one, or the one before was deleted
@@ -35,7 +35,7 @@ class MoveLedger:
         self._moved = first_id if self._moved is None else min(first_id, self._moved)
 
     def _first_unstored(self, target: Topic) -> int | None:
-        """The lowest id of the target that stands for a move whose ack is not durable; None without one."""
+        """The lowest id in the target that is the copy of a message whose ack is not durable; None when there is none."""
         if target is not self._target:
             return None
         return min((first for first in (self._moved, self._writing) if first is not None), default=None)
@@ -63,7 +63,7 @@ class MoveLedger:
 
 
 def ack_moved_messages(source: Topic, target: Topic, witnesses: Sequence[Witness], ledger: MoveLedger) -> None:
-    """Ack messages whose letter is in the dead-letter topic already: the broker died before it stored that ack."""
+    """Ack messages whose dead letters are stored already: the broker died before it stored these acks."""
     for record_id, (name, *numbers) in witnesses:
         consumer = source.consumers.get(name.decode())
         msg_id, _, since_ns = _integers(numbers, 3)
@@ -74,7 +74,7 @@ def ack_moved_messages(source: Topic, target: Topic, witnesses: Sequence[Witness
 
 
 def ack_redriven_letters(source: Topic, target: Topic, witnesses: Sequence[Witness], ledger: MoveLedger) -> None:
-    """Ack dead letters whose record is back in its origin: the broker died before it stored that ack."""
+    """Ack dead letters whose records are stored in their origin topic again: the broker died before it stored these acks."""
     letters, returned = RecordReader(source), RecordReader(target)
     ids = set[int]()
     for record_id, numbers in witnesses:
@@ -93,7 +93,7 @@ def ack_redriven_letters(source: Topic, target: Topic, witnesses: Sequence[Witne
 
 
 def _integers(numbers: Sequence[bytes], count: int) -> list[int]:
-    """Parse the numbers of a key; -1 for each when the broker did not make it."""
+    """Parse the ``count`` numbers in a record's key; all are -1 when the key is not one that the broker made."""
     if len(numbers) != count or not all(number.isdigit() for number in numbers):
         return [-1] * count
     return [int(number) for number in numbers]

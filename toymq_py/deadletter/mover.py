@@ -53,7 +53,7 @@ class DeadLetterMover:
     ) -> None:
         """
         Args:
-            letters: the dead-letter topic; raises RequestError when it cannot be had now.
+            letters: returns the dead-letter topic; raises RequestError when there is none and it cannot be created now.
             idle: called when there is nothing to do, or nothing can be done for a while.
         """
         self._topic = topic
@@ -69,7 +69,7 @@ class DeadLetterMover:
         self.waiters: dict[Callable[[], None], None] = {}
         """Called when the next letters are stored."""
         self.busy = False
-        """Whether it will go on by itself, now or when a disk is done."""
+        """Whether the mover goes on by itself: now, or when a commit ends."""
         self.waiting = False
         """Whether the last try failed and the next one waits for its time."""
         self.suspended = False
@@ -132,7 +132,8 @@ class DeadLetterMover:
             self._fail(error)
 
     def _write(self, channel: Channel, held: list[HeldRange], letters: TransferBatch) -> int:
-        """Make letters of held messages until the batch is full. Returns: the id after the last one. Raises: OSError."""
+        """Add held messages to the batch as dead letters, until it is full. Returns: the id after the last one. Raises:
+        OSError."""
         topic, consumer = self._topic, channel.consumer
         name = consumer.name
         at = held[0].first
@@ -160,7 +161,8 @@ class DeadLetterMover:
         return at
 
     def _shared_headers(self, consumer: str, held: HeldRange) -> tuple[bytes, bytes]:
-        """Headers that stand before those of the failure, and headers that stand behind."""
+        """Header blocks that all dead letters of a held range share: those before the headers of the failure, and those after
+        them."""
         origin = ((ORIGIN_TOPIC, self._topic.name.encode()), (CONSUMER, consumer.encode()), (ATTEMPTS, b"%d" % held.attempt))
         times: list[tuple[bytes, bytes]] = []
         if held.delivered is not None:

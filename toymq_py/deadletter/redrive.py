@@ -1,6 +1,6 @@
 """REDRIVE: dead letters go back to the topic they came from, for the consumer that failed them.
 
-Contract: delivery.md, "Attempts" (REDRIVE); ADR 0023. A letter that was stored there again is acked for the consumer
+Contract: delivery.md, "Attempts" (REDRIVE); ADR 0023. A letter that is stored in that topic again is acked for the consumer
 ``#redrive`` of the dead-letter topic, and never goes back twice; the key of the new record sees to it that a kill in between
 makes no second copy. Belongs to the event loop.
 """
@@ -21,7 +21,7 @@ from toymq_py.topic import Appended, Published, Topic
 logger = logging.getLogger("toymq_py.deadletter")
 
 RedriveDone = Callable[[int, OSError | RequestError | None], None]
-"""Called with how many messages went back for good, and why not all that were asked for."""
+"""Called with the number of messages that went back durably, and the error if not all that were asked for did."""
 
 
 class Redrive:
@@ -40,8 +40,9 @@ class Redrive:
     ) -> None:
         """
         Args:
-            ids: None for all.
-            origin: the topic they came from; raises RequestError when it cannot be had.
+            ids: of the letters; None for all.
+            origin: returns the topic that the letters came from; raises RequestError when there is none and it cannot be
+                created.
         """
         self.stopping: RequestError | None = None
         """Why the redrive ends with the slice that is on its way."""
@@ -100,7 +101,8 @@ class Redrive:
             self._done(self._count, InternalError())
 
     def _collect(self, batch: TransferBatch, returns: list[Return]) -> None:
-        """Add letters of the first range to the batch. Raises: OSError."""
+        """Add dead letters of the next id range to the batch, and to ``returns`` what each becomes in its origin. Raises:
+        OSError."""
         redrive_consumer = self._letters.redrive_consumer.consumer()
         first, last = self._ranges.pop()
         while (span := redrive_consumer.next_unacked(first, last + 1)) is not None:
@@ -150,7 +152,8 @@ class Redrive:
 
 
 def _free_keys(origin: Topic, returns: Sequence[Return]) -> None:
-    """Release keys of letters that a client has used for another record, so that they do not keep the letter from coming back.
+    """Release the dedupe keys of letters that a client has used for another record since: otherwise the letter would count as a
+    duplicate of that record.
     Raises: OSError."""
     publisher, first_id, reading = origin.publisher, origin.log.first_id, RecordReader(origin)
     taken = []

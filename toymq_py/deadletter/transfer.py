@@ -82,7 +82,8 @@ class TransferBatch:
 
 
 class RecordReader:
-    """Reads records of a topic by id, mostly ascending. One read serves neighbours, also those of the next batch."""
+    """Reads records of a topic by id, mostly ascending. One read of the log serves neighbouring records, also those of the next
+    batch."""
 
     __slots__ = ("_run", "_topic")
 
@@ -91,7 +92,8 @@ class RecordReader:
         self._run: Records | None = None
 
     def find(self, msg_id: int) -> tuple[Records | None, int]:
-        """Find a record. Returns: the run of a record and its row; or None and the next id, where no record can be read.
+        """Find a record. Returns: a run of records, and the row of this record in it; if it cannot be read, None and the id to
+        go on with.
 
         Raises: OSError.
         """

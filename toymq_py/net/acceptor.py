@@ -1,4 +1,4 @@
-"""One listening socket: accepts in bursts. When descriptors run out it asks for the room of another connection, or backs off.
+"""One listening socket: accepts in bursts. When descriptors run out, it has another connection closed, or backs off.
 
 Contract: delivery.md, "Sessions" (accept loop). Does not know what becomes of a connection.
 """
@@ -23,8 +23,8 @@ NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class Acceptor:
     """Accepts on one listener, from ``start`` to ``stop``. Belongs to the loop.
 
-    Uses ``add_reader`` and not ``sock_accept``, whose objects for each connection would keep freed memory from going back
-    (``runtime.heap_trimming``).
+    Uses ``add_reader`` and not ``sock_accept``, whose objects for each connection would keep freed memory from being returned
+    to the OS (``runtime.heap_trimming``).
     """
 
     def __init__(
@@ -33,8 +33,9 @@ class Acceptor:
     ) -> None:  # fmt: skip
         """
         Args:
-            accepted: called with each connection, which it owns. It must not raise.
-            make_room: begins to close a connection, for the descriptor of one that waits. Returns: False where it has none.
+            accepted: called with each accepted connection, and owns it. It must not raise.
+            make_room: begins to close an open connection, so that one that waits gets its descriptor. Returns: False when it
+                found none to close.
         """
         self._listener = listener
         self._loop = loop
@@ -70,7 +71,8 @@ class Acceptor:
             self._back_off(error)
 
     def _back_off(self, error: OSError) -> None:
-        """Log once, and accept again after a pause; open connections go on, but for one that has to make room."""
+        """Log the error once, and accept again after a pause. Without descriptors, ``make_room`` may close a connection; all
+        others go on."""
         has_room = False
         if error.errno not in NO_DESCRIPTORS:
             logger.warning("accept failed: %s", error)

@@ -23,7 +23,7 @@ class ReadBuffer:
         """The memory that a read may fill."""
 
     def limit(self, size: int) -> None:
-        """Let each read bring so many bytes from now on, up to ``READ_BYTES``."""
+        """Let each read bring at most ``size`` bytes from now on, up to ``READ_BYTES``."""
         if size != len(self.room):
             self.room = self.memory[:size]
 

@@ -43,7 +43,7 @@ class PeerCertificates(Certificates):
     end that connects also wants the other's name or address in its certificate."""
 
     def __init__(self, cert: str, key: str, ca: str) -> None:
-        """As ``Certificates``. Raises: ConfigError."""
+        """``cert``, ``key`` and ``ca`` are paths as in ``Certificates``. Blocks. Raises: ConfigError."""
         self._peers_ca = ca
         self.client_context: ssl.SSLContext
         """The context of connections to peers."""
@@ -81,7 +81,8 @@ def _context(protocol: int, cert: str, key: str, ca: str | None) -> ssl.SSLConte
 
 
 def names_of(certificate: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names in a certificate, as ``getpeercert`` gives it: its CN, and the alternative ones, addresses aside. Each once."""
+    """The names in a certificate, as ``getpeercert`` returns it: its CN and the alternative names except addresses, without
+    duplicates."""
     subject = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
     others = [value for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "email", "URI")]
     return tuple(dict.fromkeys([*subject, *others]))

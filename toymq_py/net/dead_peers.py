@@ -28,13 +28,13 @@ and ``tcpi_last_ack_recv``."""
 
 
 class TcpState(NamedTuple):
-    """The kernel's knowledge of the other end of a connection.
+    """What the kernel knows of the other end of a connection.
 
     Attributes:
-        probes: probes of a full receiver that had no answer so far.
+        probes: window probes that had no answer so far.
         unacked: segments that were sent and not acknowledged.
-        sent_ms: milliseconds since data was sent, or sent again.
-        heard_ms: milliseconds since anything came.
+        sent_ms: milliseconds since data was last sent or retransmitted.
+        heard_ms: milliseconds since data or an acknowledgement last arrived.
     """
 
     probes: int
@@ -44,16 +44,16 @@ class TcpState(NamedTuple):
 
     @property
     def unanswered(self) -> bool:
-        """Something was sent behind the last thing that came.
+        """Whether something was sent after the last arrival.
 
-        A full receiver answers each probe, and each segment that it drops. In the end they are two minutes apart: neither an
-        old answer nor unacknowledged data tells it from one that is gone, but the order of the two does.
+        A peer whose receive window is full answers each probe, and each segment that it drops; probes end up two minutes apart.
+        So neither an old answer nor unacknowledged data tells a full peer from a dead one, but the order of the two does.
         """
         return self.probes > 0 or (self.unacked > 0 and self.sent_ms < self.heard_ms)
 
     def is_dead(self, unanswered_s: float) -> bool:
-        """``unanswered_s``: for how long it was seen so. Nothing may have come for as long; that alone is so of each connection
-        that was idle before."""
+        """Whether the peer is gone: it has been ``unanswered`` for ``unanswered_s`` seconds, ``PATIENCE_S`` at least, and
+        nothing has arrived for as long. The second condition alone also holds for a connection that was idle before."""
         return self.unanswered and unanswered_s >= PATIENCE_S and self.heard_ms >= PATIENCE_S * 1000
 
 
@@ -105,7 +105,8 @@ class DeadPeers:
     def look(self, connection: OpenConnection, waiting: dict[asyncio.Transport, _Waiting]) -> None:
         """Close a connection if its client is gone; otherwise note in ``waiting`` since when an answer is missing, if one is.
 
-        A connection that the broker has closed must still take its last bytes: otherwise it would hold its place for ever.
+        A connection that the broker has closed is aborted when its client takes none of the remaining bytes: otherwise it would
+        stay for ever.
         """
         transport, now = connection.transport, self._clock.monotonic()
         unsent_bytes = transport.get_write_buffer_size() if transport.is_closing() else None

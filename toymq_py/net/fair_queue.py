@@ -25,23 +25,23 @@ OWNERS_KEPT = 64
 
 
 class Seated(Protocol):
-    """The owner of a connection (``quotas.Seat``)."""
+    """Names the owner of a connection; implemented by ``quotas.Seat``."""
 
     @property
     def holder(self) -> object: ...
 
 
 class Runnable:
-    """One session in the queue. ``wake`` enqueues it, and so does each turn that left something to do."""
+    """One session in the queue. ``wake`` enqueues it, and so does each turn after which work is left."""
 
     __slots__ = ("heavy", "queue", "queued", "seat", "work")
 
     def __init__(self, queue: "FairQueue", work: Callable[[float], bool], seat: Seated | None = None) -> None:
         """
         Args:
-            work: one turn. It gets the time at which to stop, and returns whether it left something to do. It must not raise,
-                and it notices by itself what arrives during the turn.
-            seat: knows the owner of its turns. It may become another: a connection is its address's until a token is accepted.
+            work: runs one turn. It gets the time at which to stop, and returns whether work is left. It must not raise, and it
+                notices by itself what arrives during the turn.
+            seat: names the connection's owner, which may change: its address, until a token is accepted.
         """
         self.queue = queue
         self.work: Callable[[float], bool] | None = work
@@ -57,12 +57,12 @@ class Runnable:
             self.queue.add(self)
 
     def wake_last(self) -> None:
-        """As ``wake``, but behind the light sessions: ten thousand connections may end at once."""
+        """As ``wake``, but the session runs after the light sessions: ten thousand connections may end at once."""
         self.heavy = True
         self.wake()
 
     def close(self) -> None:
-        """End the session's turns, and drop ``work``, which holds the session."""
+        """End the session's turns, and drop ``work``, which references the session."""
         self.work = None
 
 
@@ -82,11 +82,12 @@ class _Line:
 
 
 class FairQueue:
-    """Runs sessions in turns. One whose last turn was long is heavy: it comes after the light ones, if the pass has time left.
+    """Runs sessions in turns. A session whose last turn was long is heavy: it runs after the light ones, if the pass has time
+    left.
 
     A pass gives each owner ``SHARE_S`` for its light sessions; owners that needed more in the last pass come last. The rest of
     ``PASS_S`` goes, owner by owner, to the heavy sessions and to light ones beyond their share; one heavy session runs in any
-    case. All light sessions of an owner that is alone have their turn, so that their publishes are one batch.
+    case. When there is only one owner, all its light sessions run in each pass, so that their publishes are one batch.
     """
 
     __slots__ = ("_clock", "_cut", "_due", "_heavy", "_light", "_loop", "_owners", "_owners_max")
@@ -160,8 +161,8 @@ class FairQueue:
             self._due = False
 
     def _take_in_turn(self, cut: list[_Line], now: float, pass_end: float) -> None:
-        """Each owner's heavy ones, and its light ones beyond the share, have ``SLICE_S`` in turn until ``pass_end``, and the
-        first in any case. Which heavy ones are next is kept for the next pass."""
+        """Run heavy sessions, and light ones beyond their owner's share (``cut``): each owner gets ``SLICE_S`` in turn until
+        ``pass_end``, and the first owner in any case. The next pass goes on with the heavy sessions that are next."""
         heavy = self._heavy
         due = sum(line.due > 0 for line in heavy) + len(cut)
         heavy.extend(cut)
@@ -180,7 +181,8 @@ class FairQueue:
             self._heavy = deque(line for line in heavy if line.heavy)
 
     def _take(self, line: _Line, now: float, until: float) -> float:
-        """Give the turns that are due, at least one, and stop after ``until``. Returns: the time at the end."""
+        """Run the sessions of a line that are due in this pass, at least one, and stop after ``until``. Returns: the time at
+        the end."""
         monotonic, runnables = self._clock.monotonic, line.runnables
         left = line.due
         while left:

@@ -1,6 +1,6 @@
 """Checks the ``Host`` of a request against the names that a listener answers to; prevents DNS rebinding. ADR 0057.
 
-One rule for the gateway and for ``--metrics``, docs/security.md, "Host"; it needs no extra.
+One rule for the gateway and for ``--metrics``, docs/security.md, "Host"; it needs no optional dependency.
 """
 
 import re

@@ -48,9 +48,9 @@ class OpenConnection:
 
     Attributes:
         token: name of the client's token.
-        name: that the client gave itself.
-        seat: tells connections apart.
-        close: ends it now. What it holds goes back, as when its client had gone.
+        name: the client's name in its handshake.
+        seat: identifies the connection.
+        close: ends the connection now. Its leases go back, as if the client had disconnected.
     """
 
     protocol: Literal["toymq", "amqp", "http", "websocket"]
@@ -69,7 +69,8 @@ class OpenConnection:
 
     @property
     def connection_id(self) -> str:
-        """Unique while the broker runs. The number is that of the log's ``session``, for the protocol toymq."""
+        """An id that is unique while the broker runs. For the protocol toymq its number is the ``session`` number in the
+        log."""
         return f"{self.protocol}-{self.number}"
 
     def describe(self) -> dict[str, Any]:
@@ -120,8 +121,8 @@ class OpenConnections:
 
 
 def bytes_passed(transport: asyncio.BaseTransport) -> tuple[int | None, int | None]:
-    """Bytes that arrived, and that the other end has acknowledged, with what TLS adds. None where the kernel does not say
-    (``tcp_info``)."""
+    """The bytes that arrived, and those that the other end has acknowledged, both with the overhead of TLS. None where the
+    kernel does not say (``tcp_info``)."""
     info = tcp_info(transport, _BYTES_AT + _BYTES.size)
     if info is None:
         return None, None

@@ -49,7 +49,7 @@ class TlsProtocol(BoundedProtocol):
     ) -> None:
         """
         Args:
-            may_begin: whether there is memory for a handshake, before it takes any.
+            may_begin: returns whether there is memory for a handshake; asked before it takes any.
             settled: called once when the handshake has succeeded or failed, before ``inner`` gets the connection.
             refuse: writes an error without TLS and closes the connection.
         """
@@ -159,7 +159,7 @@ class TlsProtocol(BoundedProtocol):
         self._transport.abort()
 
     def _end(self, failure: str | None) -> None:
-        """End the stage. Log ``failure`` if the handshake was under way. Idempotent."""
+        """Stop handling TLS for this connection. Log ``failure`` if the handshake was under way. Idempotent."""
         if self._settled is not None and failure is not None:
             logger.info("no TLS handshake with %s: %s", self._peer(), failure)
         self._stage = _Stage.ENDED
@@ -173,7 +173,8 @@ class TlsProtocol(BoundedProtocol):
             self._timer.cancel()
 
     def abort(self) -> None:
-        """Give the handshake up: for another client, or because the broker shuts down. Also before it is connected."""
+        """Abort the handshake: the memory goes to another client, or the broker shuts down. It may be called before the
+        connection is made."""
         if hasattr(self, "_transport"):
             self._end("it gave way to another client, or the broker shuts down")
             self._transport.abort()
@@ -211,8 +212,8 @@ class TlsProtocol(BoundedProtocol):
 
 
 class TlsTransport(asyncio.Transport):
-    """The transport of a TLS session. It has no buffer of its own: as without TLS, "not paused" means that the socket took
-    everything."""
+    """The transport of a TLS session. It has no buffer of its own: as without TLS, writing is paused while the socket has not
+    taken everything."""
 
     __slots__ = ("_protocol", "_transport")
 
@@ -251,7 +252,7 @@ class TlsTransport(asyncio.Transport):
         self._transport.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
-        """In encrypted bytes, which are a few more."""
+        """The bytes that the socket has not taken, encrypted: a few more than the session wrote."""
         return self._transport.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:

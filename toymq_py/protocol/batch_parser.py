@@ -24,7 +24,8 @@ TIMES = frozenset((b"delay", b"ttl"))
 
 
 class BatchParser:
-    """Takes batches of alike commands out of a connection's buffer; each ``parse_…`` moves the buffer's ``pos`` behind them."""
+    """Takes batches of similar commands out of a connection's buffer; each ``parse_…`` moves the buffer's ``pos`` behind
+    them."""
 
     __slots__ = ("_buffer", "_names", "_topics", "max_payload")
 
@@ -117,7 +118,8 @@ class BatchParser:
     def _parse_alike(
         self, commands: list[Command], pos: int, line_end: int, tokens: list[bytes], topic: str, left: int
     ) -> int:
-        """Parse PUBs of equal lengths, or the only one that has arrived; nearly every client sends such ones.
+        """Parse PUBs whose headers and bodies have equal lengths, or the only PUB that has arrived: nearly every client sends
+        such PUBs.
 
         Returns: how many; with 0 the buffer's ``pos`` did not move.
         """
@@ -287,8 +289,8 @@ class BatchParser:
         return values[::2], values[1::2]
 
     def parse_acks(self, commands: list[Command], max_count: int) -> int:
-        """Parse ACKs of one id or one range, without options; those of one id that follow each other are one
-        ``SettlementRun``. Stops at anything else. Returns: how many."""
+        """Parse ACKs of one id or one range, without options; consecutive ACKs of one id each become one ``SettlementRun``.
+        Stops at anything else. Returns: how many."""
         buffer = self._buffer
         data, pos = buffer.data, buffer.pos
         find = data.find
@@ -325,8 +327,8 @@ class BatchParser:
         return max_count - left
 
     def parse_alike(self, commands: list[Command], began: int, max_count: int) -> int:
-        """Parse lines that differ from the one before, which began at ``began``, in their one id alone: with them its command,
-        the last one, becomes a ``SettlementRun``. Returns: how many they are."""
+        """Parse the lines that differ only in their id from the last command's line, which began at ``began``; together with
+        that command they become one ``SettlementRun``. Returns: how many lines."""
         first = commands[-1]
         if not isinstance(first, Ack | Nack | Touch):
             return 0
@@ -349,8 +351,8 @@ class BatchParser:
         return len(ids) - 1
 
     def _take_ids(self, pos: int, head: bytes, tail: bytes, max_count: int, ids: list[int]) -> int:
-        """Cut complete lines of ``head``, one id and ``tail``, in a few calls for all, and add the ids. Returns: the position
-        behind them."""
+        """Cut complete lines that consist of ``head``, one id and ``tail``, many at a time, and append their ids to ``ids``.
+        Returns: the position behind them."""
         data = self._buffer.data
         width, opening = len(head), tail + head
         left, step, more = max_count, 16, True
@@ -407,5 +409,5 @@ class BatchParser:
 
 @lru_cache(LAYOUTS_CACHED_MAX)
 def _layout(head: int, value: int, tail: int, body: int) -> RowLayout:
-    """The layout of a PUB by the lengths of its parts; the values are the one between head and tail, and the body."""
+    """The fixed-width layout of a PUB whose parts have these lengths in bytes; its fields are ``value`` and ``body``."""
     return RowLayout(f"{head}x{value}s{tail}x{body}sx")

@@ -41,7 +41,8 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Deliver messages of a topic or pattern to this session. ``lease``: the number that a NACK or TOUCH may name."""
+    """Deliver messages of a topic or pattern to this session. ``lease``: a number by which NACK and TOUCH name the leases of
+    this subscription."""
 
     topic: str
     consumer: str
@@ -54,7 +55,8 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """End a subscription; its leases go back. ``uncounted``: the application had none of them, so none counts an attempt."""
+    """End a subscription; its leased messages become ready again. ``uncounted``: the application had none of them, so none
+    counts an attempt."""
 
     topic: str
     consumer: str
@@ -63,8 +65,9 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Ask how many messages a subscription holds, and which of them its application most likely has. ``uncounted``: whether
-    none of them counts an attempt, since that one is at another worker or group; None leaves it as it is."""
+    """Ask how many messages a subscription holds, and which of them its application most likely works on. ``uncounted``: from
+    now on, whether the loss of the session counts no attempt here, because the message that counts is at another worker or
+    group; None changes nothing."""
 
     topic: str
     consumer: str
@@ -143,7 +146,7 @@ class SettlementRun:
         return self.command.consumer
 
     def each(self) -> Iterator[Settlement]:
-        """The commands one by one."""
+        """The commands of the run, one by one."""
         return (replace(self.command, ids=((msg_id, msg_id),)) for msg_id in self.ids)
 
 
@@ -210,7 +213,8 @@ class Purge:
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """Move a consumer to a position. ``creates``: make it there if it does not exist; otherwise that is NoSuchConsumer."""
+    """Move a consumer to a position. ``creates``: create the consumer there if it does not exist; without it, a missing
+    consumer is an error."""
 
     topic: str
     consumer: str
@@ -237,7 +241,7 @@ class Redrive:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Describe all topics, or those that match."""
+    """Describe all topics, or those that match a pattern."""
 
     pattern: str | None = None
 

@@ -28,7 +28,7 @@ PRINTABLE = bytes(range(0x21, 0x7F))
 
 
 def parse_ms(what: str, text: str, low: int = 0) -> int:
-    """Milliseconds, at most ten years. Raises: BadArgument."""
+    """Parse a number of milliseconds from ``low`` up to ten years. ``what`` names it in the error. Raises: BadArgument."""
     return parse_number(what, text, low, DURATION_MS_MAX)
 
 

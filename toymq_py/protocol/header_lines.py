@@ -222,7 +222,8 @@ def parse_line(line: bytes) -> Command:
 
 
 def is_http(line: bytes) -> bool:
-    """Whether a header line is an HTTP request line or ``Host:``. No command ends like that."""
+    """Whether a header line is an HTTP request line or ``Host:``. No command of this protocol ends like an HTTP request
+    line."""
     return line.startswith(b"HTTP/", line.rfind(b" ") + 1) or line[:5].lower() == b"host:"
 
 
@@ -376,7 +377,7 @@ def publish_head(topic: str) -> bytes:
 
 
 def publish_key(key: bytes) -> bytes:
-    """The token of a key; b"" is no key. Raises: BadArgument."""
+    """The token for a key in a PUB line; b"" stands for no key. Raises: BadArgument."""
     if not key:
         return NO_KEY
     if not is_key(key):

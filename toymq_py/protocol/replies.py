@@ -142,7 +142,7 @@ _ENDS = [b"%03d" % end for end in range(1000)]
 
 
 def encode_ok_run(first_id: int, count: int) -> bytes:
-    """``OK`` for each of ``count`` consecutive ids."""
+    """One ``OK`` line for each of ``count`` consecutive ids."""
     if count == 1:
         return b"OK %d\n" % first_id
     if first_id < 1000:
@@ -203,25 +203,25 @@ class Frames:
     __slots__ = ("_stride", "pieces")
 
     def __init__(self, pieces: list[bytes], stride: int = 0) -> None:
-        """``pieces`` are one frame each, or with a ``stride`` one piece of frames that all have so many bytes."""
+        """``pieces``: one encoded frame each; with a ``stride``, one piece in which each frame has ``stride`` bytes."""
         self.pieces = pieces
         self._stride = stride
 
     def sizes(self) -> "array[int]":
-        """Bytes of each frame."""
+        """The size of each frame in bytes."""
         if self._stride:
             return array("L", [self._stride]) * (len(self.pieces[0]) // self._stride)
         return array("L", map(len, self.pieces))
 
     def part(self, start: int, stop: int) -> "Frames":
-        """The frames of some rows."""
+        """The frames ``start`` to below ``stop``."""
         if self._stride:
             return Frames([self.pieces[0][start * self._stride : stop * self._stride]], self._stride)
         return Frames(self.pieces[start:stop])
 
 
 def encode_messages(topic: str, records: Records, attempt: int) -> Frames:
-    """Encode one MSG frame for each record. It does not depend on the session, so one encoding serves every subscriber."""
+    """Encode one MSG frame for each record. A frame does not depend on the session, so one encoding serves every subscriber."""
     head = b"MSG %b " % topic.encode()
     if records.headers is None:
         if len(records) >= ALIKE_MIN and (alike := _encode_alike(head, records, attempt)) is not None:
@@ -280,5 +280,5 @@ def _encode_alike(head: bytes, records: Records, attempt: int) -> Frames | None:
 
 @lru_cache(LAYOUTS_CACHED_MAX)
 def _message_layout(opening: int, middle: int, key: int, tail: int, payload: int) -> RowLayout:
-    """The layout of a frame by the lengths of its parts."""
+    """The fixed-width layout of a MSG frame whose parts have these lengths in bytes."""
     return RowLayout(f"{opening}s3s{middle}s{key}s{tail}s{payload}ss")

@@ -9,7 +9,7 @@ _LENGTH_AT = {b"MSG": 6, b"JSON": 1, b"BATCH": 4}
 
 
 class ReplyFrames:
-    """Collects bytes, and gives whole frames."""
+    """Collects the bytes of a stream, and returns whole frames."""
 
     def __init__(self) -> None:
         self._data = b""

@@ -22,9 +22,9 @@ from toymq_py.protocol.header_lines import build_publish, invalid_key, is_http, 
 from toymq_py.records import DEFAULT_MAX_PAYLOAD
 
 LINE_COST = 4
-"""The cost of a line that is parsed alone, in PUBs or ACKs of a batch: it takes as long as so many, and counts as many."""
+"""How many PUBs or ACKs of a batch a line counts for that is parsed alone: it takes as long as they do."""
 LINE_COST_BYTES = 16
-"""A line costs one more for every so many bytes: a list of a thousand ids takes as long as a hundred PINGs."""
+"""A line counts for one more for each 16 bytes of its length: a list of a thousand ids takes as long as a hundred PINGs."""
 TLS_HANDSHAKE = b"\x16\x03"
 AMQP_HEADER = b"AMQP\0"
 """The first bytes of an AMQP client, which waits for an answer to them."""
@@ -63,7 +63,7 @@ class ServerConnection:
         """Whether ``next_commands`` returns nothing before more bytes are there."""
 
     def limit_payloads(self, max_payload: int) -> None:
-        """Limit bodies whose headers arrive from now on to so many bytes."""
+        """Limit bodies whose headers arrive from now on to ``max_payload`` bytes."""
         self._batches.max_payload = max_payload
 
     @property
@@ -118,7 +118,7 @@ class ServerConnection:
         return True
 
     def next_commands(self, max_commands: int = 512) -> list[Command]:
-        """Parse up to so many commands; each PUB of a batch counts, and a long line counts more.
+        """Parse up to ``max_commands`` commands; each PUB of a batch counts as one, and a long line as more.
 
         Returns: [] when more bytes are needed.
         """
@@ -269,7 +269,7 @@ class ServerConnection:
 
 
 def _other_protocol(first: int) -> BadFraming:
-    """The text for a peer that speaks one of ``OTHER_PROTOCOLS``, by its first byte."""
+    """The error for a peer that speaks one of ``OTHER_PROTOCOLS``, recognised by its first byte."""
     if first == AMQP_HEADER[0]:
         return BadFraming("this port speaks the text protocol of toymq, not AMQP: use the port of --amqp or --amqps")
     return BadFraming("this port does not speak TLS: use toymq://, or the port of --tls-listen")

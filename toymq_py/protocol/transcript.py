@@ -1,4 +1,4 @@
-"""Commands and replies as lines of text, for the wire debug of both ends.
+"""Commands and replies as lines of text, for the wire debug log of both ends.
 
 Shows the length of a body and not its bytes, and no token, not even one in a refused line.
 """
@@ -18,7 +18,7 @@ MASK = "***"
 
 
 def command_lines(command: Command) -> Iterator[str]:
-    """The header line of a command, one for each of a run."""
+    """The header line of a command; for a run, one line for each of its commands."""
     if isinstance(command, Publish):
         for row, (key, body) in enumerate(zip(command.keys, command.bodies, strict=True)):
             words = {"hdr": command.hdr or None}

@@ -52,7 +52,7 @@ class LoopScheduler:
             ticket.when_settled(done)
 
     def close(self, *, drop_waiting: bool) -> None:
-        """See ``SyncThreads.close``."""
+        """Stop the sync threads; see ``SyncThreads.close``."""
         self._threads.close(drop_waiting=drop_waiting)
 
 
@@ -89,8 +89,8 @@ def open_files_max(max_connections: int) -> int:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Pause garbage collections during recovery: they would scan the growing set of recovered objects again and again, a third
-    of the time for 16,000 segments."""
+    """Pause garbage collection during recovery: it would scan the growing set of recovered objects again and again, which took
+    a third of a start with 16,000 segments."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -109,10 +109,11 @@ def opened_broker(
     """Open a broker, and close it at the end. Blocks.
 
     Args:
-        tracer: makes spans.
-        address: as of ``Broker.open``, and so is ``lock``.
-        fs: the machine's file system by default; another with replication, and so is ``run_job``, which runs each job.
-        placement: as of ``Broker``.
+        tracer: follows messages, for spans; None without tracing.
+        address, lock: see ``Broker.open``.
+        fs, run_job: the file system, by default the machine's, and the function that runs a disk job; replication passes its
+            own.
+        placement: see ``Broker``.
 
     Raises: DirectoryLocked, DataDirectoryError.
     """

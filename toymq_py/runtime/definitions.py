@@ -87,7 +87,7 @@ def read_webhooks(broker: Broker) -> dict[str, Webhook]:
 
 
 def read_alerts(broker: Broker) -> dict[str, Alert]:
-    """The alert rules of an open broker, as ``read_webhooks``."""
+    """The alert rules of an open broker, by name. Blocks. Raises: ConfigError when they cannot be read."""
     try:
         return broker.directory.read_alerts()
     except (OSError, DamagedData) as error:
@@ -95,7 +95,7 @@ def read_alerts(broker: Broker) -> dict[str, Alert]:
 
 
 def openable(wanted: Definitions, broker: Broker) -> Definitions:
-    """The definitions without topics that could not be opened: the broker starts and serves the others."""
+    """The definitions, without the topics that the broker could not open when it started: it serves the others."""
     rows = broker.describe(None) if wanted.topics else []
     problems = {name: row["problem"] for row in rows if "problem" in row for name in _names(row)}
     for name in sorted(problems.keys() & wanted.topics.keys()):

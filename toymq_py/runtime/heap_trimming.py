@@ -29,8 +29,8 @@ WATCH_S = 0.5
 BUSY = 0.25
 """CPU share above which the broker is busy: a round blocks the loop for 10 ms and more."""
 WAITS_MAX = 20
-"""How many times trimming waits while connections go on closing: a round would look at all objects of those that are still
-there, 100 ms for ten thousand, and between theirs what is renewed would pin what they free (ADR 0203)."""
+"""How many times trimming waits while connections go on closing. A round would look at all objects of the open ones, 100 ms for
+ten thousand connections, and the objects that it renews would lie between theirs and pin what they free later (ADR 0203)."""
 LATER_S = 8.0
 """The time after a crowd's rounds at which one more begins. Something may hold the objects of closed connections for seconds: a
 check of 10,000 for dead peers takes three."""
@@ -102,7 +102,7 @@ class HeapTrimmer:
         return self._most - self._now >= CROWD
 
     def _still_leaving(self) -> bool:
-        """Whether to wait for more connections to close, as some did since the watch or the round began."""
+        """Whether to wait, because connections have closed since the watch or the round began and more may follow."""
         if self._now >= self._then:
             self._waits = 0
             return False

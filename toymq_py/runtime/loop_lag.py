@@ -7,8 +7,8 @@ from toymq_py.clock import Clock
 
 LAG_PERIOD_S = 0.25
 LAG_PERIODS = 40
-"""The periods of which the lag is kept: ten seconds, so that polling once a second shows every delay. In an array: each float
-of a list would be a small object that keeps a MiB of what a crowd had then from going back (``heap_trimming``)."""
+"""The periods of which the lag is kept: ten seconds, so that polling once a second shows every delay. Kept in an array: each
+float in a list would be a small object, which may keep a freed MiB from being returned to the OS (``heap_trimming``)."""
 
 
 class LoopLag:

@@ -36,8 +36,8 @@ class MemoryWatch:
         """
         Args:
             max_bytes: 0 stands for ``default_max_bytes``.
-            on_disconnects: called when connections of any kind have ended, with the highest number since the last look and the
-                present number.
+            on_disconnects: called when connections of any kind have ended, with the highest number of connections since the
+                last look and the present number.
         """
         self._loop = loop
         self._quotas = quotas
@@ -48,7 +48,7 @@ class MemoryWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def look(self) -> None:
-        """Compare now and every ``MEMORY_PERIOD_S``, until ``stop``."""
+        """Compare the process's memory with its limit, now and every ``MEMORY_PERIOD_S`` until ``stop``."""
         rss_bytes, high = self._rss_bytes(), self._quotas.memory_high
         if high:
             heap_trimming.trim()

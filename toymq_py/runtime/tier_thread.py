@@ -25,7 +25,7 @@ from toymq_py.units import counted
 logger = logging.getLogger("toymq_py.tier")
 
 INTERVAL_S = 2.0
-"""The pause between two rounds: a segment is in the bucket so long after its seal, and the time to send it."""
+"""The pause between two rounds: a sealed segment is in the bucket after this pause and the time of its upload."""
 BACKOFF_MAX_S = 60.0
 STOP_S = 2.0
 """How long a shutdown waits for a put that is under way; the next start makes it again."""
@@ -34,8 +34,9 @@ Look = tuple[list[TopicOnDisk], set[Place]]
 
 
 def look_at(broker: Broker, *, sizes: bool = False) -> Look:
-    """The topics with something for the bucket, with the sizes of their segments if asked for, and all incarnations that the
-    broker has. A topic with sealed segments but no incarnation gets one, and is in a later look. Belongs to the event loop."""
+    """List the topics for an upload round, with the segments that may leave the disk and, if asked for, the sizes of sealed
+    segments that are not in the bucket; and the places in the bucket of all topics that the broker has. A topic's place
+    includes its incarnation: a topic with sealed segments but none gets one, and is listed later. Belongs to the event loop."""
     topics, present = [], set()
     for name, topic in broker.topics.items():
         incarnation, segments = topic.settings_queue.incarnation, topic.log.segments
@@ -52,7 +53,7 @@ def look_at(broker: Broker, *, sizes: bool = False) -> Look:
 
 
 def evict(broker: Broker, proven: Mapping[Place, Mapping[int, str]]) -> None:
-    """Evict segments from the disk that are whole in the bucket. Belongs to the event loop."""
+    """Unlink local segments whose complete copies are in the bucket. Belongs to the event loop."""
     for place, segments in proven.items():
         topic = broker.topics.get(place.topic)
         if topic is not None and topic.settings_queue.incarnation == place.incarnation:
@@ -60,7 +61,7 @@ def evict(broker: Broker, proven: Mapping[Place, Mapping[int, str]]) -> None:
 
 
 class TierThread:
-    """Uploads in rounds, one every ``INTERVAL_S``; after an error later, twice as long each time. ``stop`` ends it."""
+    """Uploads in rounds, one every ``INTERVAL_S``. After each failed round the pause doubles. ``stop`` ends the thread."""
 
     def __init__(
         self, look: Callable[[], Look], loop: asyncio.AbstractEventLoop, uploads: Uploads, metrics: Metrics, url: str,
@@ -71,8 +72,9 @@ class TierThread:
         """
         Args:
             look, evict, fall_behind: called on the loop.
-            metrics: those of uploads are set on the thread, the only one that does.
-            local_max_bytes: ``fall_behind`` is told why while more is sealed and not in the bucket, then None; 0: no limit.
+            metrics: this thread alone sets the metrics of uploads.
+            local_max_bytes: while more bytes than this are sealed and not in the bucket, ``fall_behind`` gets the reason, then
+                None; 0: no limit.
         """
         self._look = look
         self._loop = loop
@@ -113,7 +115,8 @@ class TierThread:
             logger.exception("bug in the tier: nothing more is uploaded until a restart")
 
     def round(self, topics: list[TopicOnDisk], present: set[Place]) -> Round | None:
-        """Make a round. Returns: its result; None when it failed."""
+        """Upload what the bucket lacks, and delete what it holds of removed segments. Returns: the result; None when it
+        failed."""
         try:
             done = self._uploads.round(topics, present, self._stop.is_set)
         except (BucketError, OSError) as error:
@@ -137,7 +140,7 @@ class TierThread:
         return done
 
     def compare(self, topics: list[TopicOnDisk]) -> None:
-        """Tell the loop when the bucket falls behind, and when it has caught up."""
+        """Tell the loop while the bucket lacks more than ``local_max_bytes``, and when it has caught up."""
         if not self._local_max_bytes:
             return
         lacking = self._uploads.behind_bytes(topics)
@@ -152,7 +155,8 @@ class TierThread:
             self._loop.call_soon_threadsafe(call)
 
     def _ask(self) -> Look | None:
-        """Ask the loop. Returns: None when it ended, or ``stop`` was called meanwhile."""
+        """Call ``look`` on the loop and wait for its result. Returns: None when the loop ended, or ``stop`` was called
+        meanwhile."""
         answer: Future[Look] = Future()
 
         def tell() -> None:
@@ -184,7 +188,7 @@ class FetchThreads:
             start_thread(self._run, f"toymq-fetch-{number}")
 
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
-        """Run ``job`` on a thread, then ``done`` on the loop, whatever became of it."""
+        """Run ``job`` on a thread, then ``done`` on the loop, also if ``job`` failed."""
         self._work.put((job, done))
 
     def _run(self) -> None:
@@ -222,7 +226,7 @@ def tiered(url: str, broker: Broker, loop: asyncio.AbstractEventLoop, cache_byte
 
 
 def place_of(broker: Broker, name: str) -> Place | None:
-    """The place of a topic's objects in the bucket."""
+    """The place of a topic's objects in the bucket; None for a topic that does not exist or has no incarnation yet."""
     topic = broker.topics.get(name)
     incarnation = None if topic is None else topic.settings_queue.incarnation
     return None if incarnation is None else Place(name, incarnation)

@@ -1,8 +1,8 @@
-"""Checks that all places answer before the first one makes a change that all have to make. ADR 0270.
+"""Checks that all places (workers or groups) answer before the first one makes a change that all have to make. ADR 0270.
 
 A change of a partitioned topic is made by each worker, or group. While one of them is away the change would be done in part,
-and what PURGE has dropped is gone for good. So each of the others has to take a connection first. This is a new connection:
-over that of the session the answer would come behind those to waiting commands, such as a PULL.
+and what PURGE has dropped is gone for good. So each of the others has to take a connection first. This is a new connection: on
+the session's own connection the answer would come behind those of waiting commands, such as a PULL.
 """
 
 import asyncio
@@ -18,15 +18,15 @@ from toymq_py.session.stages import in_words, part_of, undone, words_of
 
 
 class AllThere:
-    """The check for one command. Belongs to the loop."""
+    """The check that all workers or groups answer, for one command. Belongs to the loop."""
 
     def __init__(
         self, command: Command, held: PendingReply, begin: Callable[[], None], links: PlaceLinks, replies: Replies
     ) -> None:
         """
         Args:
-            held: the place of the reply, which says that nothing was done if a place is away.
-            begin: called when all places answer; it asks them for the change. Raises: PlacementUnknown when nothing was sent.
+            held: the queued reply, which says that nothing was done if a worker or group is away.
+            begin: called when all answer; it asks them for the change. Raises: PlacementUnknown when nothing was sent.
         """
         self._command = command
         self._held = held
@@ -37,8 +37,8 @@ class AllThere:
         self._waiting: set[Place] = set()
 
     def ask(self, placement: Placement, places: Sequence[Place], loop: asyncio.AbstractEventLoop) -> None:
-        """Ask these places, except this one, unless one is known to be away. A link gives up by itself, after 4 s for a group
-        and 20 s for a worker."""
+        """Connect to these workers or groups, except this process; if one is known to be away, to none. A connection gives up
+        by itself, after 4 s for a group and 20 s for a worker."""
         try:
             placement.check_led(part_of(self._command), words_of(self._command))
             for place in places:

@@ -1,4 +1,4 @@
-"""The order in which messages of several places came to one subscription. ADR 0256. Pure."""
+"""The order in which the messages of several workers or groups came to one subscription. ADR 0256. Pure."""
 
 from array import array
 
@@ -7,7 +7,7 @@ KEPT = 2048
 
 
 class Arrivals:
-    """Remembers the last messages of a subscription, by a hash of topic and id. What it has forgotten came before them."""
+    """Remembers the order of a subscription's last messages, by a hash of topic and id. Forgotten messages came before them."""
 
     __slots__ = ("_forgotten", "_seen")
 
@@ -17,11 +17,11 @@ class Arrivals:
 
     @property
     def count(self) -> int:
-        """The number of messages that came, which is the place of the next one."""
+        """How many messages have come so far; the next one gets this position."""
         return self._forgotten + len(self._seen)
 
     def note(self, frame: bytes) -> None:
-        """Note a message that came; ``frame`` is its MSG."""
+        """Note that a message came; ``frame`` is its MSG frame."""
         end = frame.index(b" ", frame.index(b" ", 4) + 1)
         seen = self._seen
         seen.append(hash(frame[4:end]))
@@ -30,7 +30,7 @@ class Arrivals:
             self._forgotten += KEPT
 
     def place_of(self, topic: bytes, msg_id: bytes) -> int:
-        """The place of a message's last delivery among those that came, from 0; -1 when it is forgotten."""
+        """The position of a message's last delivery in the order of arrival, from 0; -1 when it is forgotten."""
         seen = self._seen
         try:
             return self.count - 1 - seen[::-1].index(hash(b"%b %b" % (topic, msg_id)))

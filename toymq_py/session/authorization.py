@@ -122,7 +122,7 @@ class GuardedHandler(Handler):
         self._on_admitted()
 
     def _numbers(self) -> dict[str, Any]:
-        """STATS with the tokens that expire: all of them for an admin, otherwise only the client's own."""
+        """The figures for STATS, with the tokens that expire: all of them for an admin, otherwise only the client's own."""
         mine = self._grant
         shown = [grant for grant in self._authority.expiring() if mine is not None and (mine.admin or grant.name == mine.name)]
         tokens = [{"name": grant.name, "expires_ms": (grant.expires_ns or 0) // 1_000_000} for grant in shown]

@@ -18,7 +18,8 @@ OK_BYTES = 5
 
 
 class Changes:
-    """The changes of one session. Those that an admin asks for are counted at its gate, and have a line in the audit trail."""
+    """The changes of one session that wait for stable storage. Changes that need an admin's right count at the session's
+    ``Gate``, and get a line in the audit trail."""
 
     __slots__ = ("_gate", "_replies", "_trail")
 
@@ -31,8 +32,9 @@ class Changes:
         self, begin: Callable[[Done], None], *, count: int = 0, answer: Callable[[], bytes] | None = None,
         audited: Command | None = None, replies: int = 1,
     ) -> None:  # fmt: skip
-        """Begin a change, and reply when it is on stable storage: with ``answer``, or ``OK <count>``. Record ``audited`` then.
-        Where ``answer`` has the ``replies`` of a run, a failure is the reply to each.
+        """Begin a change, and reply when it is on stable storage: with ``answer``, or ``OK <count>``. Then ``audited``, if
+        given, is written to the audit trail. ``replies``: to how many commands ``answer`` replies; a failure is the reply to
+        each.
 
         Raises: RequestError when ``begin`` does; then no reply is queued.
         """

@@ -74,7 +74,8 @@ class Deliveries:
         self._last_write: list[tuple[DeliveredIds, int, array[int]]] = []
 
     def check_free(self, name: str, pattern: TopicPattern | None) -> None:
-        """Check that no subscription overlaps: MSG names only the topic. Raises: AlreadySubscribed."""
+        """Check that no subscription of the session overlaps a new one: MSG names only the topic, so its subscription would be
+        unclear. Raises: AlreadySubscribed."""
         other = self.by_name.get(name)
         if other is None:
             others = self.by_name.values()
@@ -93,7 +94,8 @@ class Deliveries:
         self._unconfirmed[subscription] = None
 
     def subscribed(self, name: str, other: str, consumer: str) -> AnySubscription:
-        """The session's subscription of a name, or to all partitions under the ``other`` one. Raises: NotSubscribed."""
+        """The session's subscription to ``name``. Two names mean all partitions of a topic (``orders`` and ``orders#*``):
+        ``other`` is the second one. Raises: NotSubscribed."""
         found = self.by_name.get(name)
         if found is None and (of_other := self.by_name.get(other)) is not None and of_other.pattern is not None:
             found = of_other
@@ -102,7 +104,7 @@ class Deliveries:
         return found
 
     def held(self, command: Held, other: str) -> bytes:
-        """The reply to HELD; ``other``: see ``subscribed``. Raises: NotSubscribed."""
+        """The reply to HELD: how many messages a subscription holds. ``other``: see ``subscribed``. Raises: NotSubscribed."""
         found = self.subscribed(command.topic, other, command.consumer)
         if command.uncounted is not None:
             found.uncounted = command.uncounted
@@ -112,7 +114,7 @@ class Deliveries:
         return encode_held(found.inflight, None)
 
     def subscription_to(self, topic: str, consumer: str) -> Subscription | None:
-        """The session's subscription to a topic as a consumer, which may be part of a pattern's."""
+        """The session's subscription to a topic as a consumer, which may be part of a subscription to a pattern."""
         found = self.by_name.get(topic)
         if not isinstance(found, Subscription):
             parts = [s.parts[topic] for s in self.by_name.values() if isinstance(s, PatternSubscription) and topic in s.parts]
@@ -120,8 +122,8 @@ class Deliveries:
         return found if found is not None and found.consumer_name == consumer else None
 
     def settles(self, channel: Channel) -> None:
-        """Note that the session settles a message of a consumer, perhaps too late: with mode=single it may have its share
-        again."""
+        """Note that the session settles a message of a consumer, perhaps after its lease has ended: it does not hang, so with
+        mode=single it may become active again."""
         if channel.single is not None:
             own = self.subscription_to(channel.context.topic, channel.consumer.name)
             if own is not None:
@@ -136,7 +138,7 @@ class Deliveries:
         return [partial(consumer.has_acked_all, *ids) for consumer, lessee in consumers for ids in consumer.inflight_to(lessee)]
 
     def pause(self, paused: bool) -> None:
-        """PAUSE and RESUME."""
+        """Pause the deliveries of all subscriptions, or resume them (PAUSE, RESUME)."""
         self.paused = paused
         for subscription in self.by_name.values():
             subscription.pause(paused)
@@ -186,7 +188,7 @@ class Deliveries:
         return not (self._stalled or self.paused)
 
     def drop(self, subscription: AnySubscription) -> None:
-        """Close a subscription: its leases go back."""
+        """Close a subscription: its leased messages become ready again."""
         self._forget(subscription)
         subscription.close()
 
@@ -195,7 +197,8 @@ class Deliveries:
         self._closed(subscription, subscription.name, code)
 
     def pattern_ended(self, subscription: PatternSubscription, name: str, code: str) -> None:
-        """As ``ended``, for one topic of a pattern, or for all of them with the pattern's name."""
+        """As ``ended``, for one topic of a subscription to a pattern; with the pattern as ``name``, for the whole
+        subscription."""
         self._closed(subscription, name, code)
 
     def _closed(self, subscription: AnySubscription, name: str, code: str) -> None:
@@ -229,7 +232,8 @@ class Deliveries:
     def take(self, out: list[bytes], slice_end: float, room: int) -> None:
         """Append about ``room`` bytes of deliveries to the write ``out``, round-robin over the subscriptions.
 
-        Stops at ``slice_end``, but not before the first. A consumer that other sessions share gives one piece.
+        Stops at ``slice_end``, but not before the first delivery. From a consumer that other sessions share, one delivery is
+        taken.
         """
         size = sum(map(len, out))
         tried = False
@@ -259,7 +263,7 @@ class Deliveries:
             self._ready[subscription] = None
 
     def add_to_write(self, delivery: Delivery, frames: Frames, begin: int) -> int:
-        """Remember that the frames of a delivery begin at this byte of the write. Returns: their size."""
+        """Remember that the frames of a delivery begin at byte ``begin`` of the write. Returns: their size in bytes."""
         self._last_write.append((delivery.without_records(), begin, frames.sizes()))
         return sum(map(len, frames.pieces))
 

@@ -1,7 +1,7 @@
 """Errands: commands to all groups of a cluster that no client sent, for HTTP requests. ADR 0199.
 
 An errand is a ``Passing`` of its own whose replies are kept. Its connections identify as those of a cluster node and have all
-rights: the caller has checked what its client may do, and shows only what that may see. Belongs to the loop.
+rights: the caller has checked what its client may do, and shows it only what it may see. Belongs to the loop.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ class Errands:
         return int((await self._ask(command)).split()[1])
 
     async def _ask(self, command: Command) -> bytes:
-        """Carry out a command and return its reply. Raises: RequestError."""
+        """Carry out a command at the groups that it concerns, and return its reply. Raises: RequestError."""
         answer: asyncio.Future[bytes] = self._loop.create_future()
         pieces: list[bytes] = []
 

@@ -45,7 +45,7 @@ class Fetches:
             self._replies.fill(held, make)
 
     def _wait_for_commit(self, topic: Topic, wait_s: float, done: Callable[[], None]) -> None:
-        """Call ``done`` at the next commit, after a time, or when the stream ends."""
+        """Call ``done`` at the topic's next commit, after ``wait_s`` seconds, or when the client's stream ends."""
 
         def finish() -> None:
             if finish in self._waits:
@@ -60,8 +60,8 @@ class Fetches:
 
 
 class _Batch:
-    """The reply to one FETCH, read in pieces. Each counts for the connection at once; the reply ends with what was read when
-    the client's token or address has used up its share, or when the rest cannot be read now."""
+    """The reply to one FETCH, read in pieces. Each piece counts for the connection at once; the reply ends with what was read
+    when the client's token or address has used up its share, or when the rest cannot be read now."""
 
     __slots__ = ("_charge", "_command", "_count", "_deliveries", "_frames", "_next_id", "_size", "_topic")
 
@@ -75,7 +75,8 @@ class _Batch:
         self._next_id = command.from_id
 
     def make(self) -> bytes | None:
-        """See ``replies.MakeReply``. Raises: NoSuchTopic, PlacementUnknown, OutOfRange, QueueFull, OSError."""
+        """Read a piece, and make the reply after the last; see ``replies.MakeReply``. Raises: NoSuchTopic, PlacementUnknown,
+        OutOfRange, QueueFull, OSError."""
         topic = living(self._topic)
         _check_incarnation(topic, self._command.incarnation)
         enough = self._size + PIECE_BYTES // 2

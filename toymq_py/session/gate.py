@@ -26,8 +26,8 @@ TAKEN_AT_SHUTDOWN = (
 
 
 class Gate:
-    """Counts what a session's commands have begun. While it is ``closed`` no command is applied; whatever ends then has a reply
-    that wakes the session."""
+    """Counts what a session's commands have begun. While it is ``closed``, at a limit, no command is applied. Nothing reports
+    the opening: what ends then queues a reply, which wakes the session."""
 
     __slots__ = ("_changes", "_names", "_pulls", "closed")
 
@@ -51,7 +51,7 @@ class Gate:
         self._settle()
 
     def wait(self, begin: Callable[[Callable[[], None]], object], opened: Callable[[], None]) -> None:
-        """Stay closed until ``begin`` calls back, then call ``opened``."""
+        """Call ``begin``, and stay closed until the function that it gets is called; then call ``opened``."""
         self._names += 1
         self._settle()
 
@@ -63,7 +63,7 @@ class Gate:
         begin(over)
 
     def wait_for(self, held: PendingReply, opened: Callable[[], None]) -> None:
-        """Stay closed until this reply is written, then call ``opened``."""
+        """Stay closed until the reply ``held`` is written, then call ``opened``."""
 
         def begin(over: Callable[[], None]) -> None:
             held.released = lambda at: over()

@@ -22,17 +22,18 @@ NO_TOPIC = b"ERR MOVED ", b"ERR NO_SUCH_TOPIC "
 
 
 def told(name: str, lacks: tuple[bytes, ...], reply: bytes) -> bytes:
-    """A place's reply as the client is told it: one that lacks the topic means that it is being made or deleted."""
+    """Convert a place's reply for the client. ``lacks`` are the beginnings of a reply that does not know the topic: the client
+    is told that the topic is being made or deleted, since other places know it."""
     return encode_error(half_made(name)) if reply.startswith(lacks) else reply
 
 
 class Gathering:
-    """The replies to one command that was passed on to every worker."""
+    """The replies of all workers or groups to one command, to be merged into one reply."""
 
     def __init__(
         self, workers: int, first: Place | None = None, grow: Callable[[int], None] = lambda size: None
     ) -> None:
-        """``first``: the place whose reply comes first; None: the one of the lowest number. ``grow``: see ``Listing``."""
+        """``first``: the worker or group whose reply comes first; None: the lowest number. ``grow``: see ``Listing``."""
         self._grow = grow
         self.missing = workers
         self._first = first
@@ -40,7 +41,7 @@ class Gathering:
         self._listing: Listing | None = None
 
     def add(self, worker: Place, reply: bytes) -> bool:
-        """Add a reply. Returns: whether it was the last."""
+        """Add a worker's reply. Returns: whether no more replies are missing."""
         self.replies[worker] = reply
         self.missing -= 1
         return not self.missing
@@ -55,14 +56,16 @@ class Gathering:
         return self.refusal or encode_ok(sum(int(reply.split()[1]) for reply in self.replies.values()))
 
     def sum_of_some(self, lacks: tuple[bytes, ...] = NO_SUCH) -> bytes:
-        """As ``total``, where some workers may lack what others have, and answer so; that is the reply only if all do."""
+        """As ``total``, without the replies of workers that lack the topic, which begin with ``lacks``; if all lack it, the
+        first of their errors."""
         found = [reply for _, reply in sorted(self.replies.items())]
         there = [reply for reply in found if not reply.startswith(lacks)] or found
         refusal = next((reply for reply in there if reply.startswith(b"ERR")), None)
         return refusal or encode_ok(sum(int(reply.split()[1]) for reply in there))
 
     def of_whole(self, merge: "Merge", name: str) -> bytes | None:
-        """Apply ``merge`` for a partitioned topic. While the topic is being made or deleted, some places lack it."""
+        """Merge the replies for a partitioned topic. If only some places know the topic, it is being made or deleted, and the
+        merged reply is that error."""
         lacks = NO_TOPIC[:1] if name.endswith(DEAD_LETTERS) else NO_TOPIC  # partitions without dead letters lack those
         if 0 < sum(reply.startswith(lacks) for reply in self.replies.values()) < len(self.replies):
             return encode_error(half_made(name))
@@ -85,8 +88,8 @@ class Gathering:
         return self._listed(lambda: (b"[", merged_topics(self._documents()), b"]"))
 
     def stats(self, away: Sequence[dict[str, Any]] | None = None) -> bytes | None:
-        """The reply to STATS; None means: call again. ``away``: the places that did not answer, for a client that asks for the
-        others."""
+        """The reply to STATS; None means: call again. ``away``: for ``STATS partial=1``, the workers or groups that did not
+        answer."""
 
         def begin() -> Listed:
             found = self._documents()

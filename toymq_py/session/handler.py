@@ -139,7 +139,7 @@ class Handler:
             self.passing.close()
 
     def apply(self, command: Command) -> None:
-        """Apply one command. It gets exactly its replies, also after a failure."""
+        """Apply one command. It gets its exact number of replies, even after a failure."""
         try:
             self._apply(command)
         except NameBusy as busy:
@@ -165,7 +165,7 @@ class Handler:
         self.gate.wait(busy.when_done, self._replies.wake)
 
     def _refuse(self, command: Command, error: RequestError) -> None:
-        """Reply with one ``ERR`` for each command of a run, or for another command; with only one if it is fatal."""
+        """Reply with ``ERR``: once for each command of a run, but only once if the error is fatal."""
         if error.code in audit.REFUSED or isinstance(command, ADMINISTRATIVE):
             self._trail.record(command, error.code, error.token)
         error = error if self.passing is None else self.passing.refusal(command, error)

@@ -35,13 +35,13 @@ class Ask(Protocol):
 
 
 class InHand:
-    """The search for one subscription. Belongs to the loop."""
+    """The search for the message that the client of one subscription works on. Belongs to the loop."""
 
     __slots__ = ("_arrivals", "_ask", "_asking", "_behind", "_closed", "_command", "_delay_max_s", "_delay_s", "_known",
                  "_loop", "_places", "_settled", "_since", "_timer", "uncounted")  # fmt: skip
 
     def __init__(self, command: Subscribe, places: list[Place], ask: Ask, loop: asyncio.AbstractEventLoop) -> None:
-        """``places`` have the subscription; the caller changes the list."""
+        """``places``: the workers or groups that have the subscription; the caller changes the list."""
         self._command = command
         self._places = places
         self._ask = ask
@@ -50,9 +50,9 @@ class InHand:
         self._known: tuple[Place, Message] | None = None
         """The message of the last look, while nothing has been settled since."""
         self._since = 0
-        """The count of ``Arrivals`` before which messages stood behind one that a place has taken back."""
+        """Messages with lower positions in ``Arrivals`` stood behind one that a place has taken back."""
         self._behind: set[Place] = set()
-        """The places that were told that theirs stood behind it."""
+        """The places that were told that their messages count no attempt (HELD)."""
         self.uncounted = False
         """Whether the client has said that none counts (HELD)."""
         lease_s = (command.visibility_ms or 1000 * LOOK_MAX_S * LOOKS_PER_LEASE) / 1000
@@ -64,27 +64,28 @@ class InHand:
         """Whether something was settled since the last look."""
 
     def came(self, frame: bytes) -> None:
-        """Note that a place has delivered a message; ``frame`` is its MSG."""
+        """Note that a message has come from a worker or group; ``frame`` is its MSG frame."""
         self._arrivals.note(frame)
         if self._timer is None and len(self._places) > 1 and not (self._asking or self._closed):
             self._look_later(LOOK_MIN_S)
 
     def settled(self) -> None:
-        """Note that the client has settled something, so it does not hang."""
+        """Note that the client has settled a message, so it does not hang."""
         self._settled = True
         if self._known is not None or self._since:
             self._known, self._since = None, 0
             self._tell(set())
 
     def close(self) -> None:
-        """Stop looking. Idempotent."""
+        """Stop the search. Idempotent."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
 
     def first(self, answers: Mapping[Place, bytes]) -> Place | None:
-        """The place, of those that answered HELD, that has the message which the client works on: the one of the last look, or
-        the earliest. None: the places hold nothing, or only messages behind one that a place has taken back, and counted."""
+        """The place, among those that answered HELD, with the message that the client works on: the message that the last look
+        found, if it is still held, otherwise the one that came first. None when no place holds a message, or only messages that
+        came before the client lost the one it worked on."""
         held = _messages(answers)
         if self._knows(held):
             assert self._known is not None
@@ -94,7 +95,7 @@ class InHand:
         return min((place for place, at in came.items() if at >= since or not since), key=came.__getitem__, default=None)
 
     def _knows(self, held: Messages) -> bool:
-        """Whether the client still has the message of the last look."""
+        """Whether the client still holds the message that the last look found."""
         known = self._known
         return known is not None and held.get(known[0]) == known[1]
 
@@ -131,7 +132,7 @@ class InHand:
             self._look_later(2 * self._delay_s)
 
     def says(self, *, uncounted: bool) -> None:
-        """Note that the client tells all places whether its messages count."""
+        """Note that the client itself tells all places whether its messages count an attempt (HELD)."""
         self.uncounted, self._behind = uncounted, set()
 
     def _tell(self, behind: set[Place]) -> None:

@@ -29,8 +29,8 @@ class Listing:
     """A JSON document with a list of topics, made in slices: five thousand of them at once would hold the loop for 50 ms.
 
     ``begin`` is called when the reply is at the head; it returns the JSON before the list, the topics, and the JSON after it.
-    ``grow`` counts each slice for the connection, and raises QueueFull: what hundreds of them make at a time would fill memory
-    before any is written.
+    ``grow`` counts each slice's bytes for the connection, and raises QueueFull: the lists that hundreds of connections ask for
+    at a time would fill memory before any is written.
     """
 
     __slots__ = ("_begin", "_closing", "_grow", "_items", "_pieces", "_separator")
@@ -43,7 +43,7 @@ class Listing:
         self._closing = self._separator = b""
 
     def make(self) -> bytes | None:
-        """See ``replies.MakeReply``. Raises: BadName, QueueFull."""
+        """Make a slice, and the reply after the last; see ``replies.MakeReply``. Raises: BadName, QueueFull."""
         pieces = self._pieces
         if self._items is None:
             opening, self._items, self._closing = self._begin()

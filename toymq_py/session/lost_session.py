@@ -1,8 +1,8 @@
 """Decides at which of several workers or groups the loss of a session counts an attempt. ADR 0256.
 
-A subscription to a pattern or a partitioned topic has a session at each place, and each would count its own lowest message. The
-client was working on one of them: the one whose first delivery was the earliest. So each place is asked for its own (HELD), and
-all but one are told that no application worked on theirs (``UNSUB … uncounted=1``).
+A subscription to a pattern or a partitioned topic has a session at each of these places, and each would count an attempt of its
+own lowest message. The client was working on one of these messages: the one that it got first. So each place is asked for its
+message (HELD), and all but one are told that no application worked on it (``UNSUB … uncounted=1``).
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class LostSession:
     def __init__(
         self, subscriptions: Sequence[SpreadSubscription], ask: Ask, loop: asyncio.AbstractEventLoop, done: Callable[[], None]
     ) -> None:
-        """``done`` is called once, when the leases at the places may go back."""
+        """``done`` is called once, when the workers or groups may take the session's leases back."""
         self.done = done
         self.withdrawn: list[Place] = []
         """The places where none counts: the session is no longer subscribed there."""
@@ -40,8 +40,8 @@ class LostSession:
         return self._timer is None
 
     def begin(self, *, uncounted: bool = False) -> None:
-        """Ask all places; with ``uncounted`` end all subscriptions at once: the broker ends, which counts no attempt (ADR
-        0088)."""
+        """Ask all workers or groups which message they have; with ``uncounted`` end all subscriptions at once: the broker ends,
+        which counts no attempt (ADR 0088)."""
         self._timer = self._loop.call_later(PATIENCE_S, self._end)
         for subscription in self._subscriptions:
             answers: dict[Place, bytes] = {}
@@ -55,7 +55,7 @@ class LostSession:
         self._end_if_done()
 
     def gone(self, place: Place) -> None:
-        """Note that the connection to a place is lost."""
+        """Note that the connection to a worker or group is lost."""
         for key in [key for key in self._awaited if key[0] == place]:
             self._answered(key, b"")
 

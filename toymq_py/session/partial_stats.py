@@ -1,4 +1,4 @@
-"""``STATS partial=1``: the figures of the places that answer soon, and the names of those that do not. ADR 0273.
+"""``STATS partial=1``: the figures of the workers or groups that answer soon, and the names of those that do not. ADR 0273.
 
 Each place is asked over a connection of its own, which ends with the reply: a place that hangs holds up nothing else in this
 session.
@@ -32,10 +32,10 @@ class PartialStats:
     ) -> None:  # fmt: skip
         """
         Args:
-            gathering: of the replies of the places.
-            problem_of: as ``Placement.problem_of``.
+            gathering: merges the replies.
+            problem_of: returns why a worker or group cannot answer, None if it may; see ``Placement.problem_of``.
             later: as ``call_later`` of an event loop.
-            charge: told how long each reply is.
+            charge: called with the size of each reply in bytes, to count it for the connection.
         """
         self._places = places
         self._gathering = gathering
@@ -50,7 +50,7 @@ class PartialStats:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Ask all places."""
+        """Ask all workers or groups."""
         self._timer = self._later(WITHIN_S, self._time_is_over)
         for place in self._places:
             if problem := self._problem_of(place):  # nothing is there that could answer
@@ -102,7 +102,7 @@ class PartialStats:
 
     @property
     def away(self) -> list[dict[str, Any]]:
-        """The places that did not answer, in order."""
+        """The workers or groups that did not answer, in order, for the reply."""
         return [{"place": named(place), "why": self._why[place]} for place in self._places if place in self._why]
 
     def make(self) -> bytes | None:

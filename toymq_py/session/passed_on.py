@@ -29,7 +29,8 @@ class Subscribed:
 
 
 class Expected:
-    """The expected replies to a command that was passed on. ``held``: their place in the session; None drops them."""
+    """The expected replies to a command that was passed on. ``held``: their place among the session's replies; None drops
+    them."""
 
     __slots__ = ("ends", "held", "last", "left", "pieces", "share", "spread", "subscribes", "told", "unsent")
 
@@ -41,12 +42,12 @@ class Expected:
     ) -> None:  # fmt: skip
         """
         Args:
-            subscribes, ends: the name of a SUB and of an UNSUB.
+            subscribes, ends: for a SUB and an UNSUB, the name of its topic or pattern.
             share: gets the answer, which is one worker's share of the reply.
             spread: the subscription that sent the SUB; it is told when there is no answer.
             told: converts each reply to the one for the client.
-            unsent: called where the worker was not reached.
-            last: the session asks at its end, and gets the answer after it.
+            unsent: called when the worker was not reached.
+            last: the session asks while it ends, so the answer comes after its end.
         """
         self.held = held
         self.left = left
@@ -60,7 +61,7 @@ class Expected:
         self.last = last
 
     def forget(self) -> None:
-        """Forget the session, which has ended: the replies still come, and are of no use."""
+        """Drop the references to the session, which has ended; the replies that still come are ignored."""
         self.held = self.spread = self.told = self.unsent = None
         if not self.last:
             self.share = None
@@ -85,7 +86,7 @@ class WorkerLink:
         return self.covering(frame[4 : frame.index(b" ", 4)].decode())
 
     def covering(self, topic: str) -> Subscribed | None:
-        """The subscription to a topic."""
+        """The subscription to a topic, or to a pattern that matches it; None without one."""
         found = self.subscribed.get(topic)
         if found is None and self.subscribed:
             found = next((one for one in self.subscribed.values() if one.pattern and one.pattern.matches(topic)), None)
@@ -109,7 +110,7 @@ def is_fatal(frame: bytes) -> bool:
 
 
 def rows_of(command: Publish, start: int, stop: int) -> Publish:
-    """Some of the publishes of a run."""
+    """The publishes ``start`` to below ``stop`` of a run."""
     rows = slice(start, stop)
     return replace(
         command, keys=command.keys[rows], bodies=command.bodies[rows], seqs=command.seqs and command.seqs[rows],

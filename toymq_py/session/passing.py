@@ -1,7 +1,7 @@
 """Pass commands of a session on to the workers that have their topics, so that a client need not know them. ADR 0156.
 
-A session that has said ``CLUSTER moved=1`` follows MOVED by itself: what settles deliveries, maybe of a pattern, alone is
-passed on. So for each session where there are groups (ADR 0190). One of another worker or leader has no ``Passing``.
+A client that has sent ``CLUSTER moved=1`` follows MOVED by itself. For its session, and for each session in a cluster (ADR
+0190), only commands that settle messages are passed on. A session whose client is a worker or a leader has no ``Passing``.
 
     commands ──► ours: Handler
              └─► another's: Upstream of that worker ──► its replies, in their places; MSG and CLOSED, as pushes
@@ -81,7 +81,7 @@ class Passing:
             deliveries: the session's own, to look at its subscriptions.
             unread: returns whether the client does not read.
             abort: ends the session.
-            trusted: its connections have all rights.
+            trusted: the connections to other workers have all rights.
         """
         self._placement = placement
         self._partitioned = partitioned
@@ -104,8 +104,8 @@ class Passing:
         """Pass a command on if another worker has its topic. Returns: whether it was passed on; otherwise this worker has to
         apply it.
 
-        Raises: PlacementUnknown when that worker cannot be reached, or knows partitions of a topic that has none here; NameBusy
-        when that is not known yet; StorageFailed when the number of a topic's partitions is lost.
+        Raises: PlacementUnknown when that worker cannot be reached, or has partitions of a topic that is not partitioned here;
+        NameBusy when the worker's partitions are not known yet; StorageFailed when the number of a topic's partitions is lost.
         """
         if self.links.spread and _ends_leases(command):
             self.links.settled()
@@ -140,8 +140,8 @@ class Passing:
         return True
 
     def _refuse_half_made(self, topic: str, worker: int, looked_up: Container[str] | None) -> None:
-        """Refuse a partitioned topic that is not known everywhere. ``looked_up``: what was just read for this command. Raises:
-        PlacementUnknown, NameBusy."""
+        """Refuse a topic that another worker knows as partitioned and this one does not. ``looked_up``: that worker's topics,
+        if they were just read for this command. Raises: PlacementUnknown, NameBusy."""
         found = self._partitioned.of_worker(worker) if looked_up is None else looked_up
         if found is None:
             raise NameBusy(f"{topic} is being looked up: send it again in a moment", partial(self._look_up, worker))
@@ -155,7 +155,7 @@ class Passing:
         self._partitioned.read_of_worker(worker, looked_up)
 
     def _take_other(self, command: Command) -> bool:
-        """Take a command without a topic."""
+        """Take a command without a topic. Returns: as ``take``."""
         if isinstance(command, Topics) and command.pattern is not None and self._partitioned.has_none(command.pattern):
             return False  # nothing is waited for
         if isinstance(command, Stats) and command.partial:
@@ -225,7 +225,7 @@ class Passing:
         self._ask_all(command, merge, ends=command.topic, held=held, places=places)
 
     def _leave_several(self, command: Unsubscribe, found: SpreadSubscription) -> None:
-        """End a subscription at the place that counts, once that is known and the subscription has ended at the others. Later
+        """End a subscription at several places: first at all but the one whose message counts an attempt, then there. Later
         commands wait until then: one may be a SUB again."""
         held = self._replies.hold(PendingReply(MADE_COST_BYTES))
 
@@ -283,15 +283,16 @@ class Passing:
         AllThere(command, held, begin, self.links, self._replies).ask(self._placement, places, self._loop)
 
     def ask_others(self, command: Delete, error: NoSuchTopic) -> bool:
-        """Ask the other workers for a DELETE of what is not here, see ``plan_of``; ``error`` is the reply if none has it.
-        Returns: whether one may."""
+        """Ask the other workers to DELETE a topic that is not here, see ``plan_of``; ``error`` is the reply if none has it.
+        Returns: False if no other worker can have it."""
         if self._placement.table is None and PARTITION_MARK not in command.topic:
             self._begin(command, Plan([self._placement.others()], NOT_HERE), error)
             return True
         return False
 
     def _begin(self, command: Create | Delete, plan: Plan, missing: NoSuchTopic | None = None) -> None:
-        """Ask in stages. Later commands wait until the reply is written: they would overtake this one."""
+        """Carry out a plan: ask its stages in turn. Later commands wait until the reply is written: they would overtake this
+        one."""
         held = self._replies.hold(PendingReply(MADE_COST_BYTES))
         self._gate.wait_for(held, self._replies.wake)
         merge = partial(Gathering.sum_of_some, lacks=plan.lacks) if plan.lacks else Gathering.total
@@ -310,7 +311,8 @@ class Passing:
 
     def _pull(self, command: Pull) -> None:
         """Take a PULL of a pattern. The worker that is asked first changes, so that none is always the last. The PULL begins
-        when the one before it has ended, since a session has one connection for waits to each worker; its time already runs."""
+        when the one before it has ended, since a session has one connection for waits to each worker; its wait time already
+        counts."""
         held = self._replies.hold(PendingReply(WAIT_COST_BYTES))
         places = self._placement.places()
         self._turn += 1
@@ -366,7 +368,7 @@ class Passing:
         return Gathering(count, first, partial(self._replies.grew, held))
 
     def _look_around(self) -> None:
-        """Answer STATS from the places that answer."""
+        """Answer ``STATS partial=1`` from the workers or groups that answer soon."""
         held = self._replies.hold(PendingReply(MADE_COST_BYTES))
         places = self._placement.places()
 
@@ -471,7 +473,7 @@ class Passing:
         return bool([pull for pull in self._pulls if pull.end_wait()])
 
     def finish(self) -> None:
-        """Note that no more commands come: waiting commands are answered."""
+        """Note that the client sends no more commands: waiting commands are answered."""
         for one in list(self.links.spread.values()):
             one.ask_now()
         self.links.finishing = True
@@ -480,7 +482,7 @@ class Passing:
             self.links.finish()
 
     def close(self) -> None:
-        """End the passing: the session has ended."""
+        """Close the connections to other workers: the session has ended."""
         for pull in self._pulls:
             pull.close()
         for look in self._looks:

@@ -9,7 +9,7 @@ messages that it leases later are given back.
 The wait counts from when the command came, as where one process has all topics: of many PULLs of a session, which begin one
 after the other, each waits for what is left of its time.
 
-A worker or group that is away is left out; only where all are, that is the reply.
+A worker or group that is away is left out; only if all are away, the reply is that error.
 """
 
 import asyncio
@@ -133,7 +133,7 @@ class PatternPull:
             link.send([encode_command(replace(self._command, wait_ms=left_ms))])
 
     def _time_is_over(self) -> None:
-        """Reply without those that still owe an answer: a worker may stand still since it was asked to wait."""
+        """Reply without the workers that have not answered in time: a worker may stand still since it was asked to wait."""
         self._finish(encode_ok(0))
 
     def _heard(self, worker: Place, more: list[bytes]) -> None:
@@ -159,7 +159,7 @@ class PatternPull:
         self._done(reply)
 
     def end_wait(self) -> bool:
-        """Answer the PULL if it waits, and keep it from waiting later. Returns: False when that had been done."""
+        """Answer the PULL if it waits, and keep it from waiting later. Returns: False when it was called before."""
         ends, self._waits_none = not self._waits_none, True
         for link, _ in list(self._waits.values()):
             link.finish()

@@ -37,8 +37,8 @@ from toymq_py.session.upstream import PING, Upstream
 OF_WHAT_IS_THERE = Ack, Nack, Touch, SettlementRun, Unsubscribe, Held
 """Commands for leases and subscriptions that a connection has already."""
 UNREACHED_S = 4.0
-"""For so long other requests do not wait for a place that was not reached: a group is known to be away when its lease has ended
-and as much time has gone by."""
+"""How long other requests do not wait for a place that could not be reached. A group is known to be away this long after its
+lease has ended."""
 
 
 class PlaceLinks:
@@ -51,7 +51,7 @@ class PlaceLinks:
         self, placement: Placement, partitioned: PartitionedTopics, replies: Replies, loop: asyncio.AbstractEventLoop,
         unread: Callable[[], bool], abort: Callable[[], None], *, trusted: bool,
     ) -> None:  # fmt: skip
-        """As ``Passing``."""
+        """The arguments are those of ``Passing``."""
         self._placement = placement
         self._partitioned = partitioned
         self._replies = replies
@@ -132,7 +132,7 @@ class PlaceLinks:
         return self.to(place, command)
 
     def connected(self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None]) -> PlaceLink:
-        """Another connection to a worker. Raises: PlacementUnknown."""
+        """Open one more connection to a worker. Raises: PlacementUnknown."""
         self._refuse_standstill(place)
         greeting = b"" if self.hello is None else encode_command(self.hello)
         link = self._placement.connected(place, received, lost, trusted=self._trusted)
@@ -183,8 +183,8 @@ class PlaceLinks:
             worker.link.pause()
 
     def _closed_there(self, worker: WorkerLink, frame: bytes) -> None:
-        """Handle that a place has ended a subscription, or its part of one topic. The client is told once, and it ends
-        everywhere."""
+        """Handle that a place has ended a subscription, or its part of one topic. The client is told once, and the subscription
+        ends everywhere."""
         name = frame.split(b" ", 2)[1].decode()
         ended = worker.subscribed.pop(name, None)
         if (found := self.spread.pop(name, None)) is not None:
@@ -193,7 +193,8 @@ class PlaceLinks:
             self._replies.push(frame)
 
     def _answer(self, worker: WorkerLink, expected: Expected, frame: bytes, word: bytes) -> bool:
-        """Add a frame to the replies of a command. Returns: whether deliveries have to wait until it is written."""
+        """Add a frame to the replies of a command. Returns: whether later deliveries have to wait until the reply is
+        written."""
         held = expected.held
         if held is not None:
             self._replies.charge(held, len(frame))
@@ -265,7 +266,7 @@ class PlaceLinks:
             self.abort()
 
     def _refuse(self, place: Place, worker: WorkerLink, unanswered: Sequence[Expected]) -> None:
-        """Refuse commands that have done nothing, or that change nothing."""
+        """Reply with an error to commands that a place has not answered, and that certainly did nothing, or change nothing."""
         error = self.away(place, worker.link)
         for expected in unanswered:
             if expected.spread is not None:
@@ -279,7 +280,7 @@ class PlaceLinks:
                 self._replies.fail(expected.held, error, expected.left)
 
     def away(self, place: Place, link: PlaceLink) -> PlacementUnknown:
-        """The error for a place without a connection."""
+        """The error for a worker or group without a connection."""
         problem = self._placement.problem_of(place)
         why = problem or "does not answer, so its topics are not known: try again"
         if link.refusal:
@@ -290,7 +291,7 @@ class PlaceLinks:
         self._loop.call_soon(self.abort)
 
     def lost_reply(self, held: PendingReply | None) -> None:
-        """End the session at a missing reply: a later one would be taken for it."""
+        """End the session at a reply that is missing: the client would take a later one for it."""
         if held is None:
             self.abort()
             return
@@ -310,39 +311,39 @@ class PlaceLinks:
 
     @property
     def lacks(self) -> list[str]:
-        """The names of the places whose messages a subscription lacks."""
+        """The names of the workers or groups that are away, and whose messages a subscription therefore lacks."""
         missing = {place for one in self.spread.values() for place in one.missing}
         return [named(place) for place in sorted(missing, key=str)]
 
     @property
     def is_leaving(self) -> bool:
-        """As ``Session.is_leaving``."""
+        """Whether the session is leaving, so that places that are away are not asked again."""
         return self.finishing or self.closed or self.shutting_down
 
     def is_place(self, place: Place) -> bool:
-        """As ``Session.is_place``."""
+        """Whether a worker or group still exists."""
         return place in self._placement.places()
 
     def reach(self, place: Place, subscription: SpreadSubscription) -> bool:
-        """As ``Session.reach``."""
+        """Connect to a place for a subscription. Returns: whether the place has answered on that connection already."""
         worker = self.to(place, subscription.command)
         if not worker.link.reached:
             worker.waiting.append(subscription)
         return worker.link.reached
 
     def subscribe_at(self, place: Place, subscription: SpreadSubscription) -> None:
-        """As ``Session.subscribe_at``."""
+        """Send a subscription's SUB to a place; the subscription gets the answer."""
         command = subscription.command
         expected = Expected(None, 1, command.topic, partial(subscription.heard, place), spread=subscription)
         self.send(self.to(place, command), [encode_command(command)], expected)
 
     def deliver(self, place: Place) -> None:
-        """As ``Session.deliver``."""
+        """Pass on the messages of a place that came behind the OK of a SUB."""
         if (worker := self.open.get(place)) is not None:
             self.released(worker)
 
     def withdraw(self, place: Place, subscription: SpreadSubscription, *, uncounted: bool) -> None:
-        """As ``Session.withdraw``."""
+        """End a subscription at a place, if it has one, and pass on nothing more of it."""
         command = subscription.command
         worker = self.open.get(place)
         if worker is None:
@@ -357,13 +358,13 @@ class PlaceLinks:
     # -- the session
 
     def resume(self) -> None:
-        """Read from the places again: the client does."""
+        """Read from the workers or groups again, since the client reads again."""
         for worker in self.open.values():
             if worker.later is None:
                 worker.link.resume()
 
     def finish(self) -> None:
-        """Send no more commands: the places end their waits, answer, and close."""
+        """Send no more commands: the workers or groups end their waits, answer, and close."""
 
         def finish() -> None:
             for worker in self.open.values():
@@ -372,7 +373,7 @@ class PlaceLinks:
         self._settle_loss(finish)
 
     def close(self) -> None:
-        """Close: the session has ended. Its leases at other workers go back as soon as it is known which message counts an
+        """Close: the session has ended. Its leases at other workers end as soon as it is known which message counts an
         attempt."""
         if self.closed:
             return
@@ -408,7 +409,7 @@ class PlaceLinks:
             self._loss.done = then
 
     def ask(self, place: Place, command: Command, heard: Callable[[bytes], None], *, ends: str | None = None) -> None:
-        """As ``in_hand.Ask``."""
+        """Send a command to a place; ``heard`` gets the answer. See ``in_hand.Ask``."""
         worker = self.open.get(place)
         if worker is None:
             self._loop.call_soon(heard, b"")

@@ -16,7 +16,7 @@ from toymq_py.topic import Appended, Duplicate, Published, Refused, Topic
 def publish(
     command: Publish, broker: Broker, replies: Replies, refused: RefusedSequences, on_topic_created: Callable[[str], None]
 ) -> bool:
-    """Publish, and queue a reply for each. Returns: whether one of them is a fatal error.
+    """Publish a run, and queue a reply to each message. Returns: whether one of the replies is a fatal error.
 
     Raises: as ``Broker.topic_to_publish``; then no reply is queued.
     """
@@ -59,7 +59,7 @@ def answer(outcomes: Iterable[Published | PendingReply], broker: Broker, replies
 def _publish_sequenced(
     topic: Topic, command: Publish, bodies: list[bytes], headers: list[bytes] | None, refused: RefusedSequences
 ) -> list[Published]:
-    """Publish in parts: a refused publish stops its producer, and the others go on."""
+    """Publish in parts: after a refused publish, its producer's later ones are refused, and those of other producers go on."""
     name, keys, sequences, delays_ms, ttls_ms = topic.name, command.keys, command.seqs, command.delays_ms, command.ttls_ms
     assert sequences is not None
     answers: list[Published] = []
@@ -106,8 +106,8 @@ def grouped(command: Publish, whole: Partitioned, router: Router) -> Iterator[tu
 
 
 def publish_part(part: Publish, broker: Broker, refused: RefusedSequences) -> list[Published]:
-    """Publish to one partition. Returns: an outcome for each row; a failure is one, too, since other rows of the run have
-    outcomes by now."""
+    """Publish to one partition. Returns: an outcome for each row. A failure is an outcome, too, and is not raised: other rows
+    of the run have theirs by now."""
     try:
         outcomes = _outcomes(part, broker.topic_to_publish(part.topic), refused)
     except (RequestError, OSError) as error:

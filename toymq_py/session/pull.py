@@ -1,7 +1,7 @@
 """A pending PULL: leases messages when its reply is written, and may wait for them at the head of the replies.
 
-Contract: protocol.md, "PULL". Leasing as late as that leases nothing to a client that is gone, and a wait that ends counts no
-attempt. The replies behind it are blocked meanwhile.
+Contract: protocol.md, "PULL". So late a lease means that nothing is leased to a client that is gone, and a wait that ends
+counts no attempt. While the PULL waits, the replies behind it are blocked.
 """
 
 import asyncio
@@ -91,7 +91,7 @@ class PendingPull:
 
     @property
     def waits(self) -> bool:
-        """Whether the time of the pull is not over."""
+        """Whether the PULL may still wait: its time is not over."""
         return self._timer is not None
 
     def begin(self) -> None:
@@ -122,8 +122,8 @@ class PendingPull:
         return not self._deliveries.stalled
 
     def finish(self) -> None:
-        """End the wait, and answer with the ready messages, even while the disk still stores a new consumer: it begins at the
-        first id, and would after a restart. Idempotent."""
+        """End the wait, and answer with the ready messages. A new consumer need not be on stable storage: it begins at the
+        first id, and would do so again after a restart. Idempotent."""
         waits = self.waits
         self._stop_waiting()
         if self._at_head or (waits and not self._registered):
@@ -135,7 +135,7 @@ class PendingPull:
             self._timer = None
 
     def _make(self) -> bytes | None:
-        """See ``replies.MakeReply``."""
+        """Lease ready messages and make the reply; see ``replies.MakeReply``. Returns: None while the PULL waits."""
         try:
             deliveries = self._poll.take(self._max_count, self._deliveries.bytes_to_take(PULL_BYTES_MAX))
             try:

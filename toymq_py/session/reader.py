@@ -26,7 +26,7 @@ class Reader:
         """
         Args:
             max_payload_bytes: 0 until a token is accepted, so that an anonymous connection holds a line at most.
-            commands_per_run: 1 until then, so that no command behind HELLO is parsed by the limits before it.
+            commands_per_run: 1 until a token is accepted, so that no command behind HELLO is parsed under the limits before it.
         """
         self._transport = transport
         self._metrics = metrics
@@ -66,7 +66,7 @@ class Reader:
             self._keep_to_limit()
 
     def limit_inbox(self, bytes_max: int) -> None:
-        """Stop reading above this from now on."""
+        """Stop reading, from now on, while more than ``bytes_max`` bytes are unparsed."""
         self._inbox_bytes_max = bytes_max
         self._keep_to_limit()
 
@@ -85,7 +85,7 @@ class Reader:
         self._commands_per_run = COMMANDS_PER_RUN
 
     def has_body_above(self, size: int) -> bool:
-        """Whether a body is arriving that has more than so many bytes already, and no command before it is to be parsed."""
+        """Whether a body is arriving of which more than ``size`` bytes are here, and no command before it is left to parse."""
         return self.caught_up and self._parser.body_arrives and self._parser.buffered_bytes > size
 
     def refuse_body(self, error: RequestError) -> bool:
@@ -99,7 +99,7 @@ class Reader:
     def next_run(self) -> list[Command]:
         """Parse the next commands. Returns: [] when more bytes are needed, or the stream has ended.
 
-        In both cases the queue of received bytes is let go, and made again with the next ones: with ten thousand idle
+        In both cases the queue of received bytes is freed, and made again with the next bytes: with ten thousand idle
         connections its memory adds up.
         """
         parser, inbox = self._parser, self._inbox

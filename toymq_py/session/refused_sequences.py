@@ -1,9 +1,9 @@
 """The refused producers of a connection, each with the sequence it has to repeat.
 
 Contract: protocol.md, "PUB ... seq=" and OUT_OF_SEQUENCE. A producer sends ahead of the replies. If a publish was refused and a
-later one stored, the retry of the first would count as a duplicate and be lost. So it is after MOVED, where a topic may come
-here between two publishes (ADR 0188): the later one is told the address of this node, and comes again behind the first. Knows
-no transport and no broker.
+later one stored, the retry of the first would count as a duplicate and be lost. The same would happen after MOVED, when a topic
+comes to this node between two publishes (ADR 0188): the later one is answered with MOVED and this node's address, so that the
+client repeats it behind the first. Knows no transport and no broker.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ class RefusedSequences:
     __slots__ = ("_here", "_moved", "_overflow", "_refused", "_watched")
 
     def __init__(self, here: Callable[[str], RequestError]) -> None:
-        """``here``: the MOVED that names this node."""
+        """``here`` returns the MOVED error that names this node, for a topic."""
         self._here = here
         self._moved: dict[Producer, int] = {}
         self._refused: dict[Producer, int] = {}
@@ -39,13 +39,13 @@ class RefusedSequences:
         self, topic: str, producers: Sequence[bytes], sequences: Sequence[int], start: int,
         stored: Callable[[bytes], int] = lambda producer: -1,
     ) -> int:  # fmt: skip
-        """Find the first row that must be refused, ``len(producers)`` for none.
+        """Find the first row from ``start`` on that must be refused; ``len(producers)`` when there is none.
 
         A producer that repeats its refused sequence, or an earlier one, is admitted again.
 
         Args:
-            stored: the highest sequence of a producer that the topic has; -1 for none. A topic that was elsewhere, and came
-                back, has those that went there.
+            stored: returns the highest sequence of a producer that the topic has; -1 for none. This includes sequences that
+                were stored while the topic was on another node.
         """
         if not self._refused and not self._overflow and not self._moved:
             return len(producers)
@@ -75,7 +75,7 @@ class RefusedSequences:
         return OutOfSequence(f"{refused} was refused: repeat it and go on from there")
 
     def refuse(self, topic: str, producers: Sequence[bytes], sequences: Sequence[int], *, moved: bool = False) -> None:
-        """Remember rows that were answered with an error; ``moved``: with MOVED."""
+        """Remember publishes that were answered with an error; ``moved``: the error was MOVED."""
         for producer, sequence in _lowest(topic, producers, sequences).items():
             if moved:
                 self._moved[producer] = min(sequence, self._moved.pop(producer, sequence))

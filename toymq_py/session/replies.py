@@ -39,11 +39,11 @@ MakeReply = Callable[[], bytes | None]
 
 
 class PendingReply:
-    """A reply that is not due yet.
+    """A reply that cannot be written yet.
 
-    ``make`` is set when it is due and called when it is at the head, so that many large replies are not in memory at once.
-    ``released`` is then called with the offset of its first byte in the write, and ``told`` with the reply. Behind one that is
-    ``last`` nothing is written.
+    ``make`` is set when the reply is due. It is called when the reply is at the head of the queue, so that many large replies
+    are not in memory at once. Then ``released`` is called with the offset of the reply's first byte in the write, and ``told``
+    with the reply. After a reply with ``last`` nothing more is written.
     """
 
     __slots__ = ("cost", "last", "make", "released", "told")
@@ -66,7 +66,7 @@ class Replies:
                  "room", "unfinished")  # fmt: skip
 
     def __init__(self, metrics: Metrics, place: Runnable, clock: Clock) -> None:
-        """``runnable`` is woken when a reply is due."""
+        """``place``: the session's place in the fair queue; it is woken when a reply is due."""
         self.due = False
         """Whether there may be something to write."""
         self.held_bytes = 0
@@ -74,7 +74,7 @@ class Replies:
         self.unfinished = False
         """Whether the reply at the head needs another turn."""
         self.room: Callable[[int], int] = lambda wanted_bytes: wanted_bytes
-        """How many bytes a write may have, of so many; asked above ``FLOOR_BYTES``."""
+        """Returns how many of the wanted bytes a write may have; asked above ``FLOOR_BYTES``."""
         self.grow: Callable[[int], None] = lambda size: None
         """Counts a part of a large reply at once; ``held_bytes`` is checked after the turn. Raises: QueueFull."""
         self._metrics = metrics
@@ -135,12 +135,12 @@ class Replies:
         return held
 
     def holds_up(self, held: Collection[PendingReply | None]) -> bool:
-        """Whether one of these replies is at the head of the queue and others wait behind it."""
+        """Whether one of these replies is at the head of the queue while others wait behind it."""
         theirs = [isinstance(reply, PendingReply) and reply in held for reply in self._fifo or ()]
         return bool(theirs) and theirs[0] and not all(theirs)
 
     def when_told(self, call: Callable[[bytes], None]) -> None:
-        """Have ``call`` called with the last queued reply, which is filled later, when it is written."""
+        """Call ``call`` with the content of the last queued reply, which is filled later, once that is written."""
         last = self._fifo[-1] if self._fifo else None
         assert isinstance(last, PendingReply)
         last.told = call
@@ -156,7 +156,7 @@ class Replies:
         self._wake()
 
     def fail(self, held: PendingReply, error: OSError | RequestError, count: int = 1) -> None:
-        """Make a reply due as an error, or as so many that are alike."""
+        """Make a reply due as an error; for a run of commands, as ``count`` equal errors."""
         error = error if isinstance(error, RequestError) else storage_error(error)
         self._metrics.refused(error.code, count)
         refused = encode_error(error) * count
@@ -167,7 +167,8 @@ class Replies:
         self.fill(self.hold(), make)
 
     def counted(self, make: Callable[[], bytes]) -> None:
-        """As ``in_turn``, for a reply that may be large: it counts before it is written, and is refused without room."""
+        """As ``in_turn``, for a reply that may be large: its size counts for the connection before it is written; without room
+        the reply is an error."""
         held = self.hold()
 
         def counted() -> bytes:
@@ -183,7 +184,7 @@ class Replies:
         self.fill(held, Listing(begin, partial(self.grew, held)).make)
 
     def grew(self, held: PendingReply, size: int) -> None:
-        """Count a part of a reply that is being made. Raises: QueueFull."""
+        """Count ``size`` bytes that were added to a reply while it is being made. Raises: QueueFull."""
         self.charge(held, size)
         self.grow(size)
 
@@ -251,7 +252,8 @@ class Replies:
         return out
 
     def _encode(self, reply: Appended | Duplicate) -> tuple[bytes, int]:
-        """Encode the replies to publishes whose commit is done. Returns: also their share of ``held_bytes``."""
+        """Encode the replies to publishes whose commit is done. Returns: the bytes, and how much ``held_bytes`` counts for
+        them."""
         count, error = reply.count, reply.commit.error
         cost = REPLY_COST_BYTES * count + (reply.size if type(reply) is Appended else 0)
         if error is not None:

@@ -263,8 +263,8 @@ class Session:
         return not self._reader.caught_up and self._phase is _SERVING and self._handler.has_room
 
     def _makes_room(self) -> bool:
-        """End waits behind which the inbox stays full: the loss of the client would not be noticed. Returns: whether waits were
-        ended."""
+        """End waiting commands while the inbox is full behind them: nothing is read then, so the loss of the client would go
+        unnoticed. Returns: whether any were ended."""
         return not (self._handler.has_room or self._writer.paused) and self._handler.end_waits()
 
     # -- tokens
@@ -304,7 +304,7 @@ class Session:
             self._runnable.wake()
 
     def _linger(self) -> None:
-        """Close; if the client may still be sending, discard its input for a moment before."""
+        """Close the connection; while the client may still be sending, first discard its input for a moment."""
         if self._reader.eof:
             self._end()
             return
@@ -345,13 +345,13 @@ class Session:
 
     @property
     def lacks(self) -> list[str]:
-        """The workers or groups that are away, and whose messages its subscriptions lack."""
+        """The names of the workers or groups that are away, so that the session's subscriptions lack their messages."""
         return [] if self._handler.passing is None else self._handler.passing.links.lacks
 
     # -- shutdown
 
     def inflight(self) -> list[Callable[[], bool]]:
-        """See ``Deliveries.inflight``."""
+        """For each id range that the session has leased, a function that returns whether all of it is acked."""
         return self._deliveries.inflight()
 
     def shut_down(self, owed: list[Callable[[], bool]]) -> None:

@@ -5,11 +5,11 @@
      │           └─ lost, or shuts down, before it has answered ──► away ─┐
      └────────────────────── after a time, which grows ───────────────────┘
 
-None is asked before all are reached, or ``PATIENCE_S`` is over: what the others delivered while one hangs would wait here, and
-its leases run (ADR 0239). The client gets its ``OK`` when all have answered, or when some have and that time is over; places
-that are away join later. A refusal is the reply; after the ``OK`` it ends the session, so that the client subscribes again and
-gets the refusal as the reply. The loss of a place after the ``OK`` also ends the session: its leased messages are ready there
-again, and only the end of the connection tells the client so.
+No place is asked before all are reached, or ``PATIENCE_S`` is over: while one hangs, deliveries of the others would have to
+wait here while their leases run (ADR 0239). The client gets its ``OK`` when all have answered, or when some have and that time
+is over; places that are away join later. A refusal is the reply; after the ``OK`` it ends the session, so that the client
+subscribes again and gets the refusal as the reply. The loss of a place after the ``OK`` also ends the session: its leased
+messages are ready there again, and only the end of the connection tells the client so.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ PATIENCE_S = 2.0
 """How long a SUB waits for all places: most failovers are over by then, and a client leaves a broker that owes an answer for 5
 s."""
 RETRY_MIN_S, RETRY_MAX_S = 0.1, 2.0
-"""The time between two questions to a place that is away. A group without a leader is looked for some seconds more each
-time."""
+"""The time between two attempts to reach a place that is away. An attempt at a group without a leader takes some seconds
+more."""
 AWAY = b"ERR SHUTTING_DOWN", b"ERR NOT_LEADER"
 """The beginnings of the answer of a place that another process, or another leader, replaces soon."""
 
 
 class Session(Protocol):
-    """The part of its session that a spread subscription needs."""
+    """The methods of a session's ``PlaceLinks`` that a spread subscription calls."""
 
     shutting_down: bool
     """Whether the broker ends."""
@@ -58,13 +58,13 @@ class Session(Protocol):
         reached."""
 
     def deliver(self, place: Place) -> None:
-        """Pass on the messages that came behind the OK."""
+        """Pass on the messages of a place that came behind the OK of its SUB."""
 
     def withdraw(self, place: Place, subscription: "SpreadSubscription", *, uncounted: bool) -> None:
         """End the subscription at a place, if it has one, and pass on nothing more of it."""
 
     def ask(self, place: Place, command: Command, heard: Heard, *, ends: str | None = None) -> None:
-        """As ``in_hand.Ask``."""
+        """Send a command to a place; ``heard`` gets the answer. See ``in_hand.Ask``."""
 
     def abort(self) -> None:
         """End the session."""
@@ -79,7 +79,7 @@ class _Phase(enum.Enum):
 
 
 class SpreadSubscription:
-    """One subscription at several places: ``begin`` it. Belongs to the loop."""
+    """One subscription at several workers or groups; ``begin`` starts it. Belongs to the loop."""
 
     def __init__(
         self, command: Subscribe, places: Collection[Place], gathering: Gathering, session: Session,
@@ -87,7 +87,7 @@ class SpreadSubscription:
     ) -> None:  # fmt: skip
         """
         Args:
-            places: all places; ``gathering`` is for their answers.
+            places: all workers or groups; ``gathering`` merges their answers.
             reply: gets the reply, once.
             given_up: places that another subscription of the session lacks, or that are known to be away: they are asked, but
                 not waited for.
@@ -109,27 +109,27 @@ class SpreadSubscription:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the subscription has ended, so that messages of the places are dropped."""
+        """Whether the subscription has ended, so that messages that still arrive for it are dropped."""
         return self._phase is _Phase.ENDED
 
     @property
     def missing(self) -> Collection[Place]:
-        """The places that have not answered."""
+        """The workers or groups that have not answered."""
         return self._missing.keys()
 
     def begin(self) -> None:
-        """Ask all places, once they are reached."""
+        """Connect to all workers or groups, and send them the SUB once they are reached."""
         self._timers[None] = self._loop.call_later(PATIENCE_S, self._wait_no_longer)
         for place in list(self._missing):
             if self._phase is _Phase.REACHING:  # else all are asked
                 self._ask(place)
 
     def when_written(self, call: Callable[[], None]) -> None:
-        """Call when the reply is written."""
+        """Call ``call`` when the reply to the client's SUB is written."""
         self._written.append(call)
 
     def released(self, begin: int) -> None:
-        """Note that the reply is being written."""
+        """Note that the reply to the client's SUB is being written."""
         if self._phase is _Phase.REPLIED:
             self._phase = _Phase.DELIVERING
         for place in self.joined:
@@ -140,13 +140,14 @@ class SpreadSubscription:
     # -- what places answer
 
     def reached(self, place: Place) -> None:
-        """Note that a place would answer."""
+        """Note that a worker or group has answered on its connection, so that it would answer the SUB."""
         if self._phase is _Phase.REACHING:
             self._reached.add(place)
             self._settle()
 
     def unreached(self, place: Place) -> None:
-        """Note that the connection to a place ended before it answered at all. One that was asked meanwhile is ``lost``."""
+        """Note that the connection to a place ended before the place answered at all. For a place that had been sent the SUB,
+        ``lost`` is called."""
         if self._phase is _Phase.REACHING:
             self.lost(place)
 
@@ -187,8 +188,8 @@ class SpreadSubscription:
         self._timers[place] = self._loop.call_later(delay_s, self._ask, place)
 
     def left(self, place: Place) -> bool:
-        """Note that the connection to a joined place has ended. Returns: whether the client had nothing of it yet; then the
-        place is asked again, as if it had not answered."""
+        """Note that the connection to a joined place has ended. Returns: whether the client had no message of that place yet;
+        then the place is asked again, as if it had not answered."""
         if self._phase not in (_Phase.ASKING, _Phase.REPLIED):
             return False
         self.joined.remove(place)
@@ -222,7 +223,7 @@ class SpreadSubscription:
         self._settle()
 
     def ask_now(self) -> None:
-        """Ask all places, reached or not: the client has sent everything, and waits for no second question."""
+        """Send the SUB to all places, reached or not: the client has ended its stream, so there is no later occasion."""
         if self._phase is _Phase.REACHING:
             self._ask_all()
 
@@ -235,7 +236,7 @@ class SpreadSubscription:
                 self._ask(place)
 
     def _settle(self) -> None:
-        """Ask the places, or reply, when it is time."""
+        """Send the SUB to the places, or reply to the client, once enough places are reached or have answered."""
         if self._phase is _Phase.REACHING:
             if any(place not in self._given_up and place not in self._reached for place in self._missing):
                 return
@@ -265,12 +266,12 @@ class SpreadSubscription:
         return f"the subscription of {self.command.consumer} to {self.command.topic}"
 
     def without_first(self, answers: Mapping[Place, bytes]) -> list[Place]:
-        """The places that answered HELD, except the one with the message that the client most likely works on."""
+        """The places that answered HELD, except the one that has the message which the client most likely works on."""
         first = self.in_hand.first(answers)
         return [place for place, answer in answers.items() if answer.startswith(b"OK") and place != first]
 
     def held(self, gathered: Gathering) -> bytes:
-        """The reply to HELD, made from those of all places."""
+        """The reply to HELD, made from the replies of all places."""
         first = self.in_hand.first(gathered.replies)
         whose = b"" if first is None or gathered.refusal else b" " + gathered.replies[first].split(b" ", 2)[2].rstrip()
         return gathered.total().rstrip() + whose + b"\n"
@@ -284,13 +285,13 @@ class SpreadSubscription:
             self._session.withdraw(place, self, uncounted=uncounted)
 
     def ask_no_more(self) -> None:
-        """Stop asking: the subscription is being ended where it has joined."""
+        """Stop sending the SUB to more places: the subscription is being ended where it has joined."""
         self.close()
         for place in self._missing:
             self._session.withdraw(place, self, uncounted=True)
 
     def close(self) -> None:
-        """Close the subscription; nothing of it is done any more. Idempotent."""
+        """Close the subscription and stop its timers. Idempotent."""
         self._phase = _Phase.ENDED
         self.in_hand.close()
         for timer in self._timers.values():

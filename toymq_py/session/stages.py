@@ -25,8 +25,8 @@ Ask = Callable[[Sequence[Place], Callable[[bytes], None]], None]
 
 
 class Plan(NamedTuple):
-    """The stages of a command, each the places that are asked together. ``lacks``: how the answer of a place begins that has
-    nothing of the topic, where others may have it."""
+    """The stages of a command: each is a list of places that are asked together. ``lacks``: the beginnings of the answer of a
+    place that does not have the topic, where others may have it."""
 
     stages: Sequence[Sequence[Place]]
     lacks: tuple[bytes, ...] = ()
@@ -72,7 +72,7 @@ def words_of(command: Command) -> str:
 
 
 def part_of(command: Command) -> str:
-    """The part of a change that a group without a leader would miss, in words."""
+    """Words for what a change would miss without a group that has no leader, for an error."""
     if not isinstance(command, Create):
         return "would not do its part"
     return f"would {'not know the partitions' if 'group' in command.settings else 'get no partition'} of {command.topic}"
@@ -82,7 +82,7 @@ def to_repeat(command: Command, reply: bytes, *, begun: bool = False) -> bytes:
     """The reply with advice: if a place is missing, others may have done their part, and a repeat completes the change.
 
     Args:
-        begun: a place has done its part; then this holds for any error.
+        begun: a place has done its part; then any error gets this advice.
     """
     if not reply.startswith(b"ERR " if begun else AWAY):
         return reply
@@ -115,8 +115,9 @@ class Stages:
     ) -> None:
         """
         Args:
-            done: gets the reply, ``OK`` with the sum of all, or why one cannot be asked.
-            missing: the reply when all lack the topic; by default that of the first place that does not name another one.
+            done: called with the reply, ``OK`` with the sum of the stages' numbers, or with the error if a stage cannot be
+                asked.
+            missing: the reply when all lack the topic; by default the first answer that it does not exist (rather than MOVED).
         """
         self._left = [stage for stage in plan.stages if stage]
         self._lacks = plan.lacks

@@ -70,7 +70,8 @@ def _subscribe_pattern(
 def _answer(
     subscription: AnySubscription, replies: Replies, deliveries: Deliveries, topics: Callable[[], int]
 ) -> Callable[[OSError | RequestError | None], None]:
-    """Hold a place for SUB's reply. Returns: what to call when the consumer is on stable storage, or could not be stored.
+    """Queue a place for the reply to SUB. Returns: the function to call when the consumer is on stable storage, or with the
+    error if it could not be stored.
 
     Args:
         topics: how many topics are subscribed to, at the time of the reply.
@@ -90,5 +91,5 @@ def _answer(
 
 
 def seconds(milliseconds: int | None) -> float | None:
-    """An optional duration in seconds."""
+    """Convert milliseconds to seconds; None stays None."""
     return None if milliseconds is None else milliseconds / 1000

@@ -31,8 +31,8 @@ class Trail:
             self._record("create", audit.OK, self.token, {"topic": topic})
 
     def passed_on(self, command: Command) -> None:
-        """Record a command that was passed on, with its reply, which is the last one. The worker that applies it writes a line,
-        too, without an address: the client, or this worker, may be gone by then."""
+        """Record a command that was passed on to another worker, when its reply, the last one queued, is known. The worker that
+        applies it records it, too, without an address: the client, or this worker, may be gone by then."""
         if isinstance(command, ADMINISTRATIVE):
             self._replies.when_told(lambda reply: self.record(command, code_of(reply) or audit.OK))
 
@@ -42,5 +42,5 @@ class Trail:
 
 
 def verb(command: Command) -> str:
-    """The verb of a command, or of all in a run."""
+    """The verb of a command; of a run, that of all its commands."""
     return type(command.command if isinstance(command, SettlementRun) else command).__name__.upper()

@@ -23,7 +23,7 @@ class SessionProtocol(BoundedProtocol):
         Args:
             accept: makes the session, or returns None to refuse.
             buffer: what a read fills.
-            address: of the client, "" at a Unix socket: the transport of one that is gone does not tell it.
+            address: of the client, "" at a Unix socket; a transport whose connection is gone no longer knows it.
         """
         self._accept = accept
         self.buffer = buffer

@@ -33,11 +33,11 @@ class Upstream:
     ) -> None:  # fmt: skip
         """
         Args:
-            received: called with whole frames; the answer to a ``greeting`` that is HELLO is one.
-            lost: called once, when the connection has ended, but not by ``close``.
-            stands_still: whether the worker is known not to answer: it is waited for no longer.
+            received: called with whole frames; if the ``greeting`` is HELLO, its answer is one of them.
+            lost: called once, when the connection has ended without ``close``.
+            stands_still: returns whether the worker is known to hang; then the connection is given up.
 
-        Raises: OSError: the worker's socket is not there, or has too many that wait.
+        Raises: OSError: the worker's socket does not exist, or its backlog of connections is full.
         """
         self._loop = loop
         self._received = received

@@ -10,8 +10,9 @@ from toymq_py.storage.segment import Segment
 
 
 def find_cut(fs: FileSystem, file: File, segment: Segment, next_id: int, end: int) -> str | None:
-    """Why the file is not what was committed to it up to ``end``, before the record ``next_id``; None when it is. Assumes a
-    segment without damage. A hole is judged by the scanner: a copy may have made zeros of a payload into one. Blocks.
+    """Why the file does not have what was committed to it: the records below ``next_id``, up to position ``end``; None when it
+    has. Assumes a segment without damage. The scanner judges a hole: a copy tool may have turned zeros of a payload into one.
+    Blocks.
 
     Raises: OSError.
     """
@@ -27,7 +28,7 @@ def find_cut(fs: FileSystem, file: File, segment: Segment, next_id: int, end: in
 
 
 def was_overwritten(fs: FileSystem, segment: Segment, next_id: int, end: int) -> str | None:
-    """As ``find_cut``, for committed bytes that differ from those seen before. Raises: OSError."""
+    """As ``find_cut``, for committed bytes that differ from what they were at the last look. Raises: OSError."""
     if not examine(fs, segment, next_id, end=end).segment.damages:
         return None
     return f"{segment.path} was cut or overwritten below the running broker"

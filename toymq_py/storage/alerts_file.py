@@ -17,7 +17,7 @@ FILE_NAME = "alerts.json"
 
 
 def encode(alerts: Mapping[str, Alert]) -> bytes:
-    """The file's bytes. Raises: BadArgument when there are too many alerts."""
+    """Encode alert rules as the file's bytes. Raises: BadArgument when there are too many."""
     if len(alerts) > ALERTS_MAX:
         raise BadArgument(f"{len(alerts)} alerts exceed the limit of {ALERTS_MAX}: delete some first, or use patterns")
     return checked_json.encode("alerts", {name: asdict(alert) for name, alert in alerts.items()})

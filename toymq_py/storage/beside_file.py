@@ -1,4 +1,4 @@
-"""A file of the broker that stands beside the topics of a data directory: small, checked, and replaced as a whole.
+"""A file of the broker beside the topics of a data directory, such as ``webhooks.json``: small, checked, replaced as a whole.
 
 The one place that reads and writes such a file, for the broker, ``toymq backup``, ``verify`` and ``repair``.
 """
@@ -13,7 +13,7 @@ from toymq_py.storage.fs import FileSystem, replace_file
 
 @dataclass(frozen=True, slots=True)
 class BesideFile:
-    """One such file; ``decode`` knows its content."""
+    """One file beside the topics of a data directory; ``decode`` checks its content."""
 
     name: str
     decode: Callable[[bytes], object]
@@ -35,8 +35,8 @@ class BesideFile:
         replace_file(fs, f"{directory}/{self.name}", data, private=self.private)
 
     def examine(self, fs: FileSystem, directory: str) -> tuple[bytes | None, DamagedData | None]:
-        """The bytes of the file, None without one, and its problem: damaged, or unreadable. Blocks. Raises: OSError for a
-        temporary shortage."""
+        """The bytes of the file, None without one, and what is wrong with it: damaged, or unreadable. Blocks. Raises: OSError
+        for a temporary shortage."""
         data = None
         try:
             data = self.read(fs, directory)
@@ -47,5 +47,5 @@ class BesideFile:
         return data, None
 
     def problem(self, fs: FileSystem, directory: str) -> DamagedData | None:
-        """The problem of the file; None for a valid one, or without a file. Blocks."""
+        """What is wrong with the file; None if it is valid or missing. Blocks."""
         return self.examine(fs, directory)[1]

@@ -29,7 +29,7 @@ NO_FILE = {
     errno.ENXIO: "it is no regular file",
     errno.ELOOP: "its symbolic links lead nowhere",
 }
-"""Errors that say that there is no file whose content could be read on a better day."""
+"""Errors of a path that is no regular file, so that a later try could not read it either."""
 _OPENING = re.compile(rb'\{"crc32": "([0-9a-f]{8})", "([a-z]+)": ')
 
 

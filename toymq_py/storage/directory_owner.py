@@ -14,10 +14,11 @@ class NotOwner(DataDirectoryError):
 
 
 def other_owner(fs: FileSystem, data_dir: str, uid: int) -> int | None:
-    """The user that a data directory belongs to, where root runs and it is not root's; None otherwise, and for a missing one.
+    """The owner of a data directory, as a uid, if this process runs as root and the owner is another user; None otherwise, and
+    for a missing directory.
 
-    The owner is that of what a broker made in it: a mounted volume may itself belong to another user. Other users than root are
-    refused by the system, and could not become the owner.
+    What a broker made in the directory tells its owner, since a mounted volume may itself belong to another user. A process
+    that is not root needs no check: the system refuses it.
 
     Args:
         uid: the user that this process runs as.

@@ -29,7 +29,7 @@ class DirectoryLock:
     @classmethod
     def take(cls, fs: FileSystem, data_dir: str, pid: int, says: str | None = None) -> "DirectoryLock":
         """Lock the directory, and write this process's pid into the file, with the address at which clients reach it, or the
-        command that it is: `toymq <name>`.
+        command that the process runs: `toymq <name>`.
 
         Raises:
             DirectoryLocked: another process holds it; with its pid, address or command as far as the file has them.
@@ -59,11 +59,11 @@ class DirectoryLock:
             raise _unusable(path, error) from error
 
     def watch(self, path: str) -> None:
-        """Have ``lost`` check this directory, too. Raises: OSError."""
+        """Let ``lost`` check this directory, too. Raises: OSError."""
         self._watched[path] = self._fs.inode(path)
 
     def lost(self) -> str | None:
-        """What was removed or replaced since the lock was taken; None for nothing, or when the disk does not answer.
+        """What was removed or replaced since the lock was taken, in words; None for nothing, or when the disk does not answer.
         Thread-safe."""
         for path, inode in self._watched.items():
             reason = not_there(self._fs, path, inode)
@@ -78,8 +78,8 @@ class DirectoryLock:
 
 
 def holder(fs: FileSystem, data_dir: str) -> DirectoryLocked | None:
-    """The process that has the directory open; None for none, or where that is not known. The lock is tried and given back: a
-    broker that starts in that moment is refused, as beside any command that takes it."""
+    """The process that has the directory open; None without one, or where that cannot be known. The lock is taken for a moment,
+    so a broker that starts just then is refused."""
     try:
         file = fs.open(f"{data_dir}/LOCK", write=False)
     except OSError:
@@ -102,7 +102,7 @@ def not_there(fs: FileSystem, path: str, inode: tuple[int, int]) -> str | None:
 
 
 def _lock_directory(fs: FileSystem, data_dir: str) -> File | None:
-    """None where directories cannot be locked. Raises: DirectoryLocked."""
+    """Lock the directory itself. Returns: None where directories cannot be locked. Raises: DirectoryLocked."""
     try:
         directory = fs.open(data_dir, write=False)
     except OSError:

@@ -33,7 +33,7 @@ _fields = attrgetter(*_COLUMNS)
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """The content of the file. ``producers``: those of all its segments."""
+    """The content of the file. ``producers``: the last sequences of producers in all its segments."""
 
     segments: Mapping[int, Segment] = field(default_factory=dict)
     """The evicted segments by first id; without those whose file is on the disk."""
@@ -46,15 +46,15 @@ Adopt = Callable[[Segment, ScanResult], None]
 
 
 class Cold(Protocol):
-    """Fetches evicted segments for as long as they are read. Belongs to the event loop."""
+    """Fetches evicted segments from the bucket, and keeps them while they are read. Belongs to the event loop."""
 
     def use(self, topic: str, following: Sequence[Segment], from_id: int, adopt: Adopt) -> Segment:
-        """Prepare the read of an evicted segment, the first of ``following``, which are two at most: a reader may go on to the
-        second.
+        """Prepare the read of an evicted segment, the first of ``following``. A second one there is the next segment, to which
+        the reader may go on.
 
         Args:
             from_id: the id to read.
-            adopt: gets the scan of a segment that was fetched whole, before waiting readers are woken.
+            adopt: called with the scan of a segment that was fetched as a whole, before waiting readers are woken.
 
         Returns: the segment to read, or a part of it with ``from_id``, in a file of its own.
 
@@ -65,7 +65,7 @@ class Cold(Protocol):
         """Note that a fetched segment or part is damaged, or gone from the disk."""
 
     def problem(self, segments: Iterable[Segment]) -> str | None:
-        """Why readers of one of these segments wait for longer than a fetch takes; None: they do not."""
+        """Why readers of one of these segments wait for longer than a fetch takes; None if they do not."""
 
 
 WITHOUT_TIER = "the broker was started without --tier, and these records are in its bucket"
@@ -88,7 +88,7 @@ def load(fs: FileSystem, path: str, names: Iterable[str]) -> Evicted:
     """Load what was evicted of the topic in a directory.
 
     Args:
-        names: what is in the directory, listed before: a segment is in the file before it is unlinked.
+        names: the directory's file names, listed before this call: a segment is entered in the file before it is unlinked.
 
     Raises: OSError.
     """
@@ -111,7 +111,7 @@ def load(fs: FileSystem, path: str, names: Iterable[str]) -> Evicted:
 
 
 def list_log(fs: FileSystem, path: str) -> tuple[list[int], Mapping[int, Segment]]:
-    """First ids of all segments of a topic, ascending, and which of them were evicted. Raises: OSError."""
+    """The first ids of all segments of a topic, ascending, and the evicted ones among them. Raises: OSError."""
     names = fs.listdir(path)
     away = load(fs, path, names)
     if away.problem is not None:
@@ -149,19 +149,19 @@ def _decode(path: str, data: bytes) -> tuple[dict[int, Segment], Producers]:
 
 
 def _keep_first_entry(segment: Segment, ts_ns: int) -> None:
-    """Keep only the first entry of the sparse index of an evicted segment: its beginning, and the time of that."""
+    """Drop the sparse index of an evicted segment, except its first entry: its first frame and the time of that."""
     segment.index_ids, segment.index_positions = array("Q", (segment.base_id,)), array("Q", (segment.start,))
     segment.index_keyed, segment.index_ts_ns = array("Q", (0,)), array("Q", (ts_ns,))
 
 
 def send_away(segment: Segment) -> None:
-    """Note that nothing of an evicted segment is on the disk any more. Assumes that it is closed."""
+    """Note that no part of an evicted segment is on the disk any more. Assumes that its file is closed."""
     segment.cached_path = segment.inode = segment.stamp = None
     _keep_first_entry(segment, segment.index_ts_ns[0])
 
 
 def encode(topic: str, segments: Iterable[tuple[Segment, str]], producers: Producers) -> bytes:
-    """Encode the file of segments and the SHA-256 of each."""
+    """Encode the file from evicted segments, with the SHA-256 of each, and their producers."""
     rows = [(*_fields(segment), segment.index_ts_ns[0], sha256) for segment, sha256 in segments]
     columns = list(zip(*rows, strict=True)) if rows else [()] * (len(_COLUMNS) + 2)
     names = {name.decode("latin-1"): entry for name, entry in producers.items()}
@@ -177,7 +177,7 @@ def store(fs: FileSystem, path: str, data: bytes) -> None:
 
 
 class EvictedFile:
-    """Writes the file of one topic, one change at a time. Belongs to the event loop."""
+    """Writes ``evicted.json`` of one topic, one change at a time. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class EvictedFile:
         """
         Args:
             path: of the topic's directory.
-            segments: the log's own, as they change.
+            segments: the log's own list, which changes.
             run_behind: runs a job on a sync thread, then its callback on the loop.
             left: called with a segment whose file will be unlinked: from now on it is evicted.
         """
@@ -203,8 +203,8 @@ class EvictedFile:
         self._waiting: deque[tuple[Mapping[int, str], Callable[[], None]]] = deque()  # the one at the head runs
 
     def change(self, going: Mapping[int, str], done: Callable[[], None] = lambda: None) -> None:
-        """Evict segments, by first id and SHA-256, and forget those that are not in the log any more. ``done`` is called at the
-        end, even after a failure, which is logged; the segments concerned stay."""
+        """Evict the segments ``going`` (the SHA-256 by first id), and forget evicted segments that are no longer in the log.
+        ``done`` is called at the end, even after a failure, which is logged; the segments concerned stay."""
         self._waiting.append((going, done))
         if len(self._waiting) == 1:
             self._begin()

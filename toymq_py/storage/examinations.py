@@ -4,12 +4,13 @@ loop."""
 from collections.abc import Callable
 
 WRONG_READS_MAX = 3
-"""How often a record may fail its check that passes the scanner's check."""
+"""How often a record may fail a reader's check although it passes the scanner's."""
 WRONG_IDS_MAX = 64
 
 
 class Examinations:
-    """Segments by their first ids: a thread scans them since a record failed its check, or since their file was changed."""
+    """The segments under examination, by first id: a thread scans each of them, because a record failed its check or the file
+    was changed."""
 
     __slots__ = ("_failed", "_running", "_unjudged", "_wrong")
 
@@ -27,7 +28,7 @@ class Examinations:
         return base_id in self._unjudged
 
     def concern(self, base_id: int) -> bool:
-        """Whether an examination of a segment runs, or still has to."""
+        """Whether a segment is being examined, or has to be examined before it is read."""
         return base_id in self._running or base_id in self._unjudged
 
     def note_change(self, base_id: int) -> None:
@@ -37,7 +38,7 @@ class Examinations:
         self._running[base_id] = []
 
     def end(self, base_id: int, error: OSError | None) -> list[Callable[[], None]]:
-        """End an examination. ``error``: why nothing is known of the segment. Returns: the calls to make at the end."""
+        """End an examination. ``error``: why the segment could not be examined. Returns: the calls that wait for the end."""
         if error is None:
             self._unjudged.discard(base_id)
             self._failed.pop(base_id, None)
@@ -46,7 +47,7 @@ class Examinations:
         return self._running.pop(base_id)
 
     def take_failure(self, base_id: int) -> OSError | None:
-        """Why the last examination failed, reported once: the next reader has the segment examined again."""
+        """Why the last examination of a segment failed, reported once: the next reader has it examined again."""
         return self._failed.pop(base_id, None)
 
     def when_done(self, call: Callable[[], None]) -> None:
@@ -57,7 +58,7 @@ class Examinations:
         call()
 
     def is_wrong_again(self, msg_id: int) -> bool:
-        """Count a record that fails its check. Returns: whether to give it up, since the scanner finds nothing."""
+        """Count a record that fails its check although the scanner finds no damage. Returns: whether to give it up."""
         tries = self._wrong.get(msg_id, 0)
         if tries >= WRONG_READS_MAX:
             return True

@@ -54,7 +54,7 @@ class FramePositions:
             self._frames -= len(self._parts.pop(key))
 
     def _positions_of(self, segment: Segment, entry: int) -> "array[int]":
-        """Where each frame of a part begins, and where the last one ends, counted from the part's beginning."""
+        """The position of each frame of a part, and of the end of the last one, relative to the part's beginning."""
         key = segment.base_id, entry
         positions = self._parts.pop(key, None)
         if positions is None:

@@ -51,7 +51,7 @@ class File(Protocol):
         """Reserve space that reads as zeros and extend the size; may be refused (EOPNOTSUPP, ENOSPC)."""
 
     def size(self) -> int:
-        """Present size."""
+        """The present size in bytes."""
 
     def hole(self, below: int) -> int | None:
         """Where the first hole below a position begins: blocks that were never written, and read as zeros. None for none, and
@@ -61,7 +61,7 @@ class File(Protocol):
         """Device and inode number: they identify the file, whatever its names are."""
 
     def stamp(self) -> Stamp:
-        """As ``FileSystem.stamp``."""
+        """Which file it is, and its size and time of last write, to notice changes."""
 
     def lock(self) -> bool:
         """Take the exclusive advisory lock; False when another process holds it. Released by ``close``."""
@@ -74,8 +74,8 @@ class FileSystem(Protocol):
     """Names, files and free space. Paths are strings below the data directory."""
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True) -> File:
-        """Open a file; ``create`` makes a missing one, for its owner alone, and follows no symbolic link (ELOOP): what it leads
-        to is not ours to write; ``exclusive`` fails with EEXIST if it is there."""
+        """Open a file; ``create`` makes a missing one, for its owner alone, and follows no symbolic link (ELOOP): the broker
+        must not write what it leads to; ``exclusive`` fails with EEXIST if it is there."""
 
     def mkdir(self, path: str) -> None:
         """Make one directory, for its owner alone; no error when it is there."""
@@ -91,21 +91,21 @@ class FileSystem(Protocol):
         """Whether other users of the machine may read, write or enter a file or directory."""
 
     def owner(self, path: str) -> int:
-        """The number of the user that a file or directory belongs to."""
+        """The uid of the user that a file or directory belongs to."""
 
     def file_size(self, path: str) -> int: ...
 
     def inode(self, path: str) -> tuple[int, int]:
-        """Device and number of the file or directory that is there now."""
+        """Device and inode number of the file or directory that is at the path now."""
 
     def stamp(self, path: str) -> Stamp:
-        """The stamp of the file that is there now."""
+        """The ``Stamp`` of the file that is at the path now, to notice changes."""
 
     def read_file(self, path: str) -> bytes:
         """The whole of a small file (offsets, settings, sidecars)."""
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic replace within one file system."""
+        """Rename atomically within one file system, in place of an existing ``new``."""
 
     def unlink(self, path: str) -> None: ...
 
@@ -246,7 +246,7 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def _found(path: str) -> os.stat_result | None:
-    """None: there is no such name. Raises: OSError when the system does not say."""
+    """The status of a path; None if it does not exist. Raises: OSError when the system cannot say."""
     try:
         return os.stat(path)
     except OSError as error:
@@ -360,8 +360,8 @@ AGAIN_BYTES = 1 << 20
 
 
 def write_again(file: File, start: int, end: int) -> None:
-    """Write what a file shows once more, so that the next sync puts it on the disk: pages whose sync failed are clean in the
-    cache and not on the disk. Raises: OSError."""
+    """Read a part of a file and write it again, so that the next sync puts it on the disk: pages whose sync failed are marked
+    clean in the page cache, and are not on the disk. Raises: OSError."""
     while start < end:
         data = file.pread(min(AGAIN_BYTES, end - start), start)
         if not data:
@@ -392,7 +392,7 @@ def copy_file(
     """Copy bytes of a file to another file, synced.
 
     Args:
-        start, end: which bytes of the source; its own end without.
+        start, end: which bytes of the source; by default all.
         progress: told the bytes of each step.
         exclusive: the copy must not exist before; otherwise it is overwritten.
 
@@ -464,9 +464,9 @@ def read_if_there(fs: FileSystem, path: str) -> bytes | None:
 
 
 def replace_file(fs: FileSystem, path: str, data: bytes, *, private: bool = False) -> None:
-    """Put ``data`` at ``path`` so that a crash leaves the old content or the new, never a mixture: temp file, sync,
-    rename, sync of the directory. When it fails, no temp file stays. ``private``: also where an older version left a temp file
-    that others may read."""
+    """Put ``data`` at ``path`` so that a crash leaves the old content or the new, never a mixture: temp file, sync, rename,
+    sync of the directory. When it fails, no temp file stays. ``private``: only the owner may read it, even if an old temp file
+    was open to others."""
     if private:  # to open it would not change its mode
         with contextlib.suppress(FileNotFoundError):
             fs.unlink(path + TEMPORARY)

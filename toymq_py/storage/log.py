@@ -40,9 +40,9 @@ CHANGED = "it was changed below the running broker"
 class Log:
     """Committed records of one topic, for its readers.
 
-    ``committed_id`` is the id after the last committed record: readers never pass it. ``first_id`` is the first retained
-    one. ``lost`` are id ranges inside that no record stands for; ``unreadable`` those that the disk refuses to give until
-    a restart; ``removed`` those that retention took from behind a segment that has to stay.
+    ``committed_id`` is the id after the last committed record: readers never pass it. ``first_id`` is the first retained one.
+    ``lost`` are id ranges that have no record any more; ``unreadable`` those that the disk refuses to give until a restart;
+    ``removed`` those that retention took from behind a segment that has to stay.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Log:
 
     @property
     def degraded(self) -> bool:
-        """Whether there is what ``toymq verify`` calls damage: records are lost or unreadable, or files contain too much."""
+        """Whether the log has what ``toymq verify`` calls damage: lost or unreadable records, or files with surplus bytes."""
         return bool(self.lost or self.unreadable or self._problems) or any(s.missing or s.has_surplus for s in self.segments)
 
     @property
@@ -109,7 +109,7 @@ class Log:
         return next((segment.newest_ts_ns for segment in reversed(self.segments) if segment.newest_ts_ns), 0)
 
     def lost_count(self) -> int:
-        """How many retained ids have no record, now or at the next start: a missing file can be read while it is open."""
+        """How many retained ids have no record, now or after a restart: an open file can still be read when it was removed."""
         missing = [(s.base_id, s.next_id - 1) for s in self.segments if s.missing and s.next_id > s.base_id]
         lost = union([*self.lost, *subtract(above(missing, self.first_id), self.removed)])
         return sum(last - first + 1 for first, last in lost)
@@ -170,7 +170,7 @@ class Log:
     def read_each(self, ids: Sequence[int], max_bytes: int) -> Records | None:
         """Read single records by ascending ids, from anywhere in the log: as many as fit, one at least.
 
-        Returns: a run of the records from the first id on that are easy to read; None when the first one has to be ``read``.
+        Returns: a run of the records from the first id on, up to one that needs ``read``; None when that is the first one.
 
         Raises: OSError when the segment cannot be opened or read.
         """
@@ -476,7 +476,7 @@ class Log:
             self.on_lost(first, last)
 
     def _leave_out(self, segment: Segment, reason: str) -> None:
-        """Leave out a file that is another log's: its ids are lost. For the newest segment they count as damage, since its
+        """Leave out a file that belongs to another log: its ids are lost. In the newest segment they count as damage, since its
         place in the log stays taken."""
         logger.error("topic %s: %s %s: it is not served; `toymq repair` puts it aside", self.topic, segment.path, reason)
         self._problems.append(f"{segment.path} {reason}")

@@ -1,8 +1,8 @@
 """``moves.json`` in the data directory: topics whose copy here is not the only one, behind a checksum. ADR 0194.
 
-A copy that arrives from another group is incomplete until the switch; one that leaves is obsolete after it. The mark is written
-before the first byte of an arriving copy, and before the switch of a leaving one; it is removed when the move is settled. So
-after any kill, no start serves a topic of another group.
+A copy that arrives from another group is incomplete until the move's switch; one that leaves is obsolete after it. The mark is
+written before the first byte of an arriving copy, and before the switch of a leaving one; it is removed when the move is
+settled. So after any kill, no start serves a topic of another group.
 """
 
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ FILE_NAME = "moves.json"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A topic, with its dead letters, that comes (``from``) or goes (``to``).
+    """A mark for a topic, and its dead-letter topic, that moves here ``from`` another group or away ``to`` it.
 
     Args:
-        group: the other one.
-        cluster: the UUID in this group's settings. Another one, later, says that etcd was lost: what it has of topics says
-            nothing of this move.
+        group: the other group.
+        cluster: the cluster's UUID, from this group's settings. If it differs later, etcd was lost, and what etcd says of
+            topics then does not concern this move.
     """
 
     way: Literal["from", "to"]
@@ -39,7 +39,7 @@ def encode(marks: Mapping[str, Mark]) -> bytes:
 
 
 def decode(data: bytes) -> dict[str, Mark]:
-    """Decode the marks. Raises: DamagedData."""
+    """Decode the marks, by topic. Raises: DamagedData."""
     marks = {}
     for topic, fields in checked_json.decode("moves", data).items():
         match fields:

@@ -37,7 +37,7 @@ _GENERATION = re.compile(rb'"generation": ([0-9]{1,20}),')
 
 @dataclass(frozen=True, slots=True)
 class OffsetsState:
-    """Content of one topic's offsets file. ``first_id`` and ``next_id`` only ever raise what the log says.
+    """Content of one topic's offsets file. ``first_id`` and ``next_id`` count where they are higher than the log's own.
 
     ``removed``: id ranges that retention took from behind a segment that has to stay; without it they would look like a
     loss (ADR 0008). Written only when there are some.
@@ -93,7 +93,7 @@ class AckedView:
 
 
 class OffsetsSource(Enum):
-    """Where a loaded state came from."""
+    """Which file a loaded state came from."""
 
     CURRENT = "offsets.json"
     PREVIOUS = "its previous generation"
@@ -117,7 +117,7 @@ class LoadedOffsets:
 
 
 def encode(state: OffsetsState, topic: str | None = None) -> bytes:
-    """Encode the file. Many ranges take long, but hold the interpreter for no more than a millisecond at a time."""
+    """Encode the file. Many ranges take long, but hold the GIL for no more than a millisecond at a time."""
     fields: dict[str, Any] = {"version": VERSION} if topic is None else {"version": VERSION, "topic": topic}
     fields |= {} if state.incarnation is None else {"incarnation": state.incarnation}
     fields |= {} if state.generation is None else {"generation": state.generation}
@@ -161,8 +161,8 @@ def decode(data: bytes, topic: str | None = None) -> OffsetsState:
 
 def read(fs: FileSystem, path: str) -> OffsetsState | None:
     """Read one generation from a topic's directory, and judge whether it is of the log there (ADR 0218). Returns: None when
-    there is none. Raises: DamagedData, also for the offsets of another topic or of another incarnation, as ``Unreadable`` when
-    the disk refuses it; OSError of a passing shortage."""
+    there is none. Raises: DamagedData, also for the offsets of another topic or incarnation; Unreadable when the disk refuses
+    the file; OSError of a passing shortage."""
     directory = path.rpartition("/")[0]
     data = checked_json.read(fs, path)
     if data is None:
@@ -183,8 +183,8 @@ def _pack(consumer: dict[str, Any]) -> None:
 
 
 def load(fs: FileSystem, directory: str) -> LoadedOffsets:
-    """Load the newest generation that is valid (recovery, step 8). Never raises for what the files hold, or what the disk
-    refuses of them.
+    """Load the newest generation that is valid (recovery, step 8). Damaged and unreadable files raise nothing; the result
+    reports them.
 
     Raises: OSError of a passing shortage.
     """
@@ -210,8 +210,9 @@ def load(fs: FileSystem, directory: str) -> LoadedOffsets:
 
 
 def _stale(fs: FileSystem, directory: str, state: OffsetsState) -> str | None:
-    """Why ``state``, of the present file, is not the newest that was written: the previous generation is sound and no older.
-    None: it is the newest, as far as both are numbered. Reads only the beginning of the previous one where all is well.
+    """Why ``state``, from the present file, is not the newest that was written: the previous generation is valid and not older.
+    None if ``state`` is the newest, as far as both files have generation numbers. If so, only the beginning of the previous
+    file is read.
 
     Raises: OSError of a passing shortage.
     """
@@ -297,8 +298,8 @@ def note_lost(fs: FileSystem, directory: str) -> None:
 def write(fs: FileSystem, directory: str, data: bytes) -> None:
     """Write a new generation: temp file, sync, the present one becomes the previous, rename, sync of the directory.
 
-    A kill between the two renames leaves the previous generation alone, which is the last one that was finished. So at no time
-    the previous one is as new as the present one.
+    A kill between the two renames leaves the previous generation alone, which is the last one that was finished. So the
+    previous generation is never as new as the present one.
 
     Raises: OSError; nothing of the present generations is lost then. EFBIG: ``load`` would not read it.
     """

@@ -87,7 +87,7 @@ class OffsetsFlusher:
         self._abandoned = True
 
     def stop(self, error: RequestError) -> None:
-        """Stop writing: the directory is not the broker's any more. All waiters, now and later, get ``error``."""
+        """Stop writing: the directory no longer belongs to the broker. All waiting and later ``flush`` calls get ``error``."""
         self._stopped = error
         self._dirty.clear()
         waiters, self._waiters = self._waiters, {}
@@ -110,7 +110,7 @@ class OffsetsFlusher:
         self._arm(self._clock.monotonic())
 
     def discard(self, source: FlushSource) -> None:
-        """Forget a source whose topic is being deleted. Its waiters get an error."""
+        """Forget a source whose topic is being deleted. Calls that wait for its flush get an error."""
         self._dirty.pop(source, None)
         if self._running:
             self._discarded.add(source)

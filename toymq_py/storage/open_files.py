@@ -9,7 +9,7 @@ OPEN_FILES_MAX = 1024
 
 class OpenFiles:
     """Keeps at most ``limit`` segment files open. The least recently used are closed, except those that a sync thread writes.
-    So connections, offsets and directories find descriptors however many topics there are."""
+    So descriptors are left for connections, offsets and directories, however many topics there are."""
 
     __slots__ = ("_newest", "_segments", "cold", "limit")
 
@@ -21,7 +21,7 @@ class OpenFiles:
         self._segments: dict[int, Segment] = {}  # by identity, the one that was not used for longest first
 
     def use(self, segment: Segment) -> None:
-        """Count a segment whose file is open, or will be at once."""
+        """Count a segment's file as open and most recently used; it is open, or will be at once."""
         if segment is self._newest:
             return
         self._newest = segment

@@ -1,7 +1,7 @@
 """``partitions.json`` in the data directory: the partitioned topics by name, behind a checksum. ADR 0184.
 
-It is written before the first partition of a topic is made, and says that a topic goes before the first partition is removed: a
-start after a kill completes either. Of several workers each has the whole file.
+It is written before the first partition of a topic is made, and marks a topic as ``deleting`` before the first partition is
+removed: a start after a kill completes either. Of several workers each has the whole file.
 """
 
 from collections.abc import Mapping

@@ -34,7 +34,7 @@ it stopped, and a value of the caller's. ``scan`` says what valid means."""
 
 
 class RecordRun(NamedTuple, Generic[T]):
-    """Consecutive records, from ``first_id`` to below ``next_id``, and what a walk over them saw."""
+    """Consecutive records, from ``first_id`` to below ``next_id``, and what the ``Walk`` over their bytes returned."""
 
     first_id: int
     next_id: int
@@ -42,7 +42,7 @@ class RecordRun(NamedTuple, Generic[T]):
 
 
 def walk_columns(data: bytes, pos: int, expected_id: int, max_count: int) -> tuple[int, int, Stop, Columns]:
-    """A ``Walk`` that sees columns, payloads included."""
+    """A ``Walk`` that collects the records' columns, payloads included."""
     columns = Columns()
     return *scan(data, pos, expected_id, columns, with_payloads=True, max_count=max_count), columns
 
@@ -167,7 +167,8 @@ class TopicReader:
 
 
 def segment_runs(segment: Segment, file: File, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
-    """Read up to the first missing record, unless the segment already knows of that damage."""
+    """Read the records of one segment from ``from_id`` to below ``to_id``. Damage that the segment knows of is skipped; any
+    other missing record ends the reading."""
     msg_id, pos = segment.seek_id(from_id)
     resumes = {damage.position: (damage.last_id + 1, damage.resume) for damage in segment.damages}
     window = WINDOW_BYTES

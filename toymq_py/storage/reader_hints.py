@@ -8,8 +8,8 @@ HINTS_BACK = 16
 
 
 class ReaderHints:
-    """Positions of frames by id: a reader that returns there need not search the sparse index and scan the frames before. At
-    ``HINTS_MAX`` all are dropped."""
+    """Positions in the log where readers stopped, by id: a reader that continues there need not search the sparse index and
+    scan the frames before. At ``HINTS_MAX`` all are dropped."""
 
     __slots__ = ("_places",)
 
@@ -23,12 +23,12 @@ class ReaderHints:
         self._places[next_id] = (segment, pos)
 
     def stopped_at(self, msg_id: int) -> bool:
-        """Whether a reader stopped exactly there."""
+        """Whether a reader stopped exactly before this id."""
         return msg_id in self._places
 
     def place_of(self, segment: Segment, from_id: int, *, whole: bool) -> tuple[int, int]:
-        """(id, position) of a frame at or shortly before ``from_id``: where a reader stopped, or what the index knows. A place
-        is taken once. ``whole``: all records between the two can be read."""
+        """(id, position) of a frame at or shortly before ``from_id``: where a reader stopped, otherwise from the sparse index.
+        A hint is used once. ``whole``: there is no damage between the two ids."""
         known = segment.seek_id(from_id)
         for back in range(HINTS_BACK + 1 if whole else 1):
             hint = self._places.get(from_id - back)

@@ -2,10 +2,10 @@
 
 Pure: positions and ids in, chains out. A reading is a selection of chains in which the ids ascend, at least one id is missing
 before each chain, and the bytes before it have room for the missing ids at 30 bytes each, since bytes of a log always belong to
-some record. Where bytes were put in, or stand there twice, no id is missing: a chain follows with the id that is due when both
-hold several records, or when no payload can begin between them (ADR 0238). What is not selected is payload. Of two readings the
-one with more records counts: real records miss only what was damaged, and no payload can name more ids between two real records
-than stood there. Bytes say nothing: frames in a payload may be as large as they like.
+some record. Where bytes were inserted, or stand there twice, no id is missing: a chain follows with the very next id when both
+chains hold several records, or when no payload can begin between them (ADR 0238). What is not selected is payload. Of two
+readings the one with more records counts: the log's records lack only what was damaged, and frames in a payload between two of
+them cannot have more ids than were there. Size in bytes does not count: frames in a payload may be of any size.
 """
 
 from bisect import bisect_left
@@ -36,7 +36,7 @@ class Chain:
 
 
 class Ending(IntEnum):
-    """What says that the log ended with a chain, or with the damaged record behind it."""
+    """The evidence that the log ended with a chain, or with the damaged record behind it."""
 
     NOTHING = 0
     ID = 1
@@ -63,11 +63,12 @@ class Judge(Protocol):
     def ending(self, chain: Chain, passed: Passed) -> Ending: ...
 
     def claimed_until(self, chain: Chain) -> int:
-        """The end of the record of the next id by its header, even if that is damaged; 0 without one."""
+        """The end of the record behind a chain as its header claims, even if the record is damaged; 0 unless it has the next
+        id."""
 
     def is_broken_off(self, chain: Chain) -> bool:
-        """Whether the bytes look like the place where a log was broken off: its end, or a frame of the next id, torn or
-        damaged."""
+        """Whether the bytes behind a chain look like the place where a log was broken off: its end, or a frame of the next id,
+        torn or damaged."""
 
 
 def fits(end: int, next_id: int, chain: Chain) -> bool:
@@ -86,9 +87,10 @@ def best_reading(
     Args:
         chains: by position; each with room behind the break, unless ``displaced``.
         displaced: no chain stands where it was written, so none is known to end the log.
-        joints: keys of the chains, before and behind, that join those without a missing id between them; none when it is empty.
+        joints: each chain's keys before and behind it; chains without a missing id between them join when they share a key.
+            Empty: none do. See ``shifted_chains.joints``.
 
-    Returns: also the evidence for the end of the log, as far as chains contradict each other.
+    Returns: the chains, and the evidence for the end of the log; ``BYTES`` when no chains contradict each other.
     """
     nexts = _Nexts(chains, joints)
     on = nexts.on
@@ -122,8 +124,8 @@ def best_reading(
 
 
 def goes_on(chains: Sequence[Chain]) -> list[bool]:
-    """Whether the next chain begins where each one ends, with the id behind it. A reading leaves no chain before its end: a
-    reader of records goes on as long as they are valid."""
+    """For each chain, whether the next one begins exactly at its end, with the next id. A reading never leaves such a chain
+    there: a reader of records goes on as long as they are valid."""
     on = [(one.end, one.next_id) == (other.start, other.first_id) for one, other in pairwise(chains)]
     return [*on, False] if chains else on
 
@@ -156,7 +158,8 @@ def _factors(chains: Sequence[Chain], judge: Judge, nexts: "_Nexts") -> list[int
 def _readings(
     chains: Sequence[Chain], passed: Sequence[Passed], factors: Sequence[int], nexts: "_Nexts"
 ) -> tuple[list[int], list[int]]:
-    """For each chain the worth of the best reading that ends with it, and the row of the chain before it there, -1 for none.
+    """For each chain, the worth of the best reading that ends with it, and the row of the chain before it in that reading, -1
+    for none.
 
     Behind a chain that goes up to ``next_id`` and is passed at ``(id, end)``, another one may follow if its first id is higher
     than ``next_id``, and its ``start`` leaves the missing ids room: ``30 * id - end`` is no less than ``30 * first_id -
@@ -196,7 +199,7 @@ def _readings(
 
 
 class _Nexts:
-    """Finds the best reading that goes on with a chain without a missing id."""
+    """Finds, for a chain, the best readings that it continues without a missing id."""
 
     def __init__(self, chains: Sequence[Chain], joints: Sequence[tuple[Keys, Keys]]) -> None:
         self.on = goes_on(chains)
@@ -216,8 +219,8 @@ class _Nexts:
                 self._rows.setdefault((chain.next_id, key), []).append(row)
 
     def twins(self) -> Iterator[tuple[int, int]]:
-        """Rows that end with a frame that exists twice, each with the row that goes on behind the last copy, or that ends with
-        it."""
+        """Pairs of rows: a chain that ends with a frame of which there is a later copy, and the chain that goes on behind the
+        last copy, or ends with it."""
         last: dict[tuple[bool, int], int] = {}
         for row in range(len(self._chains) - 1, -1, -1):
             for key in self._behind[row]:
@@ -227,14 +230,15 @@ class _Nexts:
                         yield row, twin
 
     def joins(self, row: int) -> bool:
-        """Whether the next row may follow without a missing id."""
+        """Whether the chain of the next row may follow the one of this row with no id missing between them."""
         return any(key in self._behind[row] for key in self._before[row + 1])
 
     def before(self, row: int, kept: Sequence[int]) -> list[int]:
-        """The rows that this one can continue, the best of each kind.
+        """The rows of chains that the chain of this row can continue without a missing id: for each shared key, the one that
+        ends the best reading.
 
         Args:
-            kept: the worth of the readings that end with chains of lower ids.
+            kept: for each row, the worth of the best reading that ends with its chain; filled for chains of lower ids.
         """
         found = [row - 1] if row and self.on[row - 1] else []
         for each in self._before[row]:

@@ -38,7 +38,7 @@ logger = logging.getLogger("toymq_py.storage")
 
 T = TypeVar("T")
 WRONG_READS_MAX = 3
-"""How often a record may fail its check that passes it when it is read once more."""
+"""How often a record may fail its check although it passes when it is read once more."""
 
 KeyRun = tuple[int, list[bytes]]
 """First id and the keys of consecutive records, b"" for none."""
@@ -92,8 +92,9 @@ def recover_log(
     Args:
         first_id: from the offsets; segments wholly below are removed, ids below are not retained.
         next_id: from the offsets; ids below are never used again, whatever the log says.
-        removed: from the offsets; what of it has no record was removed on purpose.
-        told: ``LoadedOffsets.first_id_known``: whether ``first_id`` is where the log begins, whatever files there are.
+        removed: from the offsets; ids in these ranges that have no record were removed on purpose.
+        first_id_known: whether ``first_id`` is where the log begins, whatever files there are; see
+            ``LoadedOffsets.first_id_known``.
         dedupe_keys: how many keys are wanted for the dedupe table.
         now_ns: the wall clock; records with a later deliver_at are not due.
 
@@ -166,7 +167,7 @@ def recover_log(
 
 
 def _sum_up(found: RecoveredLog, missing: list[IdRange], removed: Sequence[IdRange]) -> None:
-    """Add up lost, removed and unreadable ids above the first id."""
+    """Set the lost, removed and unreadable ids of the log, from its first id on."""
     gaps = sorted([*missing, *(gap for segment in found.segments for gap in segment.ids_of_damage(unreadable=False))])
     gaps = above(gaps, found.first_id)
     found.lost = subtract(gaps, removed)
@@ -178,7 +179,8 @@ def _sum_up(found: RecoveredLog, missing: list[IdRange], removed: Sequence[IdRan
 def _take_marks(
     fs: FileSystem, path: str, marks: Sequence[IdRange], first_id: int, removed: Sequence[IdRange]
 ) -> Sequence[IdRange]:
-    """Enter the removed ranges, from offsets and marks. Marks that the offsets know by now are unlinked."""
+    """The removed ranges, from the offsets and from mark files (ADR 0065). Mark files whose ranges the offsets have by now are
+    unlinked."""
     for ids in marks:
         if not subtract(above([ids], first_id), removed):
             fs.unlink(f"{path}/{removed_name(ids)}")
@@ -209,14 +211,14 @@ def _list_segments(fs: FileSystem, path: str, first_id_known: bool | None) -> Se
 
 
 def _remove(fs: FileSystem, segment: Segment) -> None:
-    """Remove segments that retention or PURGE had decided to remove when the broker died."""
+    """Remove a segment that retention or PURGE had decided to remove when the broker died."""
     for leftover in (segment.path, segment.sidecar_path):
         if fs.exists(leftover):
             fs.unlink(leftover)
 
 
 def _keep_scanned(fs: FileSystem, scanned: ScanResult) -> None:
-    """Keep a scanned segment (step 3): it had no sidecar, or none that fitted."""
+    """Log the damage of a segment that was scanned because it had no fitting sidecar, and write its sidecar (step 3)."""
     _report(scanned.segment)
     error = keep_sidecar(fs, scanned)
     if error is not None:
@@ -283,7 +285,7 @@ def _newest_keys(
 
 
 def _keys_of(fs: FileSystem, segment: Segment, wanted: int) -> list[KeyRun]:
-    """The runs of keys at the end of a sealed segment that have at least ``wanted`` keys, or all."""
+    """The runs of keys at the end of a sealed segment: as many as hold ``wanted`` keys, or all."""
 
     def place() -> tuple[int, int]:
         for at in range(len(segment.index_ids) - 1, -1, -1):
@@ -311,7 +313,7 @@ def _find_scheduled(fs: FileSystem, segment: Segment, now_ns: int, first_id: int
 
 
 class _Broken(Exception):
-    """A record that its sidecar promises is not there."""
+    """A record is not where the sidecar says it is."""
 
 
 def _read_out(fs: FileSystem, segment: Segment, collect: Callable[[], list[T]]) -> list[T]:

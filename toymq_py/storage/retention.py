@@ -14,8 +14,8 @@ SEGMENT_BYTES_MIN = 64 * 1024
 
 
 def date(segments: Sequence[Segment], now_ns: int) -> None:
-    """Set the time from which the age of a segment counts, where that is not the time of its newest record. For a segment that
-    is ahead of the clock it is at most the time of later records, or the present time (ADR 0050, 0255). A damaged segment
+    """Set the time from which a segment's age counts, if that is not the time of its newest record. For a segment whose times
+    are ahead of the clock, it is at most the time of later records, or the present time (ADR 0050, 0255). A damaged segment
     counts from when its damage is seen: lost records may be younger (ADR 0064)."""
     for segment, newest_ns in zip(segments, newest_times(segments, now_ns), strict=True):
         is_limited = newest_ns <= now_ns + CLOCK_AHEAD_MAX_NS
@@ -58,7 +58,8 @@ def removable_by_age(segments: Sequence[Segment], *, now_ns: int, retain_max_age
 
 
 def removable_by_bytes(segments: Sequence[Segment], *, now_ns: int, bytes_max: int) -> list[Segment]:
-    """The oldest sealed segments, until the others take at most ``bytes_max``, acked or not. Assumes the order of the log."""
+    """The oldest sealed segments, acked or not: as many as have to go so that the others take at most ``bytes_max``. Assumes
+    that ``segments`` are in the order of the log."""
     excess = sum(segment.end for segment in segments) - bytes_max
     going = []
     for segment in segments:
@@ -73,11 +74,11 @@ def removable_by_bytes(segments: Sequence[Segment], *, now_ns: int, bytes_max: i
 def evictable(
     segments: Sequence[Segment], *, now_ns: int, local_bytes: int | None, local_age_ns: int | None, keys_wanted: int
 ) -> list[Segment]:
-    """Sealed segments that may leave the disk when the bucket has them: those that are older than an age, and the oldest until
-    the others take at most so many bytes (None: no limit).
+    """Sealed segments that may leave the disk when the bucket has them: those older than ``local_age_ns``, and the oldest until
+    the others take at most ``local_bytes`` (None: no limit).
 
     What the next start reads stays: segments that hold one of the last ``keys_wanted`` keys, or a message that is delayed. So
-    do damaged ones, which only the disk can tell of.
+    do damaged ones: only their files show the damage.
     """
     excess = 0 if local_bytes is None else sum(segment.end for segment in segments if segment.sha256 is None) - local_bytes
     keys_behind = sum(segment.keyed for segment in segments)
@@ -109,13 +110,14 @@ def expired(segment: Segment, now_ns: int) -> bool:
 
 
 def roll_age_ns(retention_ns: int) -> int:
-    """Age at which an active segment is sealed, so that retention can remove it: a quarter of the shortest retention time, and
-    a second at least."""
+    """The age at which an active segment is sealed, so that retention can remove it: a quarter of the shortest retention time,
+    one second at least."""
     return max(retention_ns // 4, ROLL_AGE_MIN_NS)
 
 
 def segment_bytes(segment_bytes_max: int, retain_max_bytes: int | None) -> int:
-    """Size at which the active segment is sealed: with ``retain_max_bytes`` a quarter of it, because only whole segments go."""
+    """The size at which the active segment is sealed: with ``retain_max_bytes`` a quarter of that, because only whole segments
+    are removed."""
     if retain_max_bytes is None:
         return segment_bytes_max
     return min(segment_bytes_max, max(retain_max_bytes // 4, SEGMENT_BYTES_MIN))

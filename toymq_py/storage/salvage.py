@@ -3,20 +3,20 @@
 Contract: storage.md, "Recovery", step 6; ADR 0101 tells the rule and its limits. Pure: bytes in, positions out.
 
 A break is a position where the frame of the next id should begin and none does. In order:
-  1. Chains that an earlier break of this segment found (4) are gone on with: they were judged with everything in sight.
-  2. A whole frame of another id stands there: it belongs to another place, and its length says nothing about this one. Go to 4.
+  1. If step 4 has found chains at an earlier break of this segment, go on with these: all data was in sight then.
+  2. If a whole frame of another id stands there, it belongs elsewhere, and its length says nothing about this place. Go to 4.
   3. The header at the break still tells where its record ends (``trusted_end``; that of another record does not): go on
      there. What lies between is payload, however much it looks like frames. Only a frame of one of the next ids that begins
-     there, and goes on behind it with those that follow it, says that bytes were removed (ADR 0223, 0238): go to 4.
+     there, and goes on behind that end with the frames that follow it, shows that bytes were removed (ADR 0223, 0238): go to 4.
   4. Otherwise collect the chains behind the break: valid frames of consecutive ids, each chain as long as it gets. A chain
      counts if at least one id is missing before it, with room for the missing ones at 30 bytes each (bytes of a log always
-     belong to some record), or if it goes on with the id that is due behind bytes that were put in (``_behind``). What ends it
-     does not matter: junk, a torn record or a damaged one. Nor does it count in part, but behind a copy of what it begins with.
-  5. Of chains that contradict each other the better reading counts (``readings``), and only there what ends a chain is asked.
-  6. When no chain has such room, records stand where they were never written (pages changed places): the reading that keeps
-     most, wherever it begins, of chains that end like a log that was broken off. What the others hold is lost, and not torn.
-  7. When there is no chain of ids that have room at all, most of the log may have been removed: 6, for chains of any ids that
-     are later than the record before the break. A whole frame at the break itself goes with the chain that follows it.
+     belong to some record), or if it goes on with the expected id behind inserted bytes (``_behind``). What follows the chain
+     does not matter: junk, a torn record or a damaged one. A chain counts as a whole, but is split behind a copied frame.
+  5. Of chains that contradict each other the better reading counts (``readings``); only there the end of a chain matters.
+  6. When no chain has such room, records stand where they were never written (pages changed places): keep the reading with
+     the most records, wherever it begins, of chains that end like a log that was broken off. Other records are lost, not torn.
+  7. When no chain has ids for which there is room, most of the log may have been removed: do step 6 with chains of any ids
+     that are later than the record before the break. A whole frame at the break itself goes with the chain that follows it.
 
 The search of step 4 happens once a segment. The work is bounded by construction: no more than ``WORK_PER_BYTE`` bytes are
 checksummed for each byte of the file.
@@ -58,9 +58,9 @@ UNSEEN_BYTES_PLAUSIBLE = 64
 """Most bytes that may stand between a payload that goes on behind the data and the end of the record by its length: a sequence,
 two times and a few bytes of headers."""
 WORK_AT_ONCE, WORK_PER_BYTE, WORK_DEFERRED = 2, 16, 4
-"""Bytes that checksums may be computed of in vain, for each byte of the data: anywhere, in addition as the search passes bytes,
-and in addition, twice, of what was too dear where it stood. Real records need one for each byte, once or twice: what goes
-beyond is made of headers that overlap."""
+"""Budgets of bytes to checksum, for each byte of the data: at once, in addition as the search passes bytes, and in addition,
+twice, for frames that were too expensive in place. Real records need each byte once or twice: more comes only from headers that
+overlap."""
 IDS_CROSSED_MAX = 8
 """The number of ids behind a damaged record for which a frame is looked for that goes on behind its end."""
 IDS_REMOVED_MAX = 1 << 22
@@ -85,12 +85,12 @@ class Salvage:
     ) -> None:  # fmt: skip
         """
         Args:
-            data: ends where the segment ends, preallocated zeros included.
+            data: the rest of the segment, preallocated zeros included.
             next_id: the id that follows the segment's last record, where that is known.
-            committed_id: otherwise, an id that it seems to reach.
+            committed_id: otherwise, an id that the segment seems to have reached.
             origin: where in the file the data begins.
-            after_ns: the time of the record before it.
-            last_frame: gives the last record before the break that is asked about.
+            after_ns: the time of the record before the data.
+            last_frame: returns the last frame before the present break.
         """
         self.data = data
         self.written = len(data.rstrip(b"\0"))
@@ -141,7 +141,7 @@ class Salvage:
         return crc32(self._view[start:end]) == CRC_RESIDUE and claimed_extent(self.data, start) is not None
 
     def _afford(self, size: int) -> bool:
-        """Whether the checksum of so many bytes may be computed at this point; if so, they are counted."""
+        """Whether the budget still allows a checksum of ``size`` bytes at this point; if so, they are counted."""
         if self._spent + size > WORK_AT_ONCE * len(self.data) + WORK_PER_BYTE * self._at:
             return False
         self._spent += size
@@ -200,7 +200,7 @@ class Salvage:
         return False
 
     def _is_head(self, pos: int, msg_id: int) -> bool:
-        """Whether a header with this id begins here, whatever its other lengths say."""
+        """Whether a header with this id and a possible length begins here, whatever its other lengths say."""
         return self.data[pos + 4 : pos + 12] == msg_id.to_bytes(8, "little") and self._own_length_end(pos) is not None
 
     def _own_length_end(self, pos: int) -> int | None:
@@ -208,19 +208,19 @@ class Salvage:
         return pos + 4 + length if LENGTH_MIN <= length <= LENGTH_MAX else None
 
     def _is_written_end(self, end: int) -> bool:
-        """Whether a record that ends here is the log's last: at most its checksum ends with zeros."""
+        """Whether a record that ends here is the log's last: only zeros follow, and only its checksum may end with zeros."""
         return self.written <= end <= min(self.written + 4, len(self.data))
 
     def _fits_with_length(self, pos: int, end: int) -> bool:
-        """Whether only the length field was hit: with the length that leads to ``end`` the checksum fits. A payload cannot
-        feign that, since the checksum covers the header."""
+        """Whether only the length field is damaged: with the length that leads to ``end`` the checksum fits. A payload cannot
+        fake that, since the checksum covers the header."""
         length = end - pos - 4
         if not LENGTH_MIN <= length <= LENGTH_MAX or not self._afford(length):
             return False
         return bool(crc32(self._view[pos + 4 : end], crc32(length.to_bytes(4, "little"))) == CRC_RESIDUE)
 
     def _fits_with_id(self, pos: int, size: int, msg_id: int) -> bool:
-        """Whether only the id was hit: with this one the checksum fits."""
+        """Whether only the id field is damaged: with ``msg_id`` the checksum fits."""
         if pos + size > len(self.data) or not _is_near(self.data, pos, msg_id) or not self._afford(size):
             return False
         head = crc32(self._view[pos : pos + 4])
@@ -238,8 +238,8 @@ class Salvage:
         return self._with_first(start, last_id, self._chains_behind(start, last_id))
 
     def _with_first(self, start: int, last_id: int, best: list[Chain]) -> list[Chain]:
-        """Add the frame that is complete where another one was due, and leads to the first chain or to the end. No payload
-        begins there, so bytes were removed before it."""
+        """Add the whole frame at the break itself, if it has a later id than expected and leads to the first chain or to the
+        end. No payload begins there, so bytes were removed before it."""
         found = self.valid_frame(start)
         if found is None or found[0] <= last_id or (self._next_id is not None and found[0] >= self._next_id):
             return best
@@ -273,8 +273,9 @@ class Salvage:
         return joined(best)
 
     def _behind(self, start: int, due: int, chains: list[Chain], keys: list[tuple[Keys, Keys]]) -> list[int]:
-        """Rows of the chains that may follow a break: with ids missing, and room for them; or of the id that is due, behind
-        bytes put in (ADR 0238). A frame in the payload of the record that is due looks the same: more has to speak for it."""
+        """Rows of the chains that may follow a break: with ids missing, and room for them; or with the expected id ``due``,
+        behind inserted bytes (ADR 0238). A frame in the expected record's payload looks the same, so that needs more
+        evidence."""
         last, highest = self._last_frame(), 0
         rows: list[int] = []
         for row, chain in reversed(list(enumerate(chains))):
@@ -294,23 +295,24 @@ class Salvage:
         return rows[::-1]
 
     def _leads_on(self, chain: Chain) -> bool:
-        """Whether the header of the damaged record behind a chain leads to another one."""
+        """Whether the header of the damaged record behind a chain leads to another chain."""
         msg_id, end = self.passed(chain)
         return self._first_ids.get(end) == msg_id
 
     def passed(self, chain: Chain) -> Passed:
-        """As ``Judge.passed``."""
+        """The id and position from which a later chain may begin; see ``Passed``."""
         pos, msg_id = chain.end, chain.next_id
         end = None if self._is_foreign(pos, msg_id) else self.trusted_end(pos, msg_id)
         return (msg_id, pos) if end is None else (msg_id + 1, end)
 
     def _is_later(self, chain: Chain) -> bool:
-        """Whether a chain was appended behind what stands before the break, by its time: inside a segment times never fall."""
+        """Whether a chain was written after the record before the break, by its time: inside a segment times never fall."""
         time_ns: int = HEADER.unpack_from(self.data, chain.start)[2]
         return time_ns >= self._after_ns
 
     def _collect(self, start: int, last_id: int, ids: int) -> list[Chain]:
-        """Collect every chain behind ``start`` of the next so many ``ids``, in order. A frame inside a chain is payload."""
+        """Collect every chain behind ``start`` that begins with one of the next ``ids`` ids, in order. A frame inside a chain
+        is payload."""
         data, view, total = self.data, self._view, len(self.data)
         low = last_id + 1
         high = low + ids
@@ -403,17 +405,17 @@ class Salvage:
     # -- ends
 
     def claimed_until(self, chain: Chain) -> int:
-        """As ``Judge.claimed_until``."""
+        """The end of the record behind a chain as its header claims; 0 unless it has the next id."""
         claim = claimed_extent(self.data, chain.end, check_attributes=False)
         return chain.end + claim[1] if claim is not None and claim[0] == chain.next_id else 0
 
     def is_broken_off(self, chain: Chain) -> bool:
-        """As ``Judge.is_broken_off``."""
+        """Whether the bytes behind a chain look like the place where a log was broken off."""
         pos, msg_id = chain.end, chain.next_id
         return pos >= self.written or self._looks_torn(pos, msg_id) or self._looks_hit(pos, msg_id)
 
     def ending(self, chain: Chain, passed: Passed) -> Ending:
-        """As ``Judge.ending``."""
+        """The evidence that the log ended with a chain; see ``Ending``."""
         msg_id, end = passed
         if self._next_id is not None and self._next_id not in (chain.next_id, msg_id):
             return Ending.NOTHING
@@ -424,7 +426,7 @@ class Salvage:
         return Ending.NOTHING if self._next_id is None else Ending.ID
 
     def _is_torn(self, pos: int, msg_id: int) -> bool:
-        """Whether the rest of the data is the beginning of the frame of this id, by all that is there of its header."""
+        """Whether the data ends inside the frame of this id, by all that is there of its header."""
         if not self._looks_torn(pos, msg_id):
             return False
         key_len = int.from_bytes(self.data[pos + 20 : pos + 22], "little")
@@ -432,8 +434,8 @@ class Salvage:
         return (short and key_len <= KEY_LEN_PLAUSIBLE) or reaches_beyond(self.data, pos, strict=True)  # which needs a header
 
     def _looks_hit(self, pos: int, msg_id: int) -> bool:
-        """Whether a frame of this id was here and was damaged. A lost page reads as zeros, a flipped bit rarely hits both
-        length and id, and a lost sector begins on its boundary."""
+        """Whether a frame of this id seems to have been here and to be damaged. A lost page reads as zeros, a flipped bit
+        rarely changes both length and id, and a lost sector begins on its boundary."""
         if pos + FRAME_OVERHEAD > len(self.data):
             return False
         head = self.data[pos : pos + 12]
@@ -448,8 +450,8 @@ class Salvage:
         return claim is not None and pos + claim[1] <= len(self.data)
 
     def _looks_torn(self, pos: int, msg_id: int) -> bool:
-        """Whether the rest of the data is the beginning of the frame of this id. Fewer than four bytes cannot be the checksum
-        of a record."""
+        """Whether the data seems to end inside the frame of this id. Fewer than four bytes cannot be the checksum of a
+        record."""
         head = self.data[pos : pos + 12]
         if len(head) < 4:
             return True
@@ -460,16 +462,16 @@ class Salvage:
 
 
 def _is_near(data: bytes, pos: int, msg_id: int) -> bool:
-    """Whether the header at ``pos`` has this id, but for one bit."""
+    """Whether the id in the header at ``pos`` differs from ``msg_id`` by one bit at most."""
     return (int.from_bytes(data[pos + 4 : pos + 12], "little") ^ msg_id).bit_count() <= 1
 
 
 def reaches_beyond(data: bytes, pos: int, *, strict: bool = False) -> bool:
-    """Whether more than its length field says that the record at ``pos`` goes on behind the data: the payload does, or the
-    attributes that begin behind it add up. Assumes a claim that does.
+    """Whether not only the length field says that the record at ``pos`` goes on behind the data: its payload length says so,
+    too, or the lengths of its attributes add up. Assumes that the length field says so.
 
-    ``strict``: a payload length that cannot be seen says nothing, and attributes that no broker writes do not
-    either: the checksum behind a payload passes for one.
+    ``strict``: a payload length that the data does not have proves nothing, and neither do attributes that no broker writes:
+    the checksum behind a payload may look like one.
     """
     length: int
     key_len: int
@@ -493,6 +495,6 @@ def reaches_beyond(data: bytes, pos: int, *, strict: bool = False) -> bool:
 
 
 def frame_bytes(data: bytes) -> int | None:
-    """Size of the frame that begins ``data`` and goes on behind it; None when its header is not plausible."""
+    """Size of the frame at the beginning of ``data`` that goes on behind its end; None when its header is not plausible."""
     claim = claimed_extent(data, 0)
     return claim[1] if claim is not None and claim[1] <= FRAME_BYTES_MAX and reaches_beyond(data, 0) else None

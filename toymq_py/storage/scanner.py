@@ -51,7 +51,7 @@ Progress = Callable[[int], None]
 
 @dataclass(slots=True)
 class ScanResult:
-    """The segment that a scan found, and what it found beside its records."""
+    """The segment that a scan found, and what the file has besides its records."""
 
     segment: Segment
     torn_bytes: int = 0
@@ -79,10 +79,10 @@ def scan_segment(
     """Check every byte of a segment.
 
     Args:
-        next_id: the id that follows its last record, where that is known from the name of the next file, or the committed id.
-            Lower ids without a record are then lost, and no tail is torn.
-        committed_id: otherwise, an id that it reached, as the offsets say.
-        end: where its last record ends, when the broker that asks has written it.
+        next_id: the id after the segment's last record, if known from the name of the next file, or the committed id. Lower ids
+            without a record are then lost, and no tail is torn.
+        committed_id: otherwise, an id that the segment reached, as the offsets say.
+        end: where the last record ends, if this broker has written it.
         foreign_head_bytes: ``Segment.foreign_head_bytes``.
 
     Raises: OSError when the file cannot be opened.
@@ -107,9 +107,9 @@ def rescan(
     """Scan a segment in which a record failed its check. ``segment`` is only read: ``adopt`` updates it.
 
     Args:
-        next_id: the id that follows its last record.
-        end: where that ends, when the segment is not sealed.
-        foreign_head_bytes: where that is known anew.
+        next_id: the id after the segment's last record.
+        end: where that record ends, when the segment is not sealed.
+        foreign_head_bytes: a new value for ``Segment.foreign_head_bytes``; None keeps the segment's.
 
     Raises: OSError when the file cannot be opened.
     """
@@ -135,8 +135,8 @@ def examine(
 
 
 def adopt(segment: Segment, found: ScanResult, end: int, keyed: int, expiring: int) -> None:
-    """Update a segment from a scan that ended at ``end``, with so many keyed and expiring records then. Records that were
-    appended since are added."""
+    """Update a segment from a scan that ended at ``end``, when it had ``keyed`` and ``expiring`` records of these kinds.
+    Records that were appended since are added."""
     scanned, since = found.segment, bisect_left(segment.index_positions, end)
     less_keyed = keyed - scanned.keyed
     segment.damages = scanned.damages
@@ -158,8 +158,8 @@ def _index(segment: Segment) -> "tuple[array[int], ...]":
 
 
 def damage_report(damages: Sequence[Damage], known_id: int | None = None) -> Iterator[str]:
-    """Lines for the log of the broker: the first damages one by one, the others counted. ``known_id``: of the end of a log, the
-    id below which all was stored, by the word of the offsets."""
+    """Lines for the log of the broker: the first damages one by one, the others counted. ``known_id``: at the end of a log, the
+    id below which all records were stored, according to the offsets."""
     for damage in damages[:REPORTED_MAX]:
         where = f"bytes {damage.position} to {damage.resume}"
         if damage.is_surplus:
@@ -189,7 +189,7 @@ def keep_sidecar(fs: FileSystem, found: ScanResult) -> OSError | None:
 
 
 def trim(fs: FileSystem, segment: Segment, first_id: int) -> None:
-    """Make a segment begin at a later id: another segment holds the records before. Raises: OSError."""
+    """Make a segment begin at a later id, because another segment holds the records before it. Raises: OSError."""
     at_id, pos = segment.seek_id(first_id)
     file = fs.open(segment.path, write=False)
     try:
@@ -219,7 +219,8 @@ def _position(file: File, segment: Segment, msg_id: int, pos: int, wanted: int) 
 
 
 def _end(result: ScanResult, scanning: "_SegmentScan", next_id: int | None, end: int | None) -> None:
-    """Find where the segment ends. Breaks without a valid record behind them are a torn tail, or all of the rest is lost."""
+    """Find where the segment ends. If no valid record follows the last breaks, they are a torn tail, or the rest of the segment
+    is lost."""
     segment = result.segment
     while segment.damages and segment.damages[-1].resume >= segment.end:
         damage = segment.damages.pop()
@@ -239,7 +240,7 @@ def _end(result: ScanResult, scanning: "_SegmentScan", next_id: int | None, end:
 
 
 class _SegmentScan:
-    """Scans one file."""
+    """One scan of one segment file."""
 
     def __init__(
         self,
@@ -315,8 +316,8 @@ class _SegmentScan:
         self._progress(len(data) - pos)
 
     def _walk(self, data: bytes, base: int, msg_id: int) -> tuple[int, int, Stop]:
-        """Account for the valid frames at the beginning of the data, which is at ``base`` in the file. Returns: bytes, next id,
-        why it stopped."""
+        """Account for the valid frames at the beginning of ``data``, which starts at ``base`` in the file. Returns: their
+        bytes, the next id, and why the walk stopped."""
         columns = Columns()
         end, next_id, stop = scan(data, 0, msg_id, columns)
         if columns.positions:

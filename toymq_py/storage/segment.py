@@ -64,7 +64,8 @@ def bases_of(names: Iterable[str]) -> list[int]:
 
 
 def removed_name(ids: IdRange) -> str:
-    """File name of the mark that retention leaves for a segment with these ids, when the offsets cannot be told (ADR 0065)."""
+    """File name of the mark that retention leaves for a removed segment with these ids, when it cannot write the offsets (ADR
+    0065)."""
     return f"{ids[0]:020d}-{ids[1]:020d}.removed"
 
 
@@ -105,8 +106,8 @@ class Damage:
         return self.last_id < self.first_id
 
     def is_open(self, known_id: int | None) -> bool:
-        """Whether the records may never have been acknowledged: they are not below ``known_id``, where all were stored. With
-        None all were."""
+        """Whether the lost records may never have been acknowledged: their ids are not below ``known_id``, below which all
+        records were stored. None: all were stored."""
         return known_id is not None and not self.unreadable and known_id <= self.first_id <= self.last_id
 
     @property
@@ -139,7 +140,7 @@ class Segment:
     newest_expires_at_ns: int = 0
     """When the last of the records that expire does."""
     producers: Producers = field(default_factory=dict)
-    """Filled by a scan, from a sidecar, and for one: the topic knows its producers, a segment does not keep them."""
+    """Set by a scan, from a sidecar, and to write one. At other times only the topic keeps its producers."""
     foreign_head_bytes: int = 0
     """The number of bytes at its beginning that are another place's, which was written over (ADR 0084)."""
     damages: list[Damage] = field(default_factory=list)
@@ -181,11 +182,11 @@ class Segment:
 
     @property
     def age_ts_ns(self) -> int:
-        """Time from which the segment's age counts."""
+        """The time from which the segment's age counts, in nanoseconds."""
         return self.newest_ts_ns if self.dated_ns is None else self.dated_ns
 
     def is_ahead(self, now_ns: int) -> bool:
-        """Whether the segment's newest record is further ahead of the wall clock than a clock may be, so that one of the two is
+        """Whether the segment's newest record is so far ahead of the wall clock that either its time or the clock must be
         wrong."""
         return self.newest_ts_ns > now_ns + CLOCK_AHEAD_MAX_NS
 
@@ -196,12 +197,13 @@ class Segment:
 
     @property
     def lacks_records(self) -> bool:
-        """Whether records of the segment are lost: there is damage, or it was sealed without one."""
+        """Whether records of the segment are lost: it has damage, or it was sealed and has no record at all."""
         return bool(self.damages) or (self.sealed and self.next_id == self.base_id)
 
     @property
     def has_surplus(self) -> bool:
-        """Whether there are bytes that no id lacks: records that an earlier segment also has, or ``Damage.is_surplus``."""
+        """Whether the file has surplus bytes: records that an earlier segment also has, or damage in which no id is missing
+        (``Damage.is_surplus``)."""
         return self.start > 0 or any(damage.is_surplus for damage in self.damages)
 
     @property
@@ -210,7 +212,7 @@ class Segment:
         return sum(damage.last_id - damage.first_id + 1 for damage in self.damages)
 
     def ids_of_damage(self, *, unreadable: bool) -> list[IdRange]:
-        """Ids of records that are lost or that the disk refuses to read."""
+        """The ids of lost records; with ``unreadable``, those of records that the disk refuses to read."""
         return [damage.ids for damage in self.damages if damage.unreadable is unreadable]
 
     @property
@@ -261,7 +263,7 @@ class Segment:
         return low + (high - low) * (msg_id - low_id) // (high_id - low_id)
 
     def seek_time(self, ts_ns: int) -> tuple[int, int]:
-        """(id, position) of the nearest known frame before the first one at or after ``ts_ns``."""
+        """(id, position) of the last known frame before the first one with a time at or after ``ts_ns``."""
         at = max(bisect_right(self.index_ts_ns, ts_ns - 1) - 1, 0)
         return (self.index_ids[at], self.index_positions[at]) if self.index_ids else (self.base_id, self.start)
 
@@ -276,7 +278,8 @@ class Segment:
         return self.file
 
     def check_unchanged(self) -> None:
-        """Check the open file of a sealed segment. Raises: OSError; ESTALE when it is not what it was at the last look."""
+        """Check that the open file of a sealed segment is as it was at the last look. Raises: OSError; ESTALE when it is
+        not."""
         if self.stamp is not None and self.sealed and self.file is not None and self.file.stamp() != self.stamp:
             raise OSError(errno.ESTALE, f"{self.path} was changed below the running broker")
 
@@ -289,7 +292,7 @@ class Segment:
             self.file = None
 
     def next_known_id(self, msg_id: int) -> int:
-        """The first id behind ``msg_id`` whose place the index knows."""
+        """The first id after ``msg_id`` whose position the sparse index has."""
         at = bisect_right(self.index_ids, msg_id)
         return self.index_ids[at] if at < len(self.index_ids) else self.next_id
 
@@ -327,15 +330,16 @@ class Segment:
 
 
 def topic_of(directory: str) -> str:
-    """The topic whose directory this is: they have one name."""
+    """The topic whose directory this is: the directory has its name."""
     return directory.rpartition("/")[2]
 
 
 def newest_times(segments: Sequence[Segment], now_ns: int) -> list[int]:
-    """The time of the newest record of each segment. A time ahead of the clock was written by a clock that was ahead: at most
-    the time of the next segment's first record counts. Where times fall between two segments and neither is ahead, the later
-    clock was wrong: each time counts as it is (ADR 0255), and as a limit as no earlier than the one before it. In a damaged
-    segment the newest record may be lost: the time of the next segment's first record counts if it is later (ADR 0064)."""
+    """The time of the newest record of each segment. A time in the future was written by a clock that was ahead: at most the
+    time of the next segment's first record counts. Where times fall between two segments and neither is in the future, the
+    later clock was wrong: both times count as they are (ADR 0255), but a limit is no earlier than any time before it. In a
+    damaged segment the newest record may be lost: the time of the next segment's first record counts if it is later (ADR
+    0064)."""
     times = []
     limit: int | None = None
     latest_before = [0]
@@ -405,8 +409,8 @@ def _fill(segment: Segment, found: dict[str, Any]) -> None:
 
 
 def _makes_sense(segment: Segment) -> bool:
-    """Whether the fields of a sidecar fit together. A checksum does not show that: readers follow the positions, and a hole
-    that ends before it begins would never end."""
+    """Whether the fields of a sidecar fit together. A checksum does not show that: readers follow the positions, and would
+    never get past a hole that ends before it begins."""
     at, next_id = 0, segment.base_id
     for damage in segment.damages:
         if not (at <= damage.position <= damage.resume <= segment.end and next_id <= damage.first_id <= damage.last_id):
@@ -428,7 +432,7 @@ def _ascend(values: "array[int]", low: int, below: int) -> bool:
 
 
 def join_producers(into: Producers, newer: Mapping[bytes, tuple[int, int]]) -> None:
-    """Add producers that were found later in the log. Beyond the limit, those that published longest ago are dropped."""
+    """Add producers of a later part of the log. Beyond the limit, those that published longest ago are dropped."""
     for name, entry in newer.items():
         known = into.get(name)
         if known is None or entry > known:

@@ -8,12 +8,14 @@ It is no manifest:
 
     a head that is known        the file is this log's if its first record is that one, or is damaged
     no head, a later base id    the file is this log's: the broker died before the head was written
-    no head, an earlier one     the file is not this log's: it came when all of them were known
+    no head, an earlier base id the file is not this log's: it appeared when the heads of all its segments were known
     no file, or a damaged one   all segments are this log's, as in a directory of an older version
     a file of another topic     segments with its heads are that topic's, the others are this log's
-    a first record that is whole and not that of the file's name: the file is misplaced, whatever is known
-    one of the last two, but for a page at most, behind which records go on: the file is this log's, and damaged (ADR 0084)
-    the last, and a damaged first record: unless the other records are not of the time of the known head (ADR 0222)
+    a whole first record with another id than the file's name: the file is misplaced, whatever heads are known
+    a whole first record of another place, but such records fill a page at most and the log's own records go on behind them:
+                                the file is this log's, and damaged (ADR 0084)
+    the same, or a damaged first record, and the times of the other records do not fit the known head:
+                                the file is not this log's (ADR 0222)
 
 A file of another log is never served, cut or removed: its ids are missing here, and ``toymq repair`` puts it aside.
 
@@ -78,12 +80,12 @@ class SegmentFiles:
 
     @property
     def local(self) -> list[int]:
-        """The segments of ``bases`` whose files are on this disk."""
+        """The first ids of the segments whose files are on this disk."""
         return [base_id for base_id in self.bases if base_id not in self.evicted.segments]
 
     def begin(self, first_id: int) -> int:
-        """The first id of this log: that of the offsets, if they know it. Otherwise that of its first file, or of an earlier
-        file of another log, or of a known head, if nothing was ever removed."""
+        """The first id of this log: that of the offsets, if they know it. Otherwise the lowest id of its files and of other
+        logs' files; if nothing was ever removed, known heads count, too."""
         if not self.first_id_known:
             known = self.heads if self.first_id_known is None else ()
             first_id = max(first_id, min([*self.bases[:1], *self.foreign, *known], default=0))
@@ -93,8 +95,8 @@ class SegmentFiles:
         return first_id
 
     def end(self, next_id: int) -> int:
-        """The id behind the last one: another log's file at the end stands for at least one record, and so does a known head.
-        Assumes that ``next_id`` is behind everything in this log's files and offsets."""
+        """The id after the last one of the log. A known head stands for at least one record, and so does another log's file at
+        the end. Assumes that ``next_id`` is behind everything in this log's files and offsets."""
         next_id = max(next_id, max(self.heads, default=-1) + 1)
         for base_id in self.foreign:
             if base_id == next_id:
@@ -111,7 +113,7 @@ def list_segment_files(fs: FileSystem, path: str, first_id_known: bool | None = 
     """List the segment files and tell this log's from others. Reads 24 bytes of each.
 
     Args:
-        told: ``LoadedOffsets.first_id_known``.
+        first_id_known: see ``LoadedOffsets.first_id_known``.
 
     Raises: OSError.
     """
@@ -145,10 +147,11 @@ def log_incarnation(fs: FileSystem, path: str) -> str | None:
 
 
 def judge(fs: FileSystem, path: str, base_id: int) -> tuple[str | None, int]:
-    """Judge one segment file of a topic's directory, as ``list_segment_files`` does all.
+    """Judge one segment file of a topic's directory, as ``list_segment_files`` does for all.
 
-    Returns: why it is another log's, None for this log's; and ``SegmentFiles.foreign_heads`` of it, 0 for none. Raises: OSError
-    for want of descriptors or memory; the scan reports other problems of the file.
+    Returns: why the file is another log's, None if it is this log's; and how many bytes at its beginning are another place's
+    (``SegmentFiles.foreign_heads``), 0 for none. Raises: OSError for want of descriptors or memory; the scan reports other
+    problems of the file.
     """
     topic, heads, *_ = _load(fs, path)
     try:
@@ -162,7 +165,7 @@ def judge(fs: FileSystem, path: str, base_id: int) -> tuple[str | None, int]:
 def _judge(
     fs: FileSystem, path: str, base_id: int, heads: Mapping[int, Head], theirs: str | None
 ) -> tuple[str | None, int]:
-    """Judge a segment file. ``theirs``: the topic whose heads these are, if it is another one. Raises: OSError."""
+    """Judge a segment file; see ``judge``. ``theirs``: the topic of ``heads``, if it is another topic. Raises: OSError."""
     known = heads.get(base_id)
     file = f"{path}/{segment_name(base_id)}"
     fits, record = _compare(fs, file, known)
@@ -211,8 +214,8 @@ def read_heads(fs: FileSystem, path: str, bases: Iterable[int], known: Mapping[i
 
 
 def readable_heads(fs: FileSystem, path: str, bases: Iterable[int], known: Mapping[int, Head]) -> dict[int, Head]:
-    """As ``read_heads``, without the segments that cannot be read. To compare, and never to be stored: a file without a head
-    before one that has it would look like another log's. Raises: OSError of a passing shortage."""
+    """As ``read_heads``, without the segments that cannot be read. Use it to compare, and never store it: a file without a head
+    before one with a head would look like another log's. Raises: OSError of a passing shortage."""
     heads: dict[int, Head] = {}
     for base_id in bases:
         try:
@@ -229,8 +232,8 @@ def is_used(fs: FileSystem, path: str) -> bool:
 
 
 def _load(fs: FileSystem, path: str) -> tuple[str, dict[int, Head], str | None, str | None]:
-    """Read topic and heads from the file, none without one. Returns: also what is wrong with it, and the incarnation. Raises:
-    OSError of a passing shortage."""
+    """Read the topic and the heads from ``segments.json``; empty without a file. Returns: these, what is wrong with the file,
+    and the log's incarnation. Raises: OSError of a passing shortage."""
     try:
         data = checked_json.read(fs, f"{path}/{FILE_NAME}")
         if data is None:
@@ -248,7 +251,8 @@ def _load(fs: FileSystem, path: str) -> tuple[str, dict[int, Head], str | None, 
 
 
 def _compare(fs: FileSystem, path: str, known: Head | None) -> tuple[bool, int | None]:
-    """Whether a file begins with the known record. If not, also the id of its first record, None when that is incomplete."""
+    """Whether a file begins with the record of the known head. Returns: that; and if it does not, the id of its first record,
+    None when that is incomplete."""
     file = fs.open(path, write=False)
     try:
         if known is not None and head_of(file) == known:
@@ -259,8 +263,8 @@ def _compare(fs: FileSystem, path: str, known: Head | None) -> tuple[bool, int |
 
 
 def _foreign_head_bytes(fs: FileSystem, path: str, base_id: int) -> int:
-    """How many bytes at the beginning of a file of this log hold records of another place: a page at most, after which records
-    of higher ids follow. 0: the file is another log's."""
+    """How many bytes at the beginning of a file of this log hold records that belong elsewhere: a page at most, and records of
+    higher ids follow. 0 when there are none, or the file is another log's."""
     file = fs.open(path, write=False)
     try:
         data = file.pread(HEAD_SEARCH_BYTES, 0).rstrip(b"\0")
@@ -283,9 +287,9 @@ def _foreign_head_bytes(fs: FileSystem, path: str, base_id: int) -> int:
 
 
 def _is_others(fs: FileSystem, path: str, base_id: int, known: Head, hit: int) -> bool:
-    """Whether the records behind a damaged beginning are another log's. If their times do not tell, it is so when the first
-    header has this id, another time and another checksum, and the next record follows at its end: no single damage makes that
-    of a record of this log."""
+    """Whether the records behind a damaged beginning are another log's. If their times do not tell, they are when the first
+    header has the id ``base_id`` but another time and checksum, and the next record follows at its end: no single damage turns
+    a record of this log into that."""
     is_ours = is_of_log(fs, path, base_id, known[0], hit)
     if is_ours is not None or hit:
         return is_ours is False
@@ -302,13 +306,13 @@ def _is_others(fs: FileSystem, path: str, base_id: int, known: Head, hit: int) -
 
 
 def _length(file: File, position: int = 0) -> int:
-    """The length of the first frame, or of the one at a position, as its header claims; 0 for none."""
+    """The length of the frame at a position, by default the first one, as its header claims; 0 if that is impossible."""
     length = int.from_bytes(file.pread(4, position), "little")
     return length if LENGTH_MIN <= length <= LENGTH_MAX else 0
 
 
 def head_of(file: File) -> Head | None:
-    """The header of the first frame, checked or not."""
+    """The head (time and checksum) of the first frame, valid or not; None when the file is too short."""
     length = _length(file)
     start, checksum = file.pread(HEADER.size, 0), file.pread(4, length)
     if not length or len(start) < HEADER.size or len(checksum) < 4:
@@ -317,7 +321,7 @@ def head_of(file: File) -> Head | None:
 
 
 def _record_at(file: File, position: int = 0) -> int | None:
-    """The id of the first frame, or of the one at a position, when it is complete."""
+    """The id of the frame at a position, by default the first one; None unless it is complete."""
     length = _length(file, position)
     found = valid_frame(file.pread(4 + length, position), 0) if length else None
     return None if found is None else found[0]
@@ -341,8 +345,8 @@ class HeadsWriter:
             path: of the topic's directory.
             known: heads that are on stable storage.
             run_behind: runs a job on a sync thread, then its callback on the loop.
-            incarnation: of the log, where the file says that; see ``name``.
-            syncs: segments before their heads are written: nothing else does (``--fsync never``).
+            incarnation: of the log, if the file has one; see ``name``.
+            syncs: whether to sync segments before their heads are written, since nothing else does (``--fsync never``).
         """
         self._fs = fs
         self._path = path
@@ -366,8 +370,8 @@ class HeadsWriter:
 
     def record(self, bases: Sequence[int], keep: Callable[[int], bool]) -> None:
         """Write the heads of the segments with these first ids; also the known heads of those to ``keep``, and of those whose
-        files still exist, since a removed segment may be in the log again after a kill. Assumes that their first records are on
-        stable storage, unless this object syncs them."""
+        files still exist, since a removed segment may be in the log again after a kill. Assumes that the segments' first
+        records are on stable storage, unless this object syncs them."""
         self.due = self._writing
         if self._writing:  # two writers of one temp file; what began meanwhile comes with the next commit
             return

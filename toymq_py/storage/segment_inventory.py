@@ -3,11 +3,11 @@
 Contract: storage.md, "Recovery", steps 2 to 6, and "One judge of damage"; ADR 0046 and ADR 0047. Start, verify, repair, dump
 and the reader of directories go through the same parts, so that they see the same log:
 
-  - a segment wholly below the first retained id is over;
-  - one that is no further than what those before it hold is a copy, and stands for nothing; of one that goes further, what the
-    others do not hold counts;
-  - one that cannot be opened harms itself alone: the ids up to the next one's are unreadable, and not lost;
-  - ids between the end of one and the name of the next are missing: removed, when the offsets say so, and otherwise lost.
+  - a segment wholly below the first retained id is obsolete;
+  - a segment whose ids earlier segments hold, too, is a copy and does not count; if it reaches further, only the ids beyond
+    them count;
+  - a segment that cannot be opened does no other harm: its ids, up to the next segment's, are unreadable, and not lost;
+  - ids between the end of a segment and the name of the next one are missing: removed, if the offsets say so, otherwise lost.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from toymq_py.storage.segment_heads import SegmentFiles, judge
 
 
 class SegmentStatus(Enum):
-    """How a segment file stands to the log."""
+    """What a segment file is to the log."""
 
     PART = "a part of the log"
     BELOW = "below the first retained id: retention had decided to remove it"
@@ -33,8 +33,8 @@ class SegmentStatus(Enum):
 
 @dataclass(slots=True)
 class InventoryEntry:
-    """One segment file and how it stands to the log: a part of it, below the first retained id, a copy of what earlier files
-    hold, or unreadable (``SegmentStatus``)."""
+    """One segment file, with its ``SegmentStatus``: a part of the log, below the first retained id, a copy of what earlier
+    files hold, or unreadable."""
 
     segment: Segment
     status: SegmentStatus
@@ -48,7 +48,7 @@ class InventoryEntry:
 
     @property
     def twice_text(self) -> str:
-        """The text for a segment that has a ``start``."""
+        """A sentence for a report about a segment whose first records earlier segments hold, too."""
         first_id = self.segment.base_id
         return f"begins with records that segments before it hold, too: what is before {first_id} is not used"
 
@@ -69,7 +69,7 @@ def segment_inventory(
     Args:
         files: those of this log; files of other logs count as nothing, and the segments in their place are missing.
         first_id: from the offsets.
-        next_id: from the offsets: the log reached it.
+        next_id: from the offsets: the log has reached this id.
         sidecars: whether to trust fitting sidecars; otherwise every byte is checked.
         visit: sees the records of the newest file.
 
@@ -107,7 +107,7 @@ def judge_anew(fs: FileSystem, path: str, segment: Segment, next_id: int, *, end
 
     Args:
         path: of the topic's directory.
-        next_id, end: as of ``examine``.
+        next_id, end: see ``examine``.
 
     Returns: the scan, or why the file is another log's. Raises: OSError when the file cannot be opened.
     """

@@ -16,11 +16,11 @@ from toymq_py.storage.segment import BASE_ID_MAX, parse_sidecar
 
 
 def is_of_log(fs: FileSystem, path: str, base_id: int, head_ns: int, hidden_bytes: int = 0) -> bool | None:
-    """Whether the intact records of a segment belong to the log that began it at a time; None when that is unknown. Reads the
-    whole file.
+    """Whether the intact records of a segment belong to the log whose head has the time ``head_ns``; None when that is unknown.
+    Reads the whole file.
 
     Args:
-        hidden_bytes: how many bytes of its beginning are ignored.
+        hidden_bytes: how many bytes at the beginning of the file are ignored.
 
     Raises: OSError.
     """
@@ -43,7 +43,7 @@ def is_of_log(fs: FileSystem, path: str, base_id: int, head_ns: int, hidden_byte
 
 
 def _times_of_sidecar(fs: FileSystem, path: str, base_id: int) -> dict[int, int]:
-    """The ids and times in the sidecar, whatever file it was made of; none without one."""
+    """The record times in the sidecar, by id, whatever file it was written for; empty without a sidecar."""
     with suppress(DamagedData, OSError, KeyError, TypeError):
         data = checked_json.read(fs, path[:-4] + ".idx") or b""
         made_of = parse_sidecar(data, path, base_id, BASE_ID_MAX, checked_json.decode("segment", data)["size"])

@@ -1,7 +1,7 @@
-"""Chains of valid frames that bytes before them have moved: bytes that were put in, or a range that stands there twice
-(ADR 0238).
+"""Chains of valid frames that were shifted by bytes before them: by inserted bytes, or by a range that stands there twice (ADR
+0238).
 
-Pure: bytes and chains in, chains out. Behind such bytes the log goes on with the very id that is due, and none is missing.
+Pure: bytes and chains in, chains out. Behind such bytes the log goes on with the very next id, and none is missing.
 """
 
 from bisect import bisect_left
@@ -40,10 +40,10 @@ def shifted(
 
 
 def split_copies(data: bytes, chains: Sequence[Chain]) -> tuple[list[Chain], dict[int, int]]:
-    """Split chains behind frames that end another chain, too, byte for byte: what follows the one copy follows the other one as
-    well. Frames of equal ids that differ split nothing.
+    """Split chains behind each frame that is, byte for byte, also the last frame of another chain: what follows one copy may
+    follow the other one, too. Frames of equal ids that differ split nothing.
 
-    Returns: also a number for each place behind such a frame, the same for copies of one.
+    Returns: the chains, and a number for each position behind such a frame; copies of one frame have the same number.
     """
     spans = _ids_of_several(chains)
     lasts: dict[bytes, int] = {}
@@ -65,7 +65,7 @@ def split_copies(data: bytes, chains: Sequence[Chain]) -> tuple[list[Chain], dic
 
 
 def _ids_of_several(chains: Sequence[Chain]) -> list[tuple[int, int]]:
-    """Spans of ids that more than one chain has, in order."""
+    """The spans of ids that more than one chain has, in order."""
     spans: list[tuple[int, int]] = []
     reached = 0
     for chain in sorted(chains, key=lambda chain: chain.first_id):
@@ -122,10 +122,10 @@ def joined(chains: Sequence[Chain]) -> list[Chain]:
 def joints(
     data: bytes, chains: Sequence[Chain], copies: Mapping[int, int], start: int, valid_frame: ValidFrame
 ) -> list[tuple[Keys, Keys]]:
-    """For each chain the keys by which it may follow a chain that ends with the id before its own, and the keys by which
-    another may follow it: two chains join when they share a key. That is so when only whole frames stand between them, and
-    fewer bytes than a header has, so that no payload begins there; when the later one stands behind a copy of the end of the
-    earlier one; or when both hold several records, and little contradicts them."""
+    """For each chain, the keys by which it may follow another chain without a missing id, and the keys by which another may
+    follow it: two chains join when they share a key. They share one when only whole frames, and fewer bytes than a header has,
+    stand between them, so that no payload begins there; when the later one stands behind a copy of the earlier one's end; or
+    when both hold several records, and little contradicts them."""
     several = _several(data, chains)
     found: list[tuple[Keys, Keys]] = []
     pos, number = start, 0
@@ -143,9 +143,9 @@ def joints(
 
 
 def _several(data: bytes, chains: Sequence[Chain]) -> list[bool]:
-    """Whether each chain, with its continuations, holds several records of which few are contradicted by a different frame of
-    the same id. A payload of the record that is due may hold frames of its id and the next ones; the records behind it
-    contradict all but the first."""
+    """Whether each chain, with the chains that go on from it, holds several records of which few are contradicted by a
+    different frame of the same id. The payload of the expected record may hold frames of its own id and the next ones; the
+    records behind it contradict all but the first."""
     seen: dict[int, bytes] = {}
     differ: set[int] = set()
     spans = _ids_of_several(chains)

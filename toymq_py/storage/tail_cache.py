@@ -30,7 +30,7 @@ class TailCache:
     """The newest committed records in memory, for subscribers that keep up, and records that were read ahead for the others.
 
     Bounded by its share of the budget: the oldest run is dropped first, and one run is always kept. Records read ahead take at
-    most half as much, in addition. Empty without a subscription.
+    most half of the share in addition. Empty while the topic has no subscription.
     """
 
     __slots__ = ("_ahead", "_budget", "_first_ids", "_runs", "bytes", "enabled")
@@ -64,7 +64,7 @@ class TailCache:
             self._trim(share)
 
     def ahead_bytes(self) -> int:
-        """How much may be read ahead at a time; 0 when thousands of topics share the memory."""
+        """How many bytes may be read ahead at a time; 0 when thousands of topics share the memory."""
         share = self._budget.share() // (2 * AHEAD_RUNS)
         return share if self.enabled and share >= AHEAD_BYTES_MIN else 0
 

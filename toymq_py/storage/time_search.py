@@ -22,8 +22,8 @@ class _Log(Protocol):
 
 
 def id_at_time(log: _Log, ts_ns: int, now_ns: int) -> int:
-    """Find a record by time; see ``Log.id_at_time``. ``now_ns``: the wall clock; a segment that is ahead of it counts up to the
-    time of the next segment's first record."""
+    """Find a record by time; see ``Log.id_at_time``. ``now_ns``: the wall clock; a segment with times ahead of it counts as
+    ending at the time of the next segment's first record."""
     for segment, newest_ns in zip(log.segments, newest_times(log.segments, now_ns), strict=True):
         if newest_ns < ts_ns or segment.next_id == segment.base_id:
             continue

@@ -25,7 +25,7 @@ _WORD = re.compile(rb"[0-9a-f]{32}")
 OF_A_USED_DIRECTORY = frozenset((
     MOUNTED_NAME, "LOCK", "quarantine", "alerts.json", "amqp.json", "moves.json", "partitions.json", "webhooks.json",
 ))  # fmt: skip
-"""Names that are only where ``topics`` was before."""
+"""Names of files that only a data directory has in which ``topics`` was made before."""
 LEFT_BY_PROCESSES = frozenset(("LOCK", unclean_ends.FILE_NAME, MOUNTED_NAME))
 """Names that a process leaves in a data directory in which it has stored nothing."""
 
@@ -37,7 +37,8 @@ def topic_names(fs: FileSystem, data_dir: str) -> list[str]:
 
 
 def no_directories(fs: FileSystem, data_dir: str) -> Iterator[tuple[str, str]]:
-    """The names that a topic could have but something else than a directory has, with a text for each. Raises: OSError."""
+    """The topic names under which ``topics`` has something else than a directory, with an error text for each. Raises:
+    OSError."""
     for name in _names(fs, data_dir):
         path = f"{data_dir}/topics/{name}"
         if not fs.is_dir(path):
@@ -61,8 +62,8 @@ def begin(fs: FileSystem, data_dir: str) -> None:
 
 
 def check_topics(fs: FileSystem, data_dir: str) -> None:
-    """Raise DataDirectoryError when ``topics`` is missing, or was another file system that is certainly not mounted: the
-    directory would look like one that never had a topic."""
+    """Raise DataDirectoryError when ``topics`` is missing, or was on another file system that is certainly not mounted now: the
+    data directory would look as if it had never had a topic."""
     names = {*fs.listdir(data_dir)}
     topics, mounted = f"{data_dir}/topics", f"{data_dir}/{MOUNTED_NAME}"
     if not fs.is_dir(topics):
@@ -83,7 +84,8 @@ def check_topics(fs: FileSystem, data_dir: str) -> None:
 
 
 def _may_be_right(fs: FileSystem, data_dir: str) -> bool:
-    """Whether ``topics`` may be the one of the start that left ``topics-mounted``, or a copy of it in another place."""
+    """Whether ``topics`` may be the same one as at the start that wrote ``topics-mounted``, or a copy of it in another
+    place."""
     known = _word(fs, f"{data_dir}/{MOUNTED_NAME}")
     return (_is_mounted(fs, data_dir) or bool(topic_names(fs, data_dir))) and (
         not known or _word(fs, f"{data_dir}/topics/{WORD_NAME}") in (known, "")
@@ -115,7 +117,7 @@ def note_mounted(fs: FileSystem, data_dir: str) -> None:
 
 
 def _word(fs: FileSystem, path: str) -> str | None:
-    """The word in a file; "" for one without a whole word, or that cannot be read; None without a file."""
+    """The word in a file; "" if the word is incomplete or the file cannot be read; None without a file."""
     try:
         data = read_if_there(fs, path)
     except OSError:

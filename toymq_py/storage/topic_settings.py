@@ -1,8 +1,9 @@
-"""``topic.json``: the settings of a topic that differ from the defaults, and its incarnation. A topic that never had a file has
-none of either; the empty file ``has-settings`` tells it from one whose file is missing (ADR 0221).
+"""``topic.json``: the settings of a topic that differ from the defaults, and its incarnation. A topic that has neither has no
+file; the empty file ``has-settings`` marks a topic that had one, so that a lost file is noticed (ADR 0221).
 
-Contract: delivery.md, "Per-topic settings" (whole numbers: milliseconds, bytes, counts). It has a checksum: one wrong digit of
-a limit would drop messages; and the topic's name: so would the file of another topic. ADR 0085, 0126.
+Contract: delivery.md, "Per-topic settings" (whole numbers: milliseconds, bytes, counts). It has a checksum, since one wrong
+digit of a limit would drop messages, and the topic's name, since the file of another topic would drop them, too. ADR 0085,
+0126.
 
 An incarnation tells a topic from one of the same name that was deleted before. It is written with the first settings, or when
 it is first asked for, and stays until the topic is deleted. ADR 0135.
@@ -35,8 +36,8 @@ class LoadedSettings:
 
 
 def load(fs: FileSystem, path: str) -> LoadedSettings:
-    """Load the settings of the topic in a directory. Never raises for what the file holds, or the disk refuses of it. Raises:
-    OSError of a passing shortage."""
+    """Load the settings of the topic in a directory. A damaged or unreadable file raises nothing; the result reports it.
+    Raises: OSError of a passing shortage."""
     try:
         return read(fs, path)
     except DamagedData as error:
@@ -44,7 +45,7 @@ def load(fs: FileSystem, path: str) -> LoadedSettings:
 
 
 def read(fs: FileSystem, path: str) -> LoadedSettings:
-    """As ``load``. Raises: also DamagedData when the file cannot be trusted, as ``Unreadable`` when it cannot be read."""
+    """As ``load``, but raises DamagedData when the file cannot be trusted, and Unreadable when it cannot be read."""
     data = _content(fs, path)
     return LoadedSettings(TopicSettings()) if data is None else parse(data, topic_of(path))
 
@@ -65,7 +66,7 @@ def _content(fs: FileSystem, path: str) -> bytes | None:
 
 
 def parse(data: bytes, topic: str) -> LoadedSettings:
-    """Parse the content of the file. That of a toymq before 2026-11-23 has no checksum, before 2026-11-27 no name. Raises:
+    """Parse the content of the file. Files of a toymq before 2026-11-23 have no checksum, before 2026-11-27 no name. Raises:
     DamagedData, also for the settings of another topic."""
     checked = data.startswith(b'{"crc32"')
     found = decode("settings", data) if checked else parse_object("settings file", data)
@@ -97,15 +98,15 @@ def store(fs: FileSystem, path: str, settings: TopicSettings, incarnation: str |
 
 
 def mark(fs: FileSystem, path: str) -> None:
-    """Make the mark of a topic, if it has the file. The next sync of the directory makes the mark durable; the file already is,
-    so the mark is never alone."""
+    """Create ``has-settings`` if the topic has a ``topic.json``. The next sync of the directory makes the mark durable; the
+    file already is, so the mark is never alone."""
     with suppress(OSError):  # the next start tries again
         if fs.exists(f"{path}/{FILE_NAME}") and not fs.exists(f"{path}/{MARK_NAME}"):
             fs.open(f"{path}/{MARK_NAME}", create=True).close()
 
 
 def forget(fs: FileSystem, path: str) -> None:
-    """Remove the mark: the content of the file is given up. Raises: OSError."""
+    """Remove ``has-settings``: the content of the lost file is given up. Raises: OSError."""
     with suppress(FileNotFoundError):
         fs.unlink(f"{path}/{MARK_NAME}")
         fs.sync_dir(path)

@@ -43,8 +43,8 @@ def _store(fs: FileSystem, data_dir: str, number: int) -> None:
 
 
 def carry_over(fs: FileSystem, directories: Iterable[str], homes: Sequence[str]) -> None:
-    """Carry the counts over when topics have moved to other directories: a message that kills the broker may be in any of them,
-    so each new ``home`` gets the highest count. Call it again after a kill."""
+    """Carry the counts over when topics have moved to other directories. A message that kills the broker may be in any of them,
+    so each of the new directories, ``homes``, gets the highest count. Call it again after a kill."""
     counts = {directory: _count(fs, directory) for directory in directories}
     most = max(counts.values(), default=0)
     for home in homes if most else ():
@@ -54,7 +54,7 @@ def carry_over(fs: FileSystem, directories: Iterable[str], homes: Sequence[str])
 
 
 def uncount_life(fs: FileSystem, data_dir: str, before: int) -> None:
-    """Take this run out of the count: it ends without a death. ``before``: the count before it."""
+    """Take this run out of the count: it ends, but the process did not die. ``before``: the count before this run."""
     if before:
         _store(fs, data_dir, before)
     else:

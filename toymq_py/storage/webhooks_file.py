@@ -16,7 +16,7 @@ FILE_NAME = "webhooks.json"
 
 
 def encode(webhooks: Mapping[str, Webhook]) -> bytes:
-    """The file's bytes. Raises: BadArgument when there are too many webhooks."""
+    """Encode webhooks as the file's bytes. Raises: BadArgument when there are too many."""
     if len(webhooks) > WEBHOOKS_MAX:
         raise BadArgument(f"{len(webhooks)} webhooks exceed the limit of {WEBHOOKS_MAX}: delete some first")
     return checked_json.encode("webhooks", {name: asdict(webhook) for name, webhook in webhooks.items()})

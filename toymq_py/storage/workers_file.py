@@ -1,7 +1,7 @@
 """``workers.json``: the number of worker processes that a data directory is divided over. ADR 0128.
 
-A directory without it belongs to one process. One with it has no ``topics``: each worker has a data directory of its own, which
-is ``workers/<n>``, and has ``topics`` from before the file says the number. So a directory that is missing, or a mount point
+A directory without it belongs to one process. One with it has no ``topics``: each worker has a data directory of its own,
+``workers/<n>``, in which ``topics`` is made before the file is written. So a directory that is missing, or a mount point
 without its file system, is not taken for one without topics, and neither is a directory whose file is missing (ADR 0216).
 """
 
@@ -50,7 +50,8 @@ class Part:
 
 
 def part_of(fs: FileSystem, path: str) -> Part | None:
-    """The part that a data directory is, however its path is written; None for a directory of its own. Blocks."""
+    """The worker's part that a data directory is, however its path is written; None if it is not part of a divided directory.
+    Blocks."""
     for each in (path, os.path.abspath(path), os.path.realpath(path)):  # noqa: PTH100 (no Path is needed)
         root = divided_directory(each)
         if root is not None and fs.exists(f"{root}/{FILE_NAME}"):
@@ -59,8 +60,8 @@ def part_of(fs: FileSystem, path: str) -> Part | None:
 
 
 def check_no_part(fs: FileSystem, path: str) -> None:
-    """Raise DataDirectoryError for a part. To serve or divide it alone would take the place of the others: it would make their
-    partitions anew, and accept what is published for them. Blocks."""
+    """Raise DataDirectoryError for one worker's part of a divided directory. A broker or command on the part alone would make
+    the other workers' partitions anew, and accept what is published for them. Blocks."""
     if (part := part_of(fs, path)) is not None:
         division = load_division(fs, part.root)
         number = 1 if division is None else division.number
@@ -104,7 +105,7 @@ def check_worker(fs: FileSystem, data_dir: str, worker: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How many workers have the topics; ``following``: the number to which they are being moved."""
+    """The number of workers that have the topics; ``following``: the number that they are being moved to."""
 
     number: int
     following: int | None = None
@@ -149,7 +150,7 @@ def store(fs: FileSystem, data_dir: str, division: Division) -> None:
 
 
 def forget(fs: FileSystem, data_dir: str) -> None:
-    """Remove the file: the directory belongs to one process. Blocks. Raises: OSError."""
+    """Remove ``workers.json``: the directory belongs to one process. Blocks. Raises: OSError."""
     fs.unlink(f"{data_dir}/{FILE_NAME}")
     fs.sync_dir(data_dir)
 
@@ -164,7 +165,7 @@ def check_undivided(fs: FileSystem, data_dir: str) -> None:
 
 
 def check_usable(fs: FileSystem, data_dir: str) -> None:
-    """Raise DataDirectoryError when the directory was used, but its topics for one process are missing. Blocks."""
+    """Raise DataDirectoryError when a directory of one process was used before, but its ``topics`` is missing. Blocks."""
     check_restored(fs, data_dir)
     check_undivided(fs, data_dir)
     check_topics(fs, data_dir)
@@ -180,7 +181,7 @@ def check_dividable(fs: FileSystem, directory: str) -> None:
 
 
 def divide(fs: FileSystem, data_dir: str, number: int) -> None:
-    """Divide a directory without topics over workers, or check that it is divided so. Blocks.
+    """Divide a directory without topics over ``number`` workers, or check that it is divided over as many. Blocks.
 
     Assumes that the caller holds its lock. Raises: DataDirectoryError, OSError.
     """
@@ -219,8 +220,8 @@ def drop_empty_topics(fs: FileSystem, directory: str) -> None:
 
 
 def _used(fs: FileSystem, data_dir: str) -> str | None:
-    """Something that a directory holds and no worker has; None for an empty directory, or one with empty directories of workers
-    that a kill has left."""
+    """The name of something in a directory that a broker has stored there; None for an empty directory, or one with only empty
+    directories of workers, which a kill has left."""
     for name in fs.listdir(data_dir):
         if name not in OF_A_NEW_DIRECTORY:
             return name

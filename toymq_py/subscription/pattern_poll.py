@@ -20,7 +20,7 @@ from toymq_py.subscription.poll import Poll, Taking
 from toymq_py.topic import Delivery, Subscription
 
 PART_COST_BYTES = 512
-"""The memory of one topic's part in a group, about, with its places in tables."""
+"""About the memory of one topic's part of a group, in bytes, with its entries in tables."""
 
 
 class PatternPoll(Lessee):
@@ -44,43 +44,43 @@ class PatternPoll(Lessee):
         self.group: PollGroup | None = None
         """The group of the poll, which the registry sets."""
         self.on_cost: Callable[[int], None] = lambda size: None
-        """Called with the bytes that the group holds, by which this poll's client is charged for all of its polls."""
+        """Called with the bytes that the group takes: this poll's client is charged for the whole group."""
         self._wake = wake
         self._registering: list[Done] = []
 
     def wake(self) -> bool:
-        """Tell the poll that there may be messages. Returns: whether it looks soon."""
+        """Tell the poll that messages may be ready. Returns: whether it will call ``take`` soon."""
         return self._wake()
 
     @property
     def problem(self) -> OSError | RequestError | None:
-        """See ``MultiSubscription.problem``."""
+        """Why the group could not be registered; None without an error."""
         return None if self.group is None else self.group.problem
 
     @property
     def is_examining(self) -> bool:
-        """See ``MultiSubscription.is_examining``."""
+        """Whether a topic's damage is being examined; see ``MultiSubscription.is_examining``."""
         return self.group is not None and self.group.is_examining
 
     def when_registered(self, done: Done) -> None:
-        """See ``MultiSubscription.when_registered``."""
+        """Call ``done`` when the group's new consumers are on stable storage; see ``MultiSubscription.when_registered``."""
         if self.closed or (self.group is not None and self.group.registered):
             done(self.problem)
         else:
             self._registering.append(done)
 
     def settle(self) -> None:
-        """Note that the group is registered, or this poll is closed."""
+        """Call what waits in ``when_registered``: the group's consumers are on stable storage, or this poll is closed."""
         waiting, self._registering = self._registering, []
         for done in waiting:
             done(self.problem)
 
     def take(self, max_count: int, max_bytes: int) -> list[Delivery]:
-        """See ``Poll.take``."""
+        """Lease ready messages of the matching topics; see ``Poll.take``."""
         return [] if self.closed or self.group is None else self.group.take(self, max_count, max_bytes)
 
     def wake_others(self) -> None:
-        """Wake other takers: this one was woken and cannot take now."""
+        """Wake another poll or session of the consumer: this poll was woken and cannot take now."""
         if self.group is not None:
             self.group.pass_on(self)
 
@@ -94,10 +94,11 @@ class PatternPoll(Lessee):
 
 
 class PollGroup(MultiSubscription):
-    """The polls of one consumer on one pattern in one mode, with one part for each topic; it ends with the last poll.
+    """The polls of one consumer on one pattern in one mode. They share one ``Subscription``, called a part, to each topic; the
+    group ends with its last poll.
 
-    ``_idle`` has the polls that found nothing, the longest idle first; ``_told`` those that were told of messages and have not
-    looked yet. Each poll has its own leases.
+    ``_idle`` has the polls that found nothing, the longest idle first; ``_told`` those that were woken for messages and have
+    not called ``take`` yet. Each poll has its own leases.
     """
 
     __slots__ = ("_idle", "_payer", "_polls", "_told")
@@ -118,7 +119,7 @@ class PollGroup(MultiSubscription):
         poll.group = self
 
     def leave(self, poll: PatternPoll) -> None:
-        """Remove a closed poll; messages that it was told of are for others."""
+        """Remove a closed poll; another one is woken for messages that this one was woken for and did not take."""
         self._polls.pop(poll, None)
         self._idle.pop(poll, None)
         if not self._polls:
@@ -152,8 +153,8 @@ class PollGroup(MultiSubscription):
         return False
 
     def pass_on(self, poll: PatternPoll) -> None:
-        """Pass on the news of messages that a poll cannot take: to another poll of the group, else to other takers of the
-        topics."""
+        """Wake another poll of the group for messages that this poll was woken for and cannot take; if none is idle, another
+        session or poll of the topics."""
         if poll in self._told:
             del self._told[poll]
             if not self.on_messages():
@@ -172,7 +173,7 @@ class PollGroup(MultiSubscription):
                 poll.wake()
 
     def take(self, poll: PatternPoll, max_count: int, max_bytes: int) -> list[Delivery]:
-        """See ``Poll.take``; no more than the share of one poll. Raises: OSError."""
+        """Lease ready messages for one poll, its share of them at most; see ``Poll.take``. Raises: OSError."""
         if self.problem is not None:
             raise self.problem
         self._told.pop(poll, None)
@@ -191,7 +192,7 @@ class PollGroup(MultiSubscription):
         return taken
 
     def _has_more(self) -> bool:
-        """Whether a part has messages; parts before it without any are idle from now on."""
+        """Whether any topic has ready messages. Topics that have none are marked as idle on the way."""
         while self._takeable:
             part = next(iter(self._takeable))
             if part.channel.available():

@@ -22,8 +22,8 @@ from toymq_py.topic import Delivery, Registration, Subscription, Topic
 logger = logging.getLogger("toymq_py.subscription")
 
 ALONE_S = 0.25
-"""How long a message that came back again and again without an answer is alone at most, and how long messages in hand are
-waited for. A client may settle messages by the hundred only."""
+"""How long at most a message whose leases ended several times without an answer is delivered alone, and how long it waits
+before that for unsettled messages. A client may settle messages only by the hundred."""
 RETRY_S = 0.5
 """The delay before a read that failed (no descriptor left, say) is tried again."""
 
@@ -31,24 +31,24 @@ Done = Callable[[OSError | RequestError | None], None]
 
 
 class Registry(Protocol):
-    """The part of its registry that a subscription needs."""
+    """The methods of ``SubscriptionRegistry`` that a subscription calls."""
 
     def leave(self, subscription: "MultiSubscription") -> None:
         """Detach the parts of a closed subscription."""
 
     def later(self, delay_s: float, call: Callable[[], None]) -> None:
-        """Have ``call`` called after a time."""
+        """Call ``call`` after ``delay_s`` seconds."""
 
     def retire(self, subscription: "MultiSubscription") -> None:
-        """Let no more polls join a group."""
+        """Let no more polls join this group."""
 
 
 class MultiSubscription(Lessee, ABC):
-    """One window over a consumer of several topics. It has a part (``Subscription``) for each topic, and is the lessee of all
+    """One window over a consumer of several topics. It has a part (``Subscription``) for each topic, and owns the leases of all
     parts.
 
     A part is in ``_takeable`` when there may be messages to take from it. Parts are asked in turn, so that a take costs the
-    same however many topics there are. ``_promised`` has the parts that were woken and have promised to look.
+    same however many topics there are. ``_promised`` has the parts that were woken and whose messages will be taken soon.
     """
 
     __slots__ = ("_promised", "_registering", "_takeable", "closed", "consumer_name", "matched", "mode", "name",
@@ -65,7 +65,7 @@ class MultiSubscription(Lessee, ABC):
         visibility_s: float | None,
         start: Start | None,
     ) -> None:
-        """``name`` is the topic's, or the pattern's text; see ``SubscriptionRegistry``."""
+        """``name``: of the topic, or the pattern's text; see ``SubscriptionRegistry``."""
         Lessee.__init__(self, window)
         self.name = name
         self.consumer_name = consumer_name
@@ -114,20 +114,21 @@ class MultiSubscription(Lessee, ABC):
 
     @property
     def is_examining(self) -> bool:
-        """Whether damage of a topic is being examined: messages behind it come soon, and ``on_messages`` is called then."""
+        """Whether a topic's damaged segment is being examined: the messages behind the damage come soon, and ``on_messages`` is
+        called then."""
         parts = self.parts.values()
         seldom = next((part.channel.context.metrics.channels_examining for part in parts), 0)  # of all topics
         return bool(seldom) and any(part.channel.is_examining for part in parts)
 
     def attach_again(self, topic: Topic) -> None:
-        """As ``attach``, for a topic whose consumer was moved, which ended the part. Ready messages are taken from now on."""
+        """Attach a topic again after a SEEK of its consumer, which ended the part. Ready messages are taken from now on."""
         self.attach(topic, None)
         self.matched -= 1
         if (part := self.parts[topic.name]) in self._takeable:
             self._part_woken(part)
 
     def _on_part_added(self, part: Subscription) -> None:
-        """Prepare a new part."""
+        """Hook for a subclass: a part was added."""
 
     def _part_woken(self, part: Subscription) -> bool:
         self._takeable[part] = None
@@ -137,7 +138,7 @@ class MultiSubscription(Lessee, ABC):
         return True
 
     def _next_takeable(self) -> Subscription:
-        """Pop the next part that may have messages. Assumes that there is one."""
+        """Remove and return the next part that may have messages. Assumes that there is one."""
         part, _ = self._takeable.popitem(last=False)
         self._promised.pop(part, None)
         return part
@@ -156,7 +157,7 @@ class MultiSubscription(Lessee, ABC):
 
     @abstractmethod
     def on_part_ended(self, part: Subscription, code: str) -> None:
-        """Handle a part that its topic ended."""
+        """Handle that a topic has ended its part, with a CLOSED code."""
 
     @abstractmethod
     def end(self, code: str) -> None:
@@ -170,14 +171,14 @@ class MultiSubscription(Lessee, ABC):
         self.on_messages()
 
     def wake_others(self) -> None:
-        """Wake other takers: this one was woken and cannot take now."""
+        """Wake other sessions or polls of the consumer: this subscription was woken and cannot take now."""
         promised, self._promised = self._promised, {}
         for part in promised:
             part.wake_others()
 
     def close(self) -> None:
-        """Close the subscription. Idempotent. Its leases are ready again at once, except those of a poll; over very many topics
-        some follow within a moment."""
+        """Close the subscription. Idempotent. Its leased messages are ready again, except those of a poll: at once, or within a
+        moment when there are very many topics."""
         if not self.closed:
             self.closed = True
             self._takeable.clear()
@@ -197,7 +198,8 @@ class MultiSubscription(Lessee, ABC):
             self._registering.append(done)
 
     def settle(self, problem: OSError | RequestError | None) -> None:
-        """End the registration, with the problem if there was one. Called by ``SubscriptionRegistry``."""
+        """End the wait of ``when_registered``. ``problem`` is the error, None after success. Called by
+        ``SubscriptionRegistry``."""
         if not self.registered:
             self.registered = True
             self.problem = problem or self.problem
@@ -260,8 +262,9 @@ class PatternSubscription(MultiSubscription):
             self._ended(self, self.name, code)
 
     def take(self, max_bytes: int) -> Delivery | None:
-        """See ``Subscription.take``. A topic that cannot be read is logged and tried again after a moment; the others go on.
-        A message that came back without an answer several times comes alone (ADR 0265)."""
+        """Lease the next messages of a topic, in turn; see ``Subscription.take``. A topic that cannot be read is logged and
+        tried again after a moment, while the others go on. A message whose leases have ended several times without an answer is
+        delivered alone (ADR 0265)."""
         hungry = self._takeable
         while hungry:
             room, part = self.window - self.inflight, next(iter(hungry))
@@ -288,7 +291,8 @@ class PatternSubscription(MultiSubscription):
         return None
 
     def _keeps_apart(self, part: Subscription) -> bool:
-        """Whether nothing may be delivered beside the messages that the lessee has. It is woken when that is over."""
+        """Whether a message has to wait, because it or the last one taken is to be delivered alone. This holds for ``ALONE_S``
+        at most; then the subscription is woken."""
         now = part.channel.context.clock.monotonic()
         if not self._apart_until_s:
             self._apart_until_s = now + ALONE_S

@@ -19,7 +19,7 @@ RECORD_COST_BYTES = 64
 
 
 class Taking:
-    """One ``take`` over the parts that may have messages, bounded in messages and bytes; it takes one message at least."""
+    """One ``take`` over several topics' subscriptions (parts), bounded in messages and bytes; it takes one message at least."""
 
     __slots__ = ("_max_bytes", "_max_count")
 
@@ -39,10 +39,10 @@ class Taking:
         """Take from each part in turn; parts that may have more stay in ``takeable``.
 
         Args:
-            take: takes so many messages, and so many bytes, from a part.
-            shared: others take through the same parts: each gives one piece.
-            several: the parts are of several topics: a message that came back without an answer several times comes alone (ADR
-                0265).
+            take: takes at most a number of messages and of bytes from a part.
+            shared: other polls take through the same parts, so one piece is taken from each.
+            several: the parts are of several topics, so a message whose leases have ended several times without an answer is
+                taken alone (ADR 0265).
 
         Raises: OSError when a log cannot be read, and nothing was taken.
         """
@@ -121,8 +121,8 @@ class Poll(MultiSubscription):
 
     def take(self, max_count: int, max_bytes: int) -> list[Delivery]:
         """Lease what is ready now, redeliveries first, the topics in turn: at most ``max_count`` messages of ``max_bytes``, but
-        one message at least. [] when there is nothing: ``wake`` is called when that may have changed. With other takers of the
-        consumer, no more than the share of one.
+        one message at least. [] when there is nothing: ``wake`` is called when that may have changed. Sessions and polls of one
+        consumer share what is ready: each takes its share at most.
 
         Raises: OSError when a log cannot be read, and nothing was taken; NoSuchTopic, NoSuchConsumer when it was deleted
             meanwhile.

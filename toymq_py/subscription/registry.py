@@ -48,7 +48,7 @@ class SubscriptionRegistry:
         self._watchers: dict[Callable[[Topic], None], None] = {}
 
     def watch(self, made: Callable[[Topic], None]) -> Callable[[], object]:
-        """Call ``made`` with every topic that is created. Returns: a function that ends that."""
+        """Call ``made`` with every topic that is created. Returns: a function that stops these calls."""
         self._watchers[made] = None
         return lambda: self._watchers.pop(made, None)
 
@@ -68,7 +68,7 @@ class SubscriptionRegistry:
         self._in_pieces(partial(self._attach_some, subscription, pattern, names, topics, flushes))
 
     def poll(self, poll: PatternPoll, topics: Mapping[str, Topic]) -> None:
-        """Let a poll join those of the same pattern and consumer, or attach the first of them."""
+        """Let a poll join the group of the same pattern and consumer, or make the group and attach it."""
         key = (poll.name, poll.consumer_name, poll.mode)
         group = self._groups.get(key)
         if group is not None:
@@ -79,14 +79,14 @@ class SubscriptionRegistry:
         self.follow(group, topics)
 
     def retire(self, subscription: MultiSubscription) -> None:
-        """Let no more polls join a group."""
+        """Let no more polls join this group."""
         key = (subscription.name, subscription.consumer_name, subscription.poll_mode)
         if self._groups.get(key) is subscription:
             del self._groups[key]
 
     def _in_pieces(self, work: Work) -> None:
-        """Do the first piece of ``work`` now, and the others in later passes of the loop. In each pass one piece is done of all
-        the work that is left: a thousand patterns at a time hold the loop no longer than one."""
+        """Do the first piece of ``work`` now, and the others in later passes of the loop. All unfinished work shares one piece
+        a pass, so a thousand patterns hold the loop no longer than one."""
         if work(TOPICS_PER_TURN) is not None:
             self._works.append((work, acting_token.get()))
             self._go_on_soon()
@@ -122,7 +122,7 @@ class SubscriptionRegistry:
         flushes: "_PendingFlushes",
         limit: int,
     ) -> int | None:
-        """See ``Work``."""
+        """Attach a subscription to up to ``limit`` more topics that match. Returns: how many, or None when all is done."""
         if subscription.closed:
             return None
         attached = seen = 0
@@ -180,7 +180,7 @@ class SubscriptionRegistry:
             made(topic)
 
     def are_of_patterns(self, topic: Topic) -> bool:
-        """Whether each consumer of a topic is used only by patterns, which would make it anew."""
+        """Whether all consumers of a topic are used only by pattern subscriptions, which would create them again."""
         attached = [(*channel.sessions, *channel.polls) for channel in topic.channels.values()]
         return all(
             parts and all(isinstance(part.lessee, MultiSubscription) and part.lessee.pattern is not None for part in parts)
@@ -202,7 +202,7 @@ class SubscriptionRegistry:
         logger.warning("consumer %s of %s passes over a topic: %s", subscription.consumer_name, subscription.name, error)
 
     def leave(self, subscription: MultiSubscription) -> None:
-        """Detach the parts of a closed subscription, first the one with the message whose attempt counts."""
+        """Detach the parts of a closed subscription, first the part with the one message that counts an attempt."""
         self._patterns.pop(subscription, None)
         self.retire(subscription)
         if subscription.order is not None and subscription.inflight:
@@ -214,13 +214,13 @@ class SubscriptionRegistry:
         self._in_pieces(partial(self._leave_some, subscription))
 
     def _leave_some(self, subscription: MultiSubscription, limit: int) -> int | None:
-        """See ``Work``."""
+        """Detach up to ``limit`` parts of a closed subscription. Returns: how many, or None when all is done."""
         for name in list(islice(subscription.parts, limit)):
             subscription.parts.pop(name).close()
         return limit if subscription.parts else None
 
     def end_all(self, code: str) -> None:
-        """End every pattern subscription and pattern poll with a CLOSED code; no attempt of their messages counts."""
+        """End every pattern subscription and pattern poll with a CLOSED code; none of their messages counts an attempt."""
         for subscription in list(self._patterns):
             subscription.uncounted = True
             subscription.end(code)

@@ -1,7 +1,7 @@
 """The backlog of a topic, and the limits on it.
 
-Contract: delivery.md, "Backlog limits": the backlog is what is retained and some consumer has not acked, all that is retained
-when there is none. ADR 0018. Belongs to the event loop.
+Contract: delivery.md, "Backlog limits": the backlog is the retained messages that some consumer has not acked; without a
+consumer, all retained messages. ADR 0018. Belongs to the event loop.
 """
 
 from bisect import bisect_right
@@ -31,7 +31,7 @@ class Backlog:
     Exact in messages; in bytes as exact as ``Log.bytes_between``."""
 
     def __init__(self, log: Log, channels: Mapping[str, Channel]) -> None:
-        """``channels`` is the topic's own, as it changes."""
+        """``channels``: the topic's own mapping, which changes as consumers come and go."""
         self._log = log
         self._channels = channels
         self._common: CommonAcks | None = None  # where there is a limit, and more than one consumer
@@ -86,7 +86,8 @@ class Backlog:
         return sum(last - first + 1 for first, last in self.ranges(first, limit))
 
     def bytes(self, first: int, limit: int) -> int:
-        """What the records of these ids take on disk. Behind many ranges all records are taken to be equally long."""
+        """How many bytes on disk the unacked records from ``first`` on and below ``limit`` take. After ``RANGES_MAX`` ranges
+        the rest is estimated from the average size."""
         size = count = 0
         for walked, (begin, last) in enumerate(self.ranges(first, limit)):
             if walked == RANGES_MAX:
@@ -136,7 +137,7 @@ class BacklogLimit:
     # -- before an append
 
     def fits(self, count: int, size: int) -> bool:
-        """Whether a run is admitted as a whole, as far as that is known without a count. ``size`` in bytes, encoded."""
+        """Whether a whole run of messages is surely admitted, without an exact count. ``size``: encoded, in bytes."""
         if not self._rejects:
             return size <= self._bytes_max
         if count > self._room or size > self._room_bytes:
@@ -149,7 +150,7 @@ class BacklogLimit:
         """Decide which part of a run is appended.
 
         Args:
-            sizes: of each record, in bytes, encoded.
+            sizes: the encoded size of each record, in bytes.
 
         Returns: how many records are admitted, how many behind them are refused, and why.
         """
@@ -206,8 +207,8 @@ class BacklogLimit:
             self._trim()
 
     def committed(self, first_id: int, next_id: int) -> None:
-        """Drop the oldest messages beyond the limit, after a commit. Earlier it would leave holes of ids that are used again
-        when the commit fails."""
+        """Drop the oldest messages beyond the limit, after a commit. Dropped before the commit, ids would be missing that are
+        used again when it fails."""
         if self._rejects:
             return
         self._room -= next_id - first_id
@@ -233,7 +234,7 @@ class BacklogLimit:
         self._recount(committed_id, 0)
 
     def _behind(self, first: int, excess: int, excess_bytes: int) -> int:
-        """The id before which so many messages and bytes lie, counted from ``first`` on."""
+        """The first id that has at least ``excess`` ids and ``excess_bytes`` bytes between ``first`` and itself."""
         bytes_between = self._log.bytes_between
         low, high = first + max(excess, 1), self._log.committed_id
         while low < high and bytes_between(first, low) < excess_bytes:  # a bisection: bytes ascend with the ids

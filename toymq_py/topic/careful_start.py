@@ -26,7 +26,8 @@ LOOK_S = 0.005
 class CarefulStart:
     """The careful start of one consumer: delivers in place of its channel until it is over. Belongs to the event loop.
 
-    It leases a message to itself, has the attempt stored, and gives up its lease for that of the taker.
+    It leases a message to itself and has the attempt stored; then it returns the lease, and the waiting session or poll gets
+    its own.
     """
 
     __slots__ = ("_channel", "_ends_at", "_flush", "_has", "_leased", "_lessee", "_looks", "_stored")
@@ -37,7 +38,8 @@ class CarefulStart:
         flush: Callable[[Callable[[OSError | RequestError | None], None]], None],
         has: dict[Lessee, "CarefulStart"],
     ) -> None:
-        """``flush`` stores the consumers of the topic. ``has``: the careful start that has or had a message for each lessee."""
+        """``flush`` stores the state of the topic's consumers. ``has``: for each lessee, the careful start from which it got
+        its last message."""
         self._channel = channel
         self._flush = flush
         self._has = has
@@ -50,7 +52,7 @@ class CarefulStart:
     def take(
         self, subscription: Subscription, room: int, max_bytes: int, waiting: Subscription | None = None
     ) -> Delivery | None:
-        """As ``Channel.take``."""
+        """Lease the next message, once its attempt is stored; called in place of ``Channel.take``."""
         channel, lessee = self._channel, subscription.lessee
         if not self._looks:
             self._looks = True
@@ -84,7 +86,7 @@ class CarefulStart:
         return None
 
     def _occupies(self, lessee: Lessee) -> bool:
-        """Whether a lessee waits for a message of this start, or has one and has not settled it."""
+        """Whether a lessee waits for a message of this consumer, or has one and has not settled it."""
         return self._still_leased() is not None or bool(self._channel.consumer.inflight_to(lessee))
 
     def _take(self, subscription: Subscription, max_bytes: int, waiting: Subscription | None) -> Delivery | None:
@@ -104,8 +106,8 @@ class CarefulStart:
             self._channel.redelivered_total -= len(leased)
 
     def _still_leased(self) -> Delivery | None:
-        """The lease that is still valid. None also when it was settled meanwhile, by a client that had the message in the run
-        before."""
+        """The lease that this object has on a message; None without one, also when the message was settled meanwhile, by a
+        client that had it before the restart."""
         if self._leased is not None and not self._channel.consumer.inflight_to(self._lessee):
             self._leased = None
         return self._leased
@@ -115,7 +117,8 @@ class CarefulStart:
         self._channel.consumer.unsend(self._lessee, leased.first_id, leased.last_id)
 
     def _is_stored(self, error: OSError | RequestError | None) -> None:
-        """Note that the attempt is stored, or that the disk has refused it: the message does not wait for a full disk."""
+        """Note that the attempt is stored, or cannot be: then the message is delivered all the same, since it must not wait for
+        a full disk."""
         self._stored = True
         self._wake_one()
 
@@ -154,7 +157,8 @@ class CarefulStart:
 
 
 def begin_carefully(topics: Iterable[Topic], unclean_ends: int) -> None:
-    """Let the consumers of opened topics begin carefully, after so many runs without a clean stop."""
+    """Let the consumers of opened topics begin carefully, if the broker's last ``unclean_ends`` runs, several in a row, had no
+    clean stop."""
     if unclean_ends >= UNCLEAN_ENDS_MIN:
         has: dict[Lessee, CarefulStart] = {}
         for topic in topics:

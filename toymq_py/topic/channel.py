@@ -24,7 +24,7 @@ from toymq_py.topic.single_sessions import SingleSessions
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Leased records: rows ``start`` to ``stop`` of a run, all at the same attempt. Ids ascend, with gaps at what fell due."""
+    """Leased records: rows ``start`` to ``stop`` of a run, all at the same attempt. Ids ascend, maybe with gaps."""
 
     subscription: "Subscription"  # of a pattern or a poll, the part that is the topic's
     records: Records
@@ -109,8 +109,8 @@ class Subscription(Lessee):
         self.wake(self)
 
     def take(self, max_bytes: int, max_count: int | None = None) -> Delivery | None:
-        """Lease the next messages, redeliveries first; None when there are none or the window is full. With other takers it
-        leases its share of what is ready, and one message at least. Raises: OSError when the log cannot be read."""
+        """Lease the next messages, redeliveries first: a share of what is ready, at least one message; None when there are none
+        or the window is full. Raises: OSError when the log cannot be read."""
         lessee = self.lessee
         room = lessee.window - lessee.inflight
         if room <= 0 and not self.closed:
@@ -142,7 +142,7 @@ class Subscription(Lessee):
         self.channel.unsend(self, first, last)
 
     def wake_others(self) -> None:
-        """Wake another taker: this one was woken and cannot take now."""
+        """Wake another session or poll: this one was woken and cannot take now."""
         self.channel.wake_next()
 
     def close(self) -> None:
@@ -197,7 +197,7 @@ class Channel:
 
     @property
     def is_examining(self) -> bool:
-        """Whether an empty take is not final: damage is being examined, or see ``instead``. A taker is woken afterwards."""
+        """Whether an empty take is not final: damage is being examined, or see ``instead``. Its caller is woken afterwards."""
         return self.instead is not None or self._deliverer.is_examining
 
     def attach(
@@ -269,7 +269,7 @@ class Channel:
         return ending
 
     def end_all(self, code: str) -> None:
-        """End all sessions and polls with a CLOSED code, for good: that counts no attempt of any message (ADR 0088)."""
+        """End all sessions and polls with a CLOSED code, for good. No message counts an attempt for that (ADR 0088)."""
         for subscription in (*self.sessions, *self.polls):
             lessee = subscription.lessee  # it may have other topics, and goes on
             before, lessee.uncounted = lessee.uncounted, True
@@ -280,7 +280,7 @@ class Channel:
             self._deliverer.close()
 
     def close(self, code: str) -> None:
-        """End everything: the consumer is deleted."""
+        """End all sessions and polls for good, with a CLOSED code: the consumer is deleted."""
         self.closed = True
         self.end_all(code)
 
@@ -293,7 +293,7 @@ class Channel:
     # -- waking
 
     def available(self) -> int:
-        """About how many messages could be taken now."""
+        """Approximately how many messages could be taken now."""
         return self._deliverer.available()
 
     def head(self) -> int | None:
@@ -301,7 +301,7 @@ class Channel:
         return self._deliverer.head()
 
     def wake(self, messages: int) -> None:
-        """Wake takers for messages that became ready. One that cannot take now is passed over and looks later by itself."""
+        """Wake sessions and polls for messages that became ready. One that cannot take now is passed over, and looks later."""
         idle = self.idle
         if self.single is not None and self.sessions:
             if messages > 0:
@@ -321,7 +321,7 @@ class Channel:
             subscription.wake(subscription)
 
     def wake_next(self) -> None:
-        """Wake takers for ready messages."""
+        """Wake sessions and polls for ready messages."""
         if self.idle:
             self.wake(self.available())
 
@@ -331,7 +331,7 @@ class Channel:
             self.resting.wake(self.context.clock.monotonic())
 
     def notify_ready(self) -> None:
-        """Wake takers: messages became ready again, or leases ended."""
+        """Wake sessions and polls: messages became ready again, or leases ended."""
         late = self._notify_room()
         if not self.closed:
             self.wake_next()
@@ -368,7 +368,7 @@ class Channel:
     def take(
         self, subscription: Subscription, room: int, max_bytes: int, waiting: Subscription | None = None
     ) -> Delivery | None:
-        """See ``Subscription.take_some``. After None the subscription, or ``waiting``, is woken when messages are ready."""
+        """Lease messages; see ``Subscription.take_some``. After None the caller, or ``waiting``, is woken for the next."""
         if self.instead is not None:
             return self.instead(subscription, room, max_bytes, waiting)
         context, single = self.context, self.single
@@ -408,18 +408,18 @@ class Channel:
         return Delivery(subscription, records, start, stop, attempt, size)
 
     def unsend(self, subscription: Subscription, first: int, last: int) -> None:
-        """See ``Subscription.unsend``."""
+        """Return messages that never left the process, uncounted."""
         self.consumer.unsend(subscription.lessee, first, last)
         self.context.changed()
         self.notify_ready()
 
     def ack(self, ids: Sequence[IdRange], *, unseen: bool = False) -> int:
-        """See ``Topic.ack``."""
+        """Ack messages; see ``Topic.ack``."""
         consumer = self.consumer
         return self._acked(consumer.ack_unseen(ids, self.context.log.committed_id) if unseen else consumer.ack(ids))
 
     def ack_each(self, ids: Sequence[int]) -> list[int]:
-        """See ``settlement.ack_each``; in one change of the offsets."""
+        """Ack each of these ids, as one change of the offsets; see ``settlement.ack_each``."""
         counts = settlement.ack_each(self.consumer, ids)
         self._acked(sum(counts))
         return counts
@@ -433,11 +433,11 @@ class Channel:
         return count
 
     def settle_each(self, ids: Sequence[int], lease: int | None, settle: settlement.Settle, *, dead: bool = False) -> list[int]:
-        """See ``settlement.settle_each``; ``settle`` is one of the methods below."""
+        """Settle each of these ids; see ``settlement.settle_each``. ``settle`` is one of the methods below."""
         return settlement.settle_each(self.consumer, ids, lease, settle, dead=dead)
 
     def leased_under(self, ids: Sequence[IdRange], number: int | None) -> Sequence[IdRange]:
-        """The ids that are leased to the subscription or poll of that number; all of them with None."""
+        """Those of the ids that are leased to the subscription or poll with this number; with None, all ids."""
         return ids if number is None else self.consumer.leased_under(ids, number)
 
     def return_uncounted(self, ids: Sequence[IdRange]) -> int:
@@ -455,14 +455,14 @@ class Channel:
     def nack(
         self, ids: Sequence[IdRange], delay_s: float | None, *, dead: bool = False, failure: Failure | None = None
     ) -> int:
-        """See ``Topic.nack``."""
+        """End leases without an ack; see ``Topic.nack``."""
         count = settlement.nack(self.consumer, self.context, ids, delay_s, dead=dead, failure=failure)
         if count and self.single is not None and not dead:
             self.single.given_back(min(ids)[0])
         return self._given_back(count)
 
     def touch(self, ids: Sequence[IdRange], visibility_s: float | None) -> int:
-        """See ``Topic.touch``."""
+        """Restart the visibility timeout of leases; see ``Topic.touch``."""
         lease_s = self.context.policy.visibility_s if visibility_s is None else visibility_s
         if count := self.consumer.touch(ids, self.context.clock.monotonic() + lease_s):
             self.arm()

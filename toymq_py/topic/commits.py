@@ -1,4 +1,4 @@
-"""What follows a commit: keys settle, limits and retention apply, delays begin, takers wake.
+"""What follows a commit: keys settle, limits and retention apply, delays begin, sessions and polls wake.
 
 Contract: delivery.md. Belongs to the event loop.
 """
@@ -17,7 +17,7 @@ from toymq_py.topic.retention import Retention
 
 
 class TopicCommits(CommitListener):
-    """Carries out what follows a commit: keys settle, limits and retention apply, takers wake."""
+    """Carries out what follows a commit: keys settle, limits and retention apply, sessions and polls wake."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class TopicCommits(CommitListener):
         delays: Delays,
         retention: Retention,
     ) -> None:
-        """``channels`` is the topic's own, as it changes."""
+        """``channels``: the topic's own mapping, which changes as consumers come and go."""
         self._context = context
         self._channels = channels
         self._publisher = publisher
@@ -39,7 +39,7 @@ class TopicCommits(CommitListener):
         """Called when publishes were refused by their commit."""
 
     def when_committed(self, call: Callable[[], None]) -> Callable[[], object]:
-        """Call ``call`` once, at the next commit or when the topic is deleted. Returns: a function that withdraws it."""
+        """Call ``call`` once, at the next commit or when the topic is deleted. Returns: a function that cancels that."""
         self._waiters[call] = None
         return lambda: self._waiters.pop(call, None)
 

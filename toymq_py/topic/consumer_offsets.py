@@ -42,7 +42,7 @@ class ConsumerOffsets:
         flusher: OffsetsFlusher,
         incarnation: str,
     ) -> None:
-        """``channels`` is the topic's own, as it changes; ``incarnation`` that of the log."""
+        """``channels``: the topic's own mapping, which changes as consumers come and go. ``incarnation``: of the log."""
         self.path = path
         self.problem: str | None = None
         """The fault of the file at the last start."""

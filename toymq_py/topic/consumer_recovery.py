@@ -25,7 +25,7 @@ class RestoredConsumers:
 
 
 def restore(loaded: LoadedOffsets, log: Log, scheduled: IdSet) -> RestoredConsumers:
-    """Make the consumers that the offsets name. ``scheduled`` are the ids that are not due."""
+    """Make the consumers that the offsets name. ``scheduled``: ids whose delay has not ended."""
     restored = RestoredConsumers(problem=loaded.problem, lacks_consumers=loaded.problem is not None)
     known = {str(mode): mode for mode in MODES}  # a newer toymq may know more
     restored.modes = {name: known[mode] for name, mode in loaded.state.modes.items() if mode in known}

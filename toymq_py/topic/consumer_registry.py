@@ -1,6 +1,6 @@
 """The consumers of a topic: each is made, moved and removed here. Contract: delivery.md; protocol.md, "SEEK", "FORGET".
 
-What a consumer gets and acks is its channel's. Knows no session. Belongs to the event loop.
+Deliveries and acks of a consumer belong to its ``Channel``. Knows no session. Belongs to the event loop.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from toymq_py.topic.services import TopicServices
 
 
 class ConsumerRegistry:
-    """Of one topic. ``channels``, by consumer, is the topic's own; only this class changes it."""
+    """The consumers of one topic. ``channels``, by consumer name, is the topic's own mapping; only this class changes it."""
 
     def __init__(
         self, topic: str, channels: dict[str, Channel], log: Log, clock: Clock, offsets: ConsumerOffsets, delays: Delays,
@@ -48,7 +48,8 @@ class ConsumerRegistry:
             channel.limit_attempts(max_attempts)
 
     def resolve(self, start: Start) -> int:
-        """The id of a position now, not clamped. Raises: OSError when the log cannot be searched for a time."""
+        """The id that a position stands for now; it may lie outside the log. Raises: OSError when the log cannot be searched
+        for a time."""
         if start.kind == "earliest":
             return self._log.first_id
         if start.kind == "latest":

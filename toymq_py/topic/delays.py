@@ -44,9 +44,9 @@ class _Block:
 class Schedule:
     """Delayed message ids: a set (``ids``, which the consumers read) and an order by time.
 
-    The order is a row of blocks, each later than the one before it; inside, only the first is sorted. Nothing depends on how
-    the times are spread over ten years, and no call takes longer than the sorting of one block and the rows it is asked for.
-    An id that leaves the set otherwise (retention, damage) stays in its block until its time, and is then passed over.
+    The order is a row of blocks, each later than the one before it; inside, only the first is sorted. The cost does not depend
+    on how the times are spread over ten years: a call sorts one block at most, and handles the rows that it is asked for. An id
+    that leaves the set early (retention, damage) stays in its block until its time, and is then passed over.
     """
 
     __slots__ = ("_blocks", "_starts", "ids")
@@ -132,7 +132,7 @@ class Delays:
         *,
         arm: Callable[["Delays", float], None],
     ) -> None:
-        """``arm`` has ``due`` called at a monotonic time, in seconds."""
+        """``arm`` schedules a call of ``due`` at a monotonic time, in seconds."""
         self.schedule = Schedule()
         self._clock = clock
         self._channels = channels

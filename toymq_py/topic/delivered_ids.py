@@ -25,6 +25,6 @@ class DeliveredIds:
     stop: int
 
     def unsend(self, written: int = 0) -> None:
-        """See ``Delivery.unsend``."""
+        """Return all but the first ``written`` messages uncounted; see ``Delivery.unsend``."""
         for first, last in ranges_of(self.ids[self.start + written : self.stop]):
             self.subscription.unsend(first, last)

@@ -80,7 +80,8 @@ class Deliverer:
     __slots__ = ("_again_only", "_closed", "_consumer", "_context", "_is_full", "_log", "_on_examined", "is_examining")
 
     def __init__(self, context: ChannelContext, consumer: Consumer, on_examined: Callable[[], None]) -> None:
-        """``on_examined`` is called when messages can be taken that were ``BEING_EXAMINED``, or beyond the budget."""
+        """``on_examined`` is called when messages can be taken that were ``BEING_EXAMINED``, or for which the delivery budget
+        had no room."""
         self._context = context
         self._consumer = consumer
         self._log = context.log
@@ -100,7 +101,7 @@ class Deliverer:
 
         Args:
             deadline, now: monotonic, in seconds.
-            patient: go on where many reads find nothing.
+            patient: go on even if many reads in a row find nothing to deliver.
 
         Raises: OSError when the log cannot be read.
         """
@@ -122,7 +123,8 @@ class Deliverer:
                 return rows
 
     def _room(self, room: int) -> int:
-        """How many of so many messages may be leased, and whether only redeliveries."""
+        """How many messages may be leased, at most ``room``. If the consumer has too many unsettled ones, only redeliveries
+        may: ``_again_only``."""
         spare = self._spare()
         self._again_only = spare <= 0
         if spare > 0:
@@ -135,7 +137,7 @@ class Deliverer:
         return room if self.has_again() else 0
 
     def _spare(self) -> int:
-        """How many new messages may be leased, given the unsettled ones."""
+        """How many new messages may be leased, given how many the consumer has unsettled."""
         consumer, budget = self._consumer, self._context.budget
         outstanding = consumer.outstanding
         if outstanding != consumer.counted and not self._closed:
@@ -144,12 +146,12 @@ class Deliverer:
         return budget.room(outstanding)
 
     def has_room_again(self) -> bool:
-        """Whether new messages can be leased that could not at the last try, so that takers that found nothing have to be
+        """Whether new messages can be leased although the last try could not, so that waiting sessions and polls have to be
         woken. Called when messages were settled."""
         return self._spare() > 0 and self._is_full
 
     def close(self) -> None:
-        """Deliveries have ended for good. Idempotent."""
+        """Note that this consumer's deliveries have ended for good. Idempotent."""
         if not self._closed:
             self._closed = True
             self._context.budget.change(-self._consumer.counted)
@@ -159,11 +161,11 @@ class Deliverer:
         return self._consumer.redeliverable > 0
 
     def available(self) -> int:
-        """About how many messages could be taken now."""
+        """Approximately how many messages could be leased now."""
         return self._consumer.available(self._log.committed_id)
 
     def head(self) -> int | None:
-        """The lowest id that could be taken now."""
+        """The lowest id that could be leased now."""
         consumer = self._consumer
         fresh, again = consumer.next_fresh(self._log.committed_id), consumer.first_ready()
         ids = [*consumer.due(1), *(() if again is None else (again,)), *(() if fresh is None else (fresh[0],))]
@@ -200,7 +202,8 @@ class Deliverer:
     def _take_again(
         self, lessee: Lessee, room: int, max_bytes: int, deadline: float, now: float
     ) -> LeasedRows | None:
-        """Lease the lowest messages that wait for redelivery; with several topics (ADR 0265) only one, if it is suspect."""
+        """Lease the lowest messages that wait for redelivery. Of a lessee with several topics, a message whose leases have
+        ended several times without an answer is leased alone (ADR 0265)."""
         consumer = self._consumer
         most = 1 if lessee.order is not None and consumer.is_suspect(consumer.first_ready()) else min(room, 256)
         ((first, last, attempt),) = consumer.take_ready(lessee, most, deadline, max_runs=1, now=now)
@@ -229,8 +232,8 @@ class Deliverer:
     def _take_due(
         self, lessee: Lessee, ids: list[int], max_bytes: int, deadline: float, now: float
     ) -> LeasedRows | None:
-        """Lease ids that fell due behind the cursor, as far as one cheap read gives their records. None when the lowest is
-        expired, another consumer's, or needs a closer read: it then becomes ready like others."""
+        """Lease ids that fell due behind the cursor, as far as one cheap read gives their records. None when the lowest one is
+        not leased: it is expired, another consumer's, or needs a full read and is ready like a redelivery now."""
         consumer = self._consumer
         run = self._log.read_each(ids, min(max_bytes, READ_BYTES))
         if run is None:
@@ -302,7 +305,8 @@ class Deliverer:
         self._context.changed()
 
     def _pass_over_unread(self, lessee: Lessee, first: int, last: int, now: float) -> int:
-        """As ``_pass_over``, for ids that were looked at before their turn. Returns: the last one passed over."""
+        """As ``_pass_over``, for ids that a deliverer reads ahead of the cursor to order them. Returns: the last id passed
+        over."""
         consumer = self._consumer
         if self._log.is_unreadable(first):
             last = min(last, first + SCAN_ROWS)
@@ -318,8 +322,8 @@ class Deliverer:
         return last
 
     def _read_late(self, lessee: Lessee, late: IdSet, now: float) -> Records | None:
-        """Take messages out of ``late`` that fell due behind the ids looked at ahead, as far as one cheap read gives their
-        records; the caller enters the due ones. None when the first needs a closer read. Raises: OSError."""
+        """Read the lowest messages of ``late``, whose delay ended when later ids had been looked at already, and take them out
+        of ``late``; the caller enters those that are due. None when the first needs a full read. Raises: OSError."""
         ids = late.lowest(DUE_PER_DELIVERY, MSG_ID_MAX + 1)
         run = self._log.read_each(ids, READ_BYTES)
         for msg_id in ids[:1] if run is None else run.ids:
@@ -329,13 +333,14 @@ class Deliverer:
         return run
 
     def _read_closer(self, lessee: Lessee, msg_id: int, now: float) -> None:
-        """Make an id that is due ready like a redelivery: its record needs a closer read than ``read_each``."""
+        """Make a due id ready like a redelivery, because ``read_each`` could not read its record: a redelivery gets a full
+        read."""
         self._consumer.take_each(lessee, [msg_id], 0.0, now)
         self._consumer.unsend(lessee, msg_id, msg_id)
 
 
 def rows_of(run: Records, rows: list[int]) -> Records:
-    """Some rows of a run."""
+    """The given rows of a run, as a run of their own."""
     headers, expires_at_ns = run.headers, run.expires_at_ns
     return Records(
         [run.ids[row] for row in rows], [run.ts_ns[row] for row in rows], [run.keys[row] for row in rows],

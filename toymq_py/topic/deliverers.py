@@ -10,8 +10,8 @@ from toymq_py.topic.priority_deliverer import PRIORITY_ORDER, PriorityDeliverer
 
 
 def deliverer_for(mode: Mode, context: ChannelContext, consumer: Consumer, notify_ready: Callable[[], None]) -> Deliverer:
-    """Make the deliverer of a mode. Messages that waited for their key or priority are ready if the new order does not need
-    that."""
+    """Make the deliverer of a mode. Messages that waited for their key or priority become ready, unless the new order makes
+    them wait, too."""
     lanes = consumer.lanes
     if isinstance(lanes, PriorityLanes):
         consumer.lanes = None

@@ -19,7 +19,8 @@ BYTES_OF_MEMORY: Final = 1320
 class DeliveryBudget:
     """Counts the messages of all consumers that were delivered and are neither acked nor dead letters.
 
-    Consumers beyond ``FLOOR`` that got no messages because others hold too many wait, and are woken when an eighth is free.
+    Each consumer may have ``FLOOR`` such messages. At the limit over all consumers, one with more waits, and is woken when an
+    eighth of the limit is free.
     """
 
     __slots__ = ("_quotas", "_scheduler", "_waiting", "consumer_max", "total")
@@ -38,14 +39,14 @@ class DeliveryBudget:
         return self._quotas.memory_max_bytes // BYTES_OF_MEMORY
 
     def room(self, outstanding: int) -> int:
-        """How many new messages a consumer with so many unacked ones may get; 0 or less for none."""
+        """How many new messages a consumer with ``outstanding`` unsettled ones may get; 0 or less for none."""
         room = self.consumer_max - outstanding
         if total_max := self.total_max:
             room = min(room, max(total_max - self.total, FLOOR - outstanding))
         return room
 
     def change(self, by: int) -> None:
-        """Note that the consumers together have so many messages more, or fewer."""
+        """Note that the consumers together have ``by`` more unsettled messages, or fewer if it is negative."""
         self.total += by
         if by < 0 and self._waiting and self.total <= self.total_max * 7 // 8:
             waiting, self._waiting = self._waiting, {}
@@ -53,6 +54,7 @@ class DeliveryBudget:
                 self._scheduler.soon(notify)
 
     def wait(self, notify: Callable[[], None]) -> None:
-        """Have ``notify`` called once when the others have fewer messages, if they are the reason for the lack of room."""
+        """Call ``notify`` once, when all consumers together have fewer messages; does nothing unless they are at their common
+        limit."""
         if self.total_max and self.total >= self.total_max:
             self._waiting[notify] = None

@@ -20,7 +20,7 @@ class DeliveryPermit:
         self._waiting: dict[Callable[[], None], None] = {}  # one of each channel
 
     def wait(self, call: Callable[[], None]) -> None:
-        """Call a function when the permit is extended; once, however often this is called."""
+        """Call ``call`` once, when the permit is next extended, even if ``wait`` was called with it several times."""
         self._waiting[call] = None
 
     def extend(self, until_s: float) -> None:

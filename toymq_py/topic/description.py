@@ -30,7 +30,8 @@ def unconsumed(log: Log, scheduled: IdSet, waiting: Callable[[], int], context: 
 
 
 def describe_consumers(channels: Mapping[str, Channel], alone: Callable[[], tuple[int, int]]) -> dict[str, Any]:
-    """A topic's consumers, with the largest of their backlogs and of their scheduled counts; without consumers: ``alone``."""
+    """The JSON fields of a topic's consumers, with the largest of their backlogs and of their scheduled counts; without
+    consumers, ``alone`` gives these two."""
     found = [describe_channel(channel) for channel in channels.values()]
     backlog, scheduled = [max(each[word] for each in found) for word in ("backlog", "scheduled")] if found else alone()
     return {"backlog": backlog, "scheduled": scheduled, "consumers": found}
@@ -71,8 +72,8 @@ def is_attached(channel: Channel, counts: MessageCounts) -> bool:
 
 def oldest_due_ns(channel: Channel, *, given_back: bool = False) -> int | None:
     """Since when the oldest unacked, readable message of a consumer is due, in unix nanoseconds; None when none is due. Only
-    the first of each kind is read: a later one is no older, unless its delay was shorter. With ``given_back`` messages that
-    were due and wait for the time of their redelivery count, too."""
+    the lowest id of each kind (``Consumer.first_due``) is read: a later message is no older, unless its delay was shorter. With
+    ``given_back`` messages that were due and wait for the time of their redelivery count, too."""
     consumer, log = channel.consumer, channel.context.log
     for _ in range(PASSES_MAX):
         due = consumer.first_due(log.committed_id, given_back=given_back)

@@ -39,8 +39,8 @@ class KeyedDeliverer(Deliverer):
     __slots__ = ("_lanes", "_read", "_warned_at")
 
     def __init__(self, context: ChannelContext, consumer: Consumer, notify_ready: Callable[[], None]) -> None:
-        """Begin to order a consumer. ``notify_ready`` is called soon after the turn of a waiting message has come, and serves
-        as ``on_examined`` of ``Deliverer``."""
+        """Begin to order a consumer's messages. ``notify_ready`` is called soon after the turn of a waiting message has come,
+        and serves as ``on_examined`` of ``Deliverer``."""
         super().__init__(context, consumer, notify_ready)
         self._lanes = consumer.lanes = KeyLanes(consumer.floor, lambda: context.scheduler.soon(notify_ready))
         self._warned_at = -inf
@@ -93,7 +93,7 @@ class KeyedDeliverer(Deliverer):
             )  # fmt: skip
 
     def _take_turns(self) -> None:
-        """Look at the messages that have become heads of their lanes."""
+        """Look at the messages that have become the heads of their lanes, and release those that may be delivered."""
         consumer, lanes = self._consumer, self._lanes
         while lanes.turns:
             msg_id = lanes.turns.pop()
@@ -144,7 +144,7 @@ class KeyedDeliverer(Deliverer):
         return group_key(self._context.topic, run.keys[row], b"" if run.headers is None else run.headers[row])
 
     def _enter_late(self, lessee: Lessee, now: float) -> None:
-        """Enter messages that fell due behind what was scanned."""
+        """Enter messages whose delay has ended since their ids were scanned."""
         lanes, consumer = self._lanes, self._consumer
         if (run := self._read_late(lessee, lanes.late, now)) is None:
             return
@@ -156,7 +156,7 @@ class KeyedDeliverer(Deliverer):
     def _scan(
         self, lessee: Lessee, span: IdRange, room: int, max_bytes: int, deadline: float, now: float
     ) -> LeasedRows | None:
-        """Enter the records that follow, and lease those whose keys are free."""
+        """Read the next records of the log, enter them into the lanes, and lease those whose keys are free."""
         consumer, lanes = self._consumer, self._lanes
         first, last = span
         run, start = self._read, 0
@@ -210,7 +210,7 @@ class KeyedDeliverer(Deliverer):
         return msg_id >= self._consumer.cursor or self._consumer.is_due(msg_id)
 
     def _stop_of_new(self, run: Records, start: int, stop: int) -> int:
-        """The row behind the messages that were never delivered, from ``start`` on."""
+        """The row after the messages from ``start`` on that were never delivered."""
         for row in range(start + 1, stop):
             if run.ids[row] >= self._consumer.cursor:
                 break

@@ -29,6 +29,6 @@ def log_lost(topic: str, consumer: Consumer, lessee: Lessee) -> None:
 
 
 def _ids(ranges: Sequence[IdRange]) -> str:
-    """Ids as commands name them."""
+    """Format id ranges as commands write them: ``7,9-12``."""
     named = ",".join(f"{first}-{last}" if first < last else f"{first}" for first, last in ranges[:RANGES_MAX])
     return named if len(ranges) <= RANGES_MAX else f"{named} and {len(ranges) - RANGES_MAX} more ranges"

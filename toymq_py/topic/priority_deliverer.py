@@ -36,8 +36,8 @@ class PriorityDeliverer(Deliverer):
     def __init__(
         self, context: ChannelContext, consumer: Consumer, notify_ready: Callable[[], None], priority_of: Callable[[bytes], int]
     ) -> None:
-        """Begin to order a consumer. ``priority_of`` reads a header block; ``notify_ready`` is ``on_examined`` of
-        ``Deliverer``."""
+        """Begin to order a consumer's messages. ``priority_of`` reads the priority in a header block; ``notify_ready`` serves
+        as ``on_examined`` of ``Deliverer``."""
         super().__init__(context, consumer, notify_ready)
         self._priority_of = priority_of
         self._lanes = consumer.lanes = PriorityLanes(consumer.floor)
@@ -106,7 +106,7 @@ class PriorityDeliverer(Deliverer):
         return run, 0, stop, 1, size
 
     def _records(self, ids: list[int], max_bytes: int) -> Records | None:
-        """The records of ascending ids, from the first on; None when that one needs a closer read. Raises: OSError."""
+        """The records of ascending ids, from the first on; None when the first one needs a full read. Raises: OSError."""
         run = self._read
         if run is not None and run.ids[0] <= ids[0] <= run.ids[-1]:
             first = run.ids[0]
@@ -121,7 +121,7 @@ class PriorityDeliverer(Deliverer):
     # -- looking ahead
 
     def _look_ahead(self, lessee: Lessee, limit: int, now: float) -> None:
-        """Enter the records that follow."""
+        """Read the next records of the log, and enter their priorities."""
         consumer, lanes = self._consumer, self._lanes
         span = consumer.next_unread(lanes.scanned, limit)
         if span is None:  # the rest is acked or not due
@@ -151,7 +151,7 @@ class PriorityDeliverer(Deliverer):
         return self._priority_of(block) if block else 0
 
     def _enter_late(self, lessee: Lessee, now: float) -> None:
-        """Enter messages that fell due behind the ids looked at ahead."""
+        """Enter messages whose delay has ended since their ids were looked at."""
         lanes, consumer = self._lanes, self._consumer
         if (run := self._read_late(lessee, lanes.late, now)) is None:
             return
@@ -164,7 +164,7 @@ class PriorityDeliverer(Deliverer):
                 lanes.enter(msg_id, self._priority(run, row))
 
     def _enter_again(self, lessee: Lessee) -> None:
-        """Make the lowest redeliveries wait for their turn."""
+        """Enter the lowest redeliveries, so that they wait for the turn of their priority."""
         for _ in range(AGAIN_PER_PASS):
             span = self._consumer.ready_range()
             if span is None or self._lanes.again_full:
@@ -174,7 +174,7 @@ class PriorityDeliverer(Deliverer):
                 self._consumer.hold(PRIORITY_ORDER, first, last)
 
     def _of_one_read(self, lessee: Lessee, span: IdRange) -> IdRange:
-        """Read redeliveries and enter them. Returns: the entered ones."""
+        """Read redeliveries of the span and enter them. Returns: the range of those entered."""
         first, last = span
         run, start, next_id = self._log.read(first, min(SCAN_ROWS, last + 1 - first), READ_BYTES)
         last = min(last, next_id - 1)

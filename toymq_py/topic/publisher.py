@@ -31,7 +31,8 @@ REMEMBERS_NO_PRODUCER = (
 
 @dataclass(slots=True)
 class Duplicate:
-    """``count`` publishes that appended nothing: their key stands for ``first_id``, which is valid when ``commit`` is done."""
+    """``count`` publishes that appended nothing: their key was published before as ``first_id``, which is stored when
+    ``commit`` is done."""
 
     commit: Commit
     first_id: int
@@ -84,7 +85,12 @@ class Publisher:
         key_budget: KeyBudget,
         keys_kept: int = 0,
     ) -> None:
-        """Recovery, step 7: ``dedupe_keys`` of this topic, of the ``key_budget`` of all; ``keys_kept`` in any case."""
+        """Fill the dedupe and producer tables from the recovered log (recovery, step 7).
+
+        Args:
+            dedupe_keys: how many keys this topic remembers, if ``key_budget``, which all topics share, has room for them.
+            keys_kept: how many it remembers in any case.
+        """
         self.ttl_ms: int | None = None
         """The topic's setting: a message that is published without a ttl of its own expires so long after its append."""
         self._clock = clock
@@ -102,7 +108,7 @@ class Publisher:
         self.producers.settle(dict(sorted(recovered.producers.items(), key=lambda item: item[1][1])))
 
     def _remember(self, first_id: int, keys: Sequence[bytes]) -> None:
-        """Enter keys of records that are in the log, the newest so far."""
+        """Enter the keys of records in the log, newer than all entered before."""
         if b"" not in keys and self.dedupe.remember_new(keys, first_id):
             return
         for row, key in enumerate(keys):
@@ -115,17 +121,17 @@ class Publisher:
         self.producers.resize(min(self.dedupe.capacity, PRODUCERS_MAX))
 
     def release(self, keys: Sequence[bytes]) -> None:
-        """Forget the publishes under these keys."""
+        """Forget these keys, so that a publish with one of them is no duplicate."""
         self.dedupe.forget(keys)
         self.producers.forget(keys)
 
     def clear(self) -> None:
-        """Forget all keys: the topic is deleted, and others can use the room."""
+        """Forget all keys: the topic is deleted, and other topics can use the room."""
         self.dedupe.clear()
         self.producers.clear()
 
     def committed(self, first_id: int, next_id: int, keys: list[bytes], producers: Producers) -> None:
-        """See ``CommitListener.committed``."""
+        """Note that a batch with these keys and producers is stored; see ``CommitListener.committed``."""
         if producers:
             self.producers.settle(producers)
         if keys:
@@ -134,7 +140,7 @@ class Publisher:
             self.limit.committed(first_id, next_id)
 
     def failed(self, keys: list[bytes]) -> None:
-        """See ``CommitListener.failed``."""
+        """Forget the keys of a refused batch; see ``CommitListener.failed``."""
         self.dedupe.forget(keys)
         self.dedupe.fail()
         self.producers.fail()
@@ -177,7 +183,7 @@ class Publisher:
             delays_ms: how long each waits before its delivery; at most ten years.
             ttls_ms: how long after its append each expires, delayed or not; the topic's ``ttl`` when None.
             topic_ttl: False for what never expires (a dead letter on its way back), whatever the topic's ``ttl``.
-            shape: of all keys and payloads, where the caller knows it.
+            shape: the lengths that all keys and all payloads have in common, if the caller knows them.
 
         Returns: outcomes that cover the run in order.
         """
@@ -379,7 +385,7 @@ class Publisher:
         return outcomes
 
     def _fits(self, keys: Sequence[bytes], payloads: Sequence[bytes], extras: Extras | None) -> bool:
-        """Whether the backlog's limit admits the whole run, as far as that is cheap to know."""
+        """Whether the backlog limit surely admits the whole run; False may only mean that an exact count is needed."""
         if self.limit is None:
             return True
         size = (FRAME_OVERHEAD + ATTRIBUTES_BYTES) * len(keys) + sum(map(len, keys)) + sum(map(len, payloads))

@@ -31,7 +31,7 @@ class RedriveConsumer:
         """The number of messages that went back since the start of the broker."""
 
     def consumer(self) -> Consumer:
-        """The consumer, made if it does not exist."""
+        """The consumer ``#redrive``; it is made if it does not exist."""
         if not self.consumers:
             consumer = Consumer(REDRIVER, start=self._log.first_id, since_ns=self._clock.wall_ns())
             for first, last in self._log.lost:
@@ -48,8 +48,8 @@ class RedriveConsumer:
         return before - consumer.unacked(self._log.committed_id)
 
     def discard(self, ids: Sequence[IdRange]) -> int:
-        """Settle letters that shall neither wait nor go back. Ids that are not retained are left out. Returns: how many were
-        unsettled."""
+        """Settle dead letters that are to be dropped: they neither wait nor go back. Ids that are not retained are left out.
+        Returns: how many were unsettled."""
         consumer, log = self.consumer(), self._log
         before = consumer.unacked(log.committed_id)
         for first, last in ids:
@@ -59,7 +59,7 @@ class RedriveConsumer:
         return before - consumer.unacked(log.committed_id)
 
     def has_acked(self, msg_id: int) -> bool:
-        """Whether this letter was redriven or discarded."""
+        """Whether this dead letter was redriven or discarded."""
         return any(consumer.has_acked_all(msg_id, msg_id) for consumer in self.consumers)
 
     def waiting(self) -> int:
@@ -78,7 +78,8 @@ class RedriveConsumer:
         return {"letters": self.waiting(), "redriven": ranges[:RANGES_MAX], "redriven_total": self.total}
 
     def pinning(self, stored: OffsetsState, consumers: list[Consumer]) -> tuple[OffsetsState, list[Consumer]]:
-        """The consumers that hold segments back, as stored and as they are now. ``#redrive`` counts only without others."""
+        """The consumers whose missing acks keep segments: their state on disk, and as they are now. ``#redrive`` counts only if
+        there are no other consumers."""
         if not self.consumers:
             return stored, consumers
         others = {name: raw for name, raw in stored.consumers.items() if name != REDRIVER}

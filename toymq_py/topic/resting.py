@@ -18,7 +18,7 @@ LOOKED_AT_MAX = 64
 
 
 class RestingSession(Protocol):
-    """The part of ``Subscription`` that resting needs."""
+    """What resting needs of a ``Subscription``."""
 
     lessee: Lessee
     paused: bool
@@ -31,7 +31,7 @@ S = TypeVar("S", bound=RestingSession)
 
 
 class Resting(Generic[S]):
-    """The resting sessions of one channel, whose ``attached`` sessions it reads."""
+    """The resting sessions of one channel. ``attached`` is the channel's own collection of sessions."""
 
     __slots__ = ("_attached", "_until_s")
 
@@ -43,7 +43,7 @@ class Resting(Generic[S]):
         return bool(self._until_s)
 
     def rests(self, session: S, now: float, visibility_s: float) -> float | None:
-        """Until when a session gets nothing; it is woken then. None when it may take."""
+        """Until when a session rests (monotonic): it gets nothing, and is woken then. None when it may take."""
         lessee = session.lessee
         until_s = lessee.expired_at + visibility_s
         if not lessee.late or now >= until_s or not self._is_other_working(session):

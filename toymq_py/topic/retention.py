@@ -43,8 +43,8 @@ class Retention:
     """Removes segments of one topic by acks, age, size and ttl, and all messages with PURGE. Checks after each change that may
     free a segment, and when one gets old enough.
 
-    ``pinned_from`` gives the id, if any, from which on no segment is removed by acks or limits: only its records tell what was
-    moved here. ``stored`` is the consumers' state on stable storage, None when there is none.
+    ``pinned_from`` returns the id, if any, from which on acks and limits remove no segment: only the records there prove that
+    messages were moved here from another topic. ``stored`` is the consumers' state on stable storage, None when there is none.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class Retention:
         keys_kept: int,
         flush_offsets: Callable[[Flushed], None],
     ) -> None:
-        """``channels`` is the topic's own, as it changes. ``flush_offsets`` calls its argument when the present state of the
-        consumers is on stable storage, or with why it is not."""
+        """``channels``: the topic's own mapping, which changes as consumers come and go. ``flush_offsets`` stores the present
+        state of the consumers, then calls its argument with None or the error."""
         self.settings = TopicSettings()
         self.retain_acked_for_ms = 0
         self.keys_wanted = 0
@@ -176,7 +176,7 @@ class Retention:
         return dropped
 
     def _roll(self, now_ns: int, retain_ms: list[int], views: Sequence[AckedView], *, low: bool) -> None:
-        """Seal the active segment when it is old, large, or acked on a low disk. Then arm the next check."""
+        """Seal the active segment when it is old or large or, while the disk is ``low``, acked. Then arm the next check."""
         segments, committer, settings = self._log.segments, self._committer, self.settings
         if settings.retain_max_age is not None:
             retain_ms = [*retain_ms, settings.retain_max_age]
@@ -226,7 +226,7 @@ class Retention:
     # -- the bucket of --tier
 
     def evictable(self) -> list[IdRange]:
-        """First ids of the segments that shall leave the disk as soon as the bucket has them."""
+        """The id ranges of the segments that shall leave the disk as soon as the bucket has them."""
         settings = self.settings
         local_bytes, local_age = settings.tier_local_bytes, settings.tier_local_age
         if (local_bytes is None and local_age is None) or self.suspended or self._context.topic_deleted:
@@ -241,7 +241,7 @@ class Retention:
         return [(each.base_id, each.next_id) for each in self._unpinned(found) if not examined(each.base_id)]
 
     def evict(self, proven: Mapping[int, str]) -> None:
-        """Unlink segments that are in the bucket, by first id and SHA-256, if they may still leave the disk."""
+        """Unlink segments that are in the bucket, if they may still leave the disk. ``proven``: their SHA-256 by first id."""
         going = {first: proven[first] for first, _ in self.evictable() if first in proven}
         if going:
             self._evicted.change(going)
@@ -265,7 +265,7 @@ class Retention:
         self._notify_gone()
 
     def drop_below(self, msg_id: int) -> None:
-        """Drop messages below an id (``when_full=drop-oldest``). Without consumers they leave the retained range."""
+        """Drop all messages below ``msg_id`` (``when_full=drop-oldest``). Without consumers, the log begins at this id then."""
         self.drop(self._log.first_id, msg_id - 1)
         if not self._channels:
             self._forget_below(msg_id)
@@ -280,7 +280,7 @@ class Retention:
         self._notify_gone()
 
     def _notify_gone(self) -> None:
-        """Wake takers: ids were acked without an ACK, so windows may have room."""
+        """Wake sessions and polls: messages were acked without an ACK, so windows may have room."""
         self._context.changed()
         for channel in self._channels.values():
             channel.notify_ready()
@@ -325,7 +325,7 @@ class Retention:
         self._flush_offsets(stored)
 
     def offsets_stored(self, state: OffsetsState) -> None:
-        """Unlink the segments that the stored offsets justify, then check for more."""
+        """Unlink the removed segments that the stored offsets account for, then check for more."""
         self.stored = state
         waiting, self._waiting = self._waiting, []
         justified: list[Segment] = []

@@ -25,7 +25,7 @@ from toymq_py.topic.ticker import Due
 
 @dataclass(slots=True)
 class TopicServices:
-    """The services that a broker shares among its topics, one of each."""
+    """The services that all topics of a broker share."""
 
     fs: FileSystem
     scheduler: Scheduler

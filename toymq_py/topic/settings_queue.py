@@ -23,7 +23,7 @@ Change = Callable[[TopicSettings], TopicSettings | None]
 
 
 def incarnation_of_log(recovered: RecoveredLog, loaded: LoadedOffsets | None, settings: str | None) -> str:
-    """The incarnation of a log: that of the first of its files that has one; otherwise a new one."""
+    """The incarnation of a log, from the first of its files that names one; otherwise a new one."""
     consumers = None if loaded is None else loaded.state.incarnation
     return recovered.incarnation or consumers or settings or secrets.token_hex(8)
 
@@ -45,10 +45,10 @@ class SettingsQueue:
         """
         Args:
             path: the topic's directory.
-            present: gives the settings in force.
+            present: returns the settings in force.
             apply: takes settings into use that are on stable storage.
             incarnation: the topic's, if ``topic.json`` has one.
-            log_incarnation: the one that it gets otherwise.
+            log_incarnation: the incarnation that the topic gets otherwise.
         """
         self.incarnation = incarnation
         """The incarnation as it is on stable storage; None: it was not asked for yet."""
@@ -68,7 +68,7 @@ class SettingsQueue:
         return self.incarnation is not None or bool(self._waiting)
 
     def change(self, make: Change, done: Done) -> None:
-        """Queue a change. ``done`` is called when it is on stable storage and in use, or with the error."""
+        """Queue a change. ``done`` is called when the new settings are on stable storage and in use, or with the error."""
         self._waiting.append((lambda: self._begin(make, done), done))
         if len(self._waiting) == 1:
             self._begin(make, done)

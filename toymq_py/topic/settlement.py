@@ -29,7 +29,7 @@ def nack(
     consumer: Consumer, context: ChannelContext, ids: Sequence[IdRange], delay_s: float | None, *, dead: bool,
     failure: Failure | None,
 ) -> int:  # fmt: skip
-    """See ``Topic.nack``."""
+    """End leases without an ack; see ``Topic.nack``."""
     if dead and context.topic.endswith(DEAD_LETTERS):
         raise BadArgument(f"{context.topic} holds dead letters and has no dead-letter topic of its own")
     if failure is not None:
@@ -40,9 +40,9 @@ def nack(
 def settle_each(
     consumer: Consumer, ids: Sequence[int], lease: int | None, settle: Settle, *, dead: bool = False
 ) -> list[int]:
-    """Call ``settle`` with the effect of one call for each id, but once for ascending ids. It gets the ids that are leased
-    under the number ``lease``; with None those with any lease, and those that ``dead`` takes without a lease. Returns: for each
-    id 1 when ``settle`` got it, else 0. Raises: as ``settle``."""
+    """Call ``settle`` once for each ascending stretch of ``ids``, with those that are leased under the number ``lease``; with
+    None, under any, and with ``dead`` also those that wait for redelivery. Returns: for each id 1 when ``settle`` got it, else
+    0. Raises: as ``settle``."""
     counts: list[int] = []
     for ascending in stretches_of(ids):
         ranges = ranges_of(ascending)

@@ -10,8 +10,9 @@ from toymq_py.consumer import Lessee
 
 
 class Session(Protocol):
-    """A session's subscription to one topic. ``lessee``: that of the whole subscription; it counts its active topics, and is
-    ``late`` while it hangs. ``paused``: it gets no deliveries."""
+    """A session's subscription to one topic. ``lessee``: of the session's whole subscription, maybe to several topics; it
+    counts in how many of them the session is active, and is ``late`` while the session hangs. ``paused``: the session gets no
+    deliveries."""
 
     lessee: Lessee
     paused: bool
@@ -22,7 +23,7 @@ S = TypeVar("S", bound=Session)
 
 class SingleActive(Generic[S]):
     """Chooses the active session of one consumer. The lessees count active topics: a subscription to a pattern or a partitioned
-    topic is the lessee of all its topics with this process, so topics are shared out without a coordinator.
+    topic is one lessee for all its topics in this process, so topics are shared out without a coordinator.
 
     While there is an ``heir``, the active session gets nothing more; the heir becomes active when the last of its leases has
     ended. So no two sessions have messages of the topic at once, and the order of the topic stays.
@@ -62,8 +63,9 @@ class SingleActive(Generic[S]):
         heir.lessee.active += 1
 
     def hand_over(self, attached: Iterable[S], *, in_turn: bool) -> bool:
-        """Let another session take over from the active one, which hangs or is paused, as if that had gone; if all hang, the
-        next one ``in_turn``. A paused session never takes over. Returns: whether there is a new heir."""
+        """Let another session take over from the active one, which hangs or is paused; if all others hang and ``in_turn`` is
+        set, the next one in the order of ``attached``. A paused session never takes over. Returns: whether there is a new
+        heir."""
         if self.active is None or self.heir is not None:
             return False
         sessions = list(attached)
@@ -76,8 +78,9 @@ class SingleActive(Generic[S]):
         return heir is not None
 
     def _is_owed(self, its: int, actives: int, attached: Collection[S]) -> bool:
-        """Whether a session that comes, with ``its`` active topics, gets one of the active session's. Of ``share * n + more``
-        topics of n sessions, ``more`` sessions have one more than the share."""
+        """Whether a session that attaches, with ``its`` active topics, gets one of the ``actives`` topics of the active
+        session, so that the counts become equal. Where n sessions cannot have equal counts, some have one topic more than the
+        others."""
         if actives <= its:
             return False
         shares = [other.lessee.active for other in attached]
@@ -89,23 +92,23 @@ class SingleActive(Generic[S]):
         return self._turn % len(shares) == len(shares) - 1
 
     def readmit(self, attached: Collection[S]) -> None:
-        """Give a session that lost the topic, because it hung or was paused and does so no more, its share, like one that
-        attaches."""
+        """Treat a session that lost the topic, because it hung or was paused, as if it attached again, once it works: it may
+        get its share."""
         session = None if self.heir is not None else next(filter(self._is_able, self._hung), None)
         if session is not None:
             del self._hung[session]
             self.joined(session, attached)
 
     def settle(self, holds: Callable[[Lessee], object]) -> S | None:
-        """Let the heir take over when the active session has no lease any more. Returns: the heir, which may take now."""
+        """Let the heir take over when the active session ``holds`` no lease any more. Returns: the heir, which may take now."""
         if self.heir is None or self.active is None or holds(self.active.lessee):
             return None
         self.active, self.heir = self.heir, None
         return self.active
 
     def left(self, session: S, others: Iterable[S]) -> S | None:
-        """Note that a session is gone. Returns: the session that may take now and could not before: one of the ``others`` with
-        the fewest active topics, in turn from the oldest on; one that hangs or is paused only if all do."""
+        """Note that a session is gone. Returns: the session that may take from now on, if it changes: of the ``others`` one
+        with the fewest active topics, in turn from the oldest on; one that hangs or is paused only if all do."""
         self._hung.pop(session, None)
         if session is self.heir:
             self.heir = None

@@ -14,7 +14,7 @@ from toymq_py.topic.single_active import Session, SingleActive
 
 
 class WokenSession(Session, Protocol):
-    """The part of ``Subscription`` that mode=single needs."""
+    """What mode=single needs of a ``Subscription``."""
 
     visibility_s: float | None
 
@@ -26,8 +26,8 @@ S = TypeVar("S", bound=WokenSession)
 
 
 class SingleSessions(SingleActive[S]):
-    """The sessions of one channel, whose ``attached`` and ``idle`` ones it reads. It is told what happens, wakes the session
-    that may take from then on, and takes the topic from one that hangs."""
+    """The sessions of one channel with mode=single; ``attached`` and ``idle`` are the channel's own collections. Its methods
+    note events, wake the session that may take from then on, and take the topic from a session that hangs."""
 
     __slots__ = ("_attached", "_available", "_consumer", "_context", "_head", "_idle", "_until_s")
 
@@ -35,7 +35,7 @@ class SingleSessions(SingleActive[S]):
         self, context: ChannelContext, consumer: Consumer, attached: Collection[S], idle: OrderedDict[S, None],
         available: Callable[[], int], head: Callable[[], int | None],
     ) -> None:  # fmt: skip
-        """``available``: about how many messages could be taken now; ``head``: the lowest."""
+        """``available`` returns about how many messages could be taken now; ``head`` returns the lowest id of them."""
         super().__init__(number_of(context.topic) or 0)
         self._context = context
         self._consumer = consumer
@@ -45,12 +45,12 @@ class SingleSessions(SingleActive[S]):
         self._until_s = 0.0  # how long one that hangs, and takes nothing, has its turn where all hang
 
     def came(self, session: S) -> None:
-        """Note an attached session; see ``joined``."""
+        """Note that a session attached; see ``SingleActive.joined``."""
         self.joined(session, self._attached)
         self.look()
 
     def gone(self, session: S) -> None:
-        """Note that a session is gone; see ``left``."""
+        """Note that a session is gone; see ``SingleActive.left``."""
         self._begin(self.left(session, self._attached))
 
     def look(self) -> None:
@@ -81,8 +81,8 @@ class SingleSessions(SingleActive[S]):
             active.wake(active)
 
     def may_take(self, session: object) -> bool:
-        """Whether a session may take now; otherwise it is woken when it may. One that hangs may not if another one could;
-        messages behind one that was given back for a while (NACK) wait as long."""
+        """Whether a session may take now; otherwise it is woken when it may. One that hangs may not if another session can.
+        While a message waits for its redelivery after a NACK, messages behind it wait, too."""
         if session is self.taker and self.active is not None and self.active.lessee.late:
             self._pass_on(self.active, in_turn=False)
         taker = self.taker
@@ -95,7 +95,8 @@ class SingleSessions(SingleActive[S]):
         return True
 
     def given_back(self, first: int) -> None:
-        """Note that the active session gives back this message and others: those behind it come again after it."""
+        """Note that the active session gives back messages, the lowest of them ``first``. Messages that it has behind that are
+        taken back, too, so that they come again in order."""
         if self.active is not None:
             self._take_what_is_behind(self.active.lessee, first)
 
@@ -113,7 +114,7 @@ class SingleSessions(SingleActive[S]):
         return ended
 
     def _take_what_is_behind(self, lessee: Lessee, msg_id: int) -> None:
-        """Take back the messages behind one that the session has no more, so that they come again in their order."""
+        """Take back the messages behind ``msg_id``, which the session no longer has, so that they come again in order."""
         ranges = [(max(first, msg_id + 1), last) for first, last in self._consumer.inflight_to(lessee) if last > msg_id]
         self._consumer.return_uncounted(ranges)
 
@@ -123,8 +124,8 @@ class SingleSessions(SingleActive[S]):
             self.look()
 
     def next_look(self) -> float | None:
-        """When to call ``tick`` although no lease ends: the active session may hang on messages of other topics, or not read
-        its messages, and take nothing of this one."""
+        """When to call ``tick`` although no lease ends: the active session may take nothing of this topic, because it hangs on
+        messages of other topics or does not read."""
         if self.active is None or len(self._attached) < 2 or not self._available():
             return None
         now = self._context.clock.monotonic()

@@ -13,14 +13,14 @@ class Due(Protocol):
     """A part of a topic with timed work: the leases of a channel, or the delays of a topic."""
 
     def due(self, now: float) -> None:
-        """Do what is due at ``now`` (monotonic seconds), and arm again for the rest."""
+        """Do the work that is due at ``now`` (monotonic seconds), and arm again for the rest."""
 
 
 class Ticker:
-    """Calls each part when its timed work is due, and keeps the earliest time of each."""
+    """Calls each part of a topic when its timed work is due, and keeps the earliest time of each."""
 
     def __init__(self, earlier: Callable[[float], None]) -> None:
-        """``earlier`` is called when ``tick`` must run sooner than it last said."""
+        """``earlier`` is called with a time when ``tick`` must run sooner than it last returned."""
         self._earlier = earlier
         self._due: list[tuple[float, int, Due]] = []
         self._armed: dict[Due, float] = {}

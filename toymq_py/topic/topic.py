@@ -56,7 +56,7 @@ class Topic:
         """
         Args:
             held: called with a channel that has messages for the dead-letter topic.
-            keys_kept: how many keys are remembered at least, whatever the settings and the budget of all topics are.
+            keys_kept: how many dedupe keys are remembered at least, whatever the settings and the budget of all topics are.
         """
         recovered = recovered or RecoveredLog()
         clock, scheduler, options = services.clock, services.scheduler, services.options
@@ -327,8 +327,9 @@ class Topic:
         self, name: str, ids: Sequence[IdRange], delay_s: float | None,
         *, dead: bool = False, failure: Failure | None = None, lease: int | None = None,
     ) -> int:  # fmt: skip
-        """End leases without an ack; with ``dead`` they become dead letters at once, which show ``failure``, as does what waits
-        for its next delivery. ``lease``: of the subscription or poll of that number alone (ADR 0087). Returns: how many.
+        """End leases without an ack. With ``dead`` the messages, and those that wait for redelivery, become dead letters at
+        once, with ``failure`` in their headers. ``lease``: only leases of the subscription or poll with that number (ADR 0087).
+        Returns: how many.
         Raises: NoSuchConsumer, BadArgument (``dead`` on a dead-letter topic)."""
         channel = self.channel(name)
         return channel.nack(channel.leased_under(ids, lease), delay_s, dead=dead, failure=failure)
@@ -349,7 +350,7 @@ class Topic:
         self.offsets.changed()
 
     def purge(self, done: Purged) -> None:
-        """Purge the topic; see ``Retention.purge``. Publishes after the answer have the room that this made."""
+        """Drop all messages of the topic; see ``Retention.purge``. Publishes after the answer have the room that this made."""
 
         def purged(count: int, error: OSError | RequestError | None) -> None:
             self._backlog_moved()
@@ -358,13 +359,13 @@ class Topic:
         self.retention.purge(purged)
 
     def mark_redriven(self, ids: Sequence[int]) -> int:
-        """Ack letters that are stored in their origin again. Returns: how many were not acked before."""
+        """Ack dead letters that are stored in their origin topic again. Returns: how many were not acked before."""
         self.redrive_consumer.total += (count := self.redrive_consumer.ack(ids))
         self.offsets.changed()
         return count
 
     def _backlog_moved(self) -> None:
-        """Look at the backlog limit again: a consumer was made, removed or moved, or the topic was purged."""
+        """Check the backlog limit again: a consumer was made, removed or moved, or the topic was purged."""
         if self.publisher.limit is not None:
             self.backlog.track()
             self.publisher.limit.recount()
@@ -379,7 +380,7 @@ class Topic:
         return "degraded" if harmed else "ok"
 
     def describe(self, *, consumers: bool = True) -> dict[str, Any]:
-        """The JSON object of protocol.md. Thousands of ``consumers`` take a while."""
+        """The topic's JSON object (protocol.md, "JSON shapes"). With ``consumers`` it lists them: thousands take a while."""
         log = self.log
         described = {
             "topic": self.name,
@@ -405,7 +406,7 @@ class Topic:
         return described | self.retention.describe() | (self.redrive_consumer.describe() if self.is_dead_letters else {})
 
     def describe_consumer(self, name: str) -> dict[str, Any]:
-        """The JSON object of one consumer. Raises: NoSuchConsumer."""
+        """The JSON object of one consumer (protocol.md, "JSON shapes"). Raises: NoSuchConsumer."""
         return describe_channel(self.channel(name))
 
     # -- ending
@@ -426,7 +427,7 @@ class Topic:
 
     def close(self, *, neatly: bool = True) -> None:
         """Close the files; ``neatly``: first cut the active segment's preallocated tail, if nothing writes there. Recovery
-        knows remaining zeros. Assumes that no job of the committer runs."""
+        accepts zeros that remain. Assumes that no job of the committer runs."""
         if self.deleted or not neatly or not self.committer.idle:
             self.committer.abandon()
         else:

@@ -40,7 +40,8 @@ class TracedTopic(Topic):
         offsets: LoadedOffsets | None = None,
         incarnation: str | None = None,
     ) -> None:
-        """Behind the tracer as ``Topic``. Nothing is passed on by a star: mypyc makes of that a call without arguments."""
+        """The arguments behind ``tracer`` are those of ``Topic``. They are not passed on as ``*args``: mypyc compiles that to a
+        call without arguments."""
         self._tracer = tracer
         super().__init__(
             name, path, services, settings,
@@ -67,7 +68,7 @@ class TracedCommits(TopicCommits):
         delays: Delays,
         retention: Retention,
     ) -> None:
-        """Behind the tracer as ``TopicCommits``."""
+        """The arguments behind ``tracer`` are those of ``TopicCommits``."""
         super().__init__(context, channels, publisher, delays, retention)
         self._tracer = tracer
 
@@ -90,7 +91,7 @@ class TracedChannel(Channel):
         arm: Callable[[Channel, float], None],
         held: Callable[[Channel], None],
     ) -> None:
-        """Behind the tracer as ``Channel``."""
+        """The arguments behind ``tracer`` are those of ``Channel``."""
         super().__init__(context, consumer, arm=arm, held=held)
         self._tracer = tracer
 

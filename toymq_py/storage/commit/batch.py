@@ -47,7 +47,7 @@ class Commit:
         self._waiters: list[Callable[[], None]] = []
 
     def add_waiter(self, call: Callable[[], None]) -> None:
-        """Call ``call`` when the state changes; at once when it has."""
+        """Call ``call`` when the outcome is known; at once if it is already."""
         if self.state is PENDING:
             self._waiters.append(call)
         else:
@@ -84,7 +84,8 @@ class Appended:
 
 
 def producers_of(keys: Sequence[bytes], sequences: Sequence[int], first_id: int) -> Producers:
-    """The highest sequence and its id, for each producer of a run. Assumes that the sequences of each ascend."""
+    """For each producer of a run, its highest sequence and the id of that record. Assumes that each producer's sequences
+    ascend."""
     n = len(keys)
     if keys.count(keys[0]) == n:
         return {keys[0]: (sequences[-1], first_id + n - 1)}
@@ -162,12 +163,12 @@ class Batch:
         """Add a run of records.
 
         Args:
-            ts_ns: not before that of the last ones.
+            ts_ns: the time of the records, not before that of the run before.
             extras: what the attributes hold.
-            size: in bytes, encoded.
-            tail: also for the tail in memory.
-            sequences: those in the attributes, when the keys name producers.
-            shape: of all of them; None when they differ.
+            size: of all records in bytes, encoded.
+            tail: whether the records also go to the log's tail in memory.
+            sequences: the producers' sequences, which the attributes hold, too; None unless the keys name producers.
+            shape: the lengths that all keys and all payloads have in common; None when they differ.
         """
         sequenced = sequences is not None and extras is None
         if self._keys and (
@@ -205,11 +206,11 @@ class Batch:
         return Appended(self.commit, first_id, count, size)
 
     def refused_keys(self) -> list[bytes]:
-        """The keys of everything appended, which will not be stored."""
+        """The keys of all appended records, which will not be stored."""
         return [*self.keys, *(() if self._sequenced else filter(None, self._keys))]
 
     def close(self) -> None:
-        """Encode the open run."""
+        """Encode the run that is still being collected."""
         keys, attributes, ts_ns = self._keys, self._attributes or None, self._ts_ns
         count = len(keys)
         if not count:
@@ -272,10 +273,10 @@ class Batch:
     def _index_inside(
         self, first_id: int, size: int, pieces: list[bytes] | None, keys: list[bytes], run_keyed: int, ts_ns: int
     ) -> None:
-        """Add index entries for a run that is longer than the distance of the index.
+        """Add entries to the sparse index for a run that is longer than the distance between two entries.
 
         Args:
-            pieces: two of each record; None when all records are of one length.
+            pieces: the encoded records, two pieces each; None when all records have one length.
             run_keyed: how many ``keys`` are not empty.
         """
         offset, keyed, count = self.size - size, self.keyed, len(keys)

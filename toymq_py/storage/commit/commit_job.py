@@ -60,11 +60,11 @@ class CommitJob:
         Args:
             active: the newest segment, None when there is none.
             path: of the topic's directory.
-            allocated: up to where no space has to be reserved in the active file; 0 when it is not known.
+            allocated: the position up to which the active file has reserved space; 0 when it is not known.
             prepared: the file that was made ahead for the new segment, if any.
             roll: the batch goes to a new segment.
             sync: the batch is synced before it is committed (``--fsync always``).
-            keep_syncing: sealed segments are synced (all but ``--fsync never``).
+            keep_syncing: whether sealed segments are synced (not with ``--fsync never``).
             lost: asked before a new segment whether the data directory was removed or replaced under the broker.
         """
         self._batch = batch

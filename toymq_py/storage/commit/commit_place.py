@@ -21,17 +21,18 @@ BYTES_MAX = 64 * 1024
 QUICK_S = 0.001
 """The average duration of commits above which the hand-over to a thread costs little beside the disk."""
 COMMITS_AVERAGED = 32
-"""The number of commits in the average: the newest counts for one in so many. So the loop waits for slow ones for so many times
-``QUICK_S`` in all at most."""
+"""The number of commits in the average: the newest has a weight of 1/32. So slow commits hold the loop for 32 times ``QUICK_S``
+in all at most."""
 LONG_S = 0.010
 """The duration from which a commit is long: clients notice it."""
 TRUST_AFTER = 64
-"""The number of commits without a long one after which the loop waits for one."""
+"""How many commits in a row must not be long before one runs on the loop."""
 TRUST_AFTER_MAX = 4096
 
 
 class CommitPlace:
-    """Decides the place of each commit of a broker. ``begun`` and ``ended`` stand around every commit."""
+    """Decides for each commit of a broker whether it runs on the loop. ``ended`` is called after each commit, ``begun`` before
+    one on a sync thread."""
 
     def __init__(self, mode: CommitMode, held: Callable[[float], None] = lambda seconds: None) -> None:
         """``held`` is called with the seconds for which a commit held the loop."""
@@ -57,8 +58,8 @@ class CommitPlace:
         """Whether a batch that only appends to an open file is committed on the loop.
 
         Args:
-            records: how many.
-            size: bytes of all.
+            records: the number of its records.
+            size: their encoded bytes.
         """
         if self._mode != "auto":
             return self._mode == "inline"
@@ -78,9 +79,10 @@ class CommitPlace:
         self._on_threads += 1
 
     def ended(self, seconds: float, records: int, *, on_loop: bool) -> None:
-        """Note that a batch of so many records was written and synced, or failed, in ``seconds``.
+        """Note that a batch of ``records`` records was written and synced, or failed, in ``seconds``.
 
-        One that took long without a sign held the loop: twice as many must be there without one before the next on the loop.
+        A long commit on the loop, which nothing had announced, held up everything else: after each one, twice as many commits
+        in a row must not be long before the loop is used again.
         """
         if on_loop:
             self._held(seconds)

@@ -66,7 +66,7 @@ class Committer:
         """
         Args:
             roll_first: recovery found damage in the active segment, so new records go into another one.
-            heads, incarnation: what ``segments.json`` knows of this log.
+            heads, incarnation: what ``segments.json`` says of this log.
             lost: asked on sync threads before a new segment, see ``DirectoryLock.lost``.
         """
         self._log = log
@@ -116,8 +116,8 @@ class Committer:
             keys: b"" for none; same length as ``payloads``.
             attributes: encoded attribute blocks, b"" for none.
             extras: other attributes, for the tail in memory and for ``CommitListener.scheduled``.
-            sequences: those in the attributes again, when the keys name producers.
-            shape: of all keys and payloads, where the caller knows it.
+            sequences: the producers' sequences, which the attributes hold, too, when the keys name producers.
+            shape: the lengths that all keys and all payloads have in common, if the caller knows them.
 
         Returns: one entry per commit the run is spread over, in order; two or more only where a segment ends.
 
@@ -289,7 +289,7 @@ class Committer:
             self._give_up(batch, error)
 
     def _give_up(self, batch: Batch | None, error: Exception) -> None:
-        """Fail everything after a bug, or without memory, so that no publish waits for ever."""
+        """Fail all batches after a bug, or when memory ran out, so that no publish waits for ever."""
         logger.error("topic %s: a commit did not come to its end", self._log.topic, exc_info=error)
         self._refuse_pending(batch, self.poison("committing failed"))
         self._tell_idle()
@@ -375,7 +375,7 @@ class Committer:
     # -- behind the commits
 
     def _seal_behind(self, segment: Segment) -> None:
-        """Mark the segment as sealed and write its sidecar behind; no commit waits for that."""
+        """Mark the segment as sealed and write its sidecar in the background; no commit waits for that."""
         segment.sealed, segment.busy, segment.stamp = True, False, None
         self._log.files.close(segment)
         if segment.unreadable:  # what the disk refuses now it may give to the next start, which has to look
@@ -403,7 +403,7 @@ class Committer:
         self._heads.record(bases, keep)
 
     def run_behind(self, job: Callable[[], None], done: Callable[[], None] = lambda: None) -> None:
-        """Run a job on the files of the topic. Only ``when_idle`` waits for it: the directory must not be renamed meanwhile."""
+        """Run a job on the topic's files in the background. Only ``when_idle`` waits for it: the directory must not move."""
 
         def finished() -> None:
             self._side_jobs -= 1
@@ -478,7 +478,7 @@ class Committer:
 
     def finish(self) -> None:
         """Cut the preallocated tail of the active segment and drop the segment that was made ahead. Blocks; for shutdown, when
-        idle. After an error zeros stay, which recovery knows."""
+        idle. After an error zeros stay: recovery accepts them."""
         active = self._log.segments[-1] if self._log.segments else None
         ahead = self._next.abandon()
         try:

@@ -10,13 +10,14 @@ class CommitListener:
     ``committed``, in this order; or ``failed``. This base class ignores all."""
 
     def scheduled(self, first_id: int, deliver_at_ns: Sequence[int]) -> None:
-        """Called when delayed records were committed, with the first id and each due time. Readers cannot see them yet."""
+        """Called when delayed records were committed, with the first id and each record's due time. Readers cannot see them
+        yet."""
 
     def synced(self, seconds: float) -> None:
-        """Called when the disk has taken so many seconds to sync."""
+        """Called after a sync, with the ``seconds`` that it took."""
 
     def stored(self, seconds: float, count: int) -> None:
-        """Called when messages that one loop pass appended became durable, so many seconds after their append."""
+        """Called when ``count`` messages that one loop pass appended are durable, ``seconds`` after their append."""
 
     def committed(self, first_id: int, next_id: int, keys: list[bytes], producers: Producers) -> None:
         """Called when a batch is durable, with its plain keys and the last sequences of its producers. The waiters of its

@@ -10,7 +10,7 @@ logger = logging.getLogger("toymq_py.storage")
 
 
 class PassClock:
-    """Time stamps for appended records. All records of one loop pass get the same; the times of a log never fall."""
+    """Time stamps for appended records. All records of one loop pass get the same one; the time stamps of a log never fall."""
 
     __slots__ = ("_clock", "_last_ts_ns", "_passes", "_topic", "ts_ns")
 
@@ -28,8 +28,9 @@ class PassClock:
     def begin(self, first_id: int) -> bool:
         """Take the time of a new pass, before its first append.
 
-        Returns: whether time stamps go back here, which needs a new segment. They do when the log's newest record is so far
-        ahead that it would pin all times until the clock has caught up; smaller jumps of the clock are levelled.
+        Returns: whether time stamps go back here, which needs a new segment. They do when the log's newest record is far ahead
+        of the clock: otherwise all records would get its time until the clock has caught up. After a smaller jump of the clock
+        they do get it.
         """
         wall_ns = self._clock.wall_ns()
         goes_back = self._last_ts_ns > wall_ns + CLOCK_AHEAD_MAX_NS
@@ -41,7 +42,7 @@ class PassClock:
         return goes_back
 
     def end(self) -> None:
-        """End the loop pass."""
+        """Note that the loop pass has ended, so that the next append takes a new time."""
         self.ts_ns = 0
 
     def reset(self, last_ts_ns: int) -> None:

@@ -26,7 +26,7 @@ LOW_REPORT_S = 10.0
 class SpaceGuard:
     """Refuses publishing for all topics of a file system before it is full (``--min-free-bytes``).
 
-    The reserve is there for acks, offsets and draining. Publishing resumes at twice the mark.
+    The reserve is there for acks, offsets and draining. Publishing resumes when twice ``--min-free-bytes`` are free.
     """
 
     def __init__(self, fs: FileSystem, path: str, min_free_bytes: int, clock: Clock) -> None:
@@ -59,7 +59,8 @@ class SpaceGuard:
     def check(self, size: int) -> bool:
         """Whether there is room for ``size`` bytes. Called on a sync thread before the write.
 
-        Near the mark it asks the disk each time; far from it an answer holds for a moment, and for a part of the room.
+        Near ``--min-free-bytes`` it asks the disk each time; far from it, an answer is used for a moment, and for a part of the
+        free space.
         """
         if self.min_free_bytes <= 0:
             return True
@@ -74,14 +75,14 @@ class SpaceGuard:
         return free >= self.min_free_bytes
 
     def report_low(self) -> None:
-        """Report a low disk to idle topics, too. Called on the loop after a commit."""
+        """Report a low disk to all topics, idle ones too. Called on the loop after a commit."""
         now = self._clock.monotonic()
         if self._near and (self._reported_at is None or now - self._reported_at >= LOW_REPORT_S):
             self._reported_at = now
             self.on_low()
 
     def look(self) -> None:
-        """Look at the space without a commit, and report a low disk. Called on the loop now and then."""
+        """Check the free space without a commit, and report a low disk. Called on the loop now and then."""
         self._near = self._near or self.getting_low()
         self.report_low()
 
@@ -106,7 +107,7 @@ class SpaceGuard:
 
     @property
     def behind(self) -> str | None:
-        """Why publishes are refused because of the bucket."""
+        """Why publishes are refused because the bucket is behind; None when they are not."""
         return self._behind
 
     def _tell(self) -> None:
@@ -117,7 +118,7 @@ class SpaceGuard:
                 call()
 
     def refuses(self) -> bool:
-        """Whether a publish would be refused now; asks the disk as ``is_low``."""
+        """Whether a publish would be refused now; asks the disk no more often than ``is_low``."""
         return self.is_low() or self._behind is not None
 
     def is_low(self) -> bool:
@@ -135,7 +136,8 @@ class SpaceGuard:
         return self._disk_low
 
     def overflowed(self, size: int) -> None:
-        """Note that a commit of ``size`` bytes found no space, which the mark had not shown. Called on the loop."""
+        """Note that a commit of ``size`` bytes found no space, although ``--min-free-bytes`` seemed to be free. Called on the
+        loop."""
         self._overflowed_bytes = size
 
     def fitted(self) -> None:
@@ -143,18 +145,20 @@ class SpaceGuard:
         self._overflowed_bytes = None
 
     def is_full(self) -> bool:
-        """Whether a commit found no space, and there is not twice as much by now. Publishes are not refused for that: one that
-        fits is accepted. Asks the disk. A used-up quota does not show in the free space, and is not reported here."""
+        """Whether the last commits found no space, and less than twice what they needed is free now; asks the disk. It does not
+        refuse publishes: one that fits is accepted. A used-up quota does not show in the free space, and is not reported
+        here."""
         if self._overflowed_bytes is not None and self.free_bytes() >= max(2 * self._overflowed_bytes, FULL_UNTIL_BYTES):
             self._overflowed_bytes = None
         return self._overflowed_bytes is not None
 
     def getting_low(self) -> bool:
-        """Whether less than twice the mark is free: removable segments go at once."""
+        """Whether less than twice ``--min-free-bytes`` is free: then retention removes segments at once."""
         return self._disk_low or (self.min_free_bytes > 0 and self.free_bytes() < 2 * self.min_free_bytes)
 
     def admit(self) -> None:
-        """Check for space before an append; a commit finds that the disk got low. Raises: DiskLow, TierBehind."""
+        """Check for space before an append, without asking the disk: commits notice when it gets low. Raises: DiskLow,
+        TierBehind."""
         if self.low and self.refuses():
             raise self.refusal()
 

@@ -16,7 +16,7 @@ logger = logging.getLogger("toymq_py.storage")
 
 
 class Ticket(Protocol):
-    """A receipt for a job's syncs that other disks have yet to repeat (ADR 0098). A thread never waits for it."""
+    """A receipt for a job's syncs that the disks of other nodes have yet to repeat (ADR 0098). No thread waits for it."""
 
     def when_settled(self, call: Callable[[], None]) -> None:
         """Run ``call`` on the loop when every required disk has the syncs; at once when all have. Called on the loop, once."""
@@ -29,8 +29,8 @@ RunJob = Callable[[Callable[[], None]], Ticket | None]
 class Scheduler(Protocol):
     """What the event loop, real or simulated, offers to the layers below it.
 
-    With replication, ``done`` of ``offload`` and ``run_here`` is held back until the job's ticket is settled. So whatever
-    says "on stable storage" in a ``done`` says it of every disk, and no job can forget its ticket (ADR 0098).
+    With replication, ``done`` of ``offload`` and ``run_here`` is held back until the job's ticket is settled. So "on stable
+    storage" in a ``done`` is true of every required disk, and no job can forget its ticket (ADR 0098).
     """
 
     def soon(self, call: Callable[[], None]) -> None:
@@ -40,11 +40,10 @@ class Scheduler(Protocol):
         """Run ``call`` after a time on the monotonic clock."""
 
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
-        """Run ``job`` on a sync thread, then ``done`` on the loop, whatever became of it."""
+        """Run ``job`` on a sync thread, then ``done`` on the loop, also if ``job`` failed."""
 
     def run_here(self, job: Callable[[], None], done: Callable[[], None]) -> None:
-        """Run ``job`` at once, on the loop, which it holds, then ``done``, as after a sync thread: before this returns, unless
-        there is a ticket to wait for."""
+        """Run ``job`` at once, on the loop, then ``done``: before this method returns, unless there is a ticket to wait for."""
 
 
 def run_guarded(job: Callable[[], None]) -> None:
@@ -59,7 +58,7 @@ _Work = tuple[Callable[[], None], Callable[[], None]]
 
 
 class _Worker:
-    """A sync thread, and the lock that wakes it alone."""
+    """A sync thread, and the lock by which it alone is woken."""
 
     __slots__ = ("_awake", "_work", "thread")
 
@@ -85,8 +84,8 @@ class SyncThreads:
     """A small pool of dedicated threads for the disk; started as they are needed.
 
     Each job runs whole; jobs of different logs run side by side, so that the file system merges their journal commits. The
-    thread that became idle last gets the next job. Each waits for a lock of its own: of a queue that several wait for, each
-    job wakes a second one for nothing, which costs as much as the hand-over.
+    thread that became idle last gets the next job. Each thread waits for a lock of its own: with one shared queue, each job
+    would wake a second thread for nothing, which costs as much as the hand-over.
     """
 
     def __init__(
@@ -135,7 +134,8 @@ class SyncThreads:
         return worker
 
     def close(self, *, drop_waiting: bool = False) -> None:
-        """Let all jobs end and stop the threads. ``drop_waiting``: only running jobs; nothing learns of the others."""
+        """Let all jobs end, and stop the threads. ``drop_waiting``: only jobs that run already are carried out; ``done`` of the
+        others is never called."""
         with self._guard:
             self._closing = True
             if drop_waiting:

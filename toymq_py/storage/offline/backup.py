@@ -58,7 +58,7 @@ made anew under its name."""
 
 @dataclass(slots=True)
 class _Topic:
-    """State of one topic's backup."""
+    """What a backup knows of one topic."""
 
     mark: Mark | None
     acks: LoadedOffsets
@@ -97,8 +97,8 @@ def back_up(
     Raises:
         DataDirectoryError: ``data_dir`` is not a data directory, or ``to`` holds something else.
         DirectoryLocked: another process uses ``to``.
-        OSError: the disk of ``to`` refuses, or that of ``data_dir`` everything; what an earlier backup had is still whole then,
-            with or without what is new. A file or topic that cannot be read is a problem of the report instead.
+        OSError: the disk of ``to`` refuses a call, or that of ``data_dir`` every call; what an earlier backup had is still
+            whole then, with or without what is new. A file or topic that cannot be read is a problem of the report instead.
     """
     check_data_directory(fs, data_dir)
     known = fs.is_dir(to) and fs.exists(f"{to}/{MARK_NAME}")
@@ -127,7 +127,7 @@ def back_up(
 
 
 class _Backup:
-    """One backup."""
+    """One run of ``back_up``."""
 
     def __init__(
         self, fs: FileSystem, data_dir: str, to: str, superseded: SupersededCopies, progress: Progress, *, prune: bool
@@ -173,7 +173,8 @@ class _Backup:
         self._remove_what_was_removed()
 
     def _look(self, name: str) -> _Topic:
-        """Read the mark and the acks of a topic. Raises: FileNotFoundError when the topic was deleted."""
+        """Read a topic's acks, and the ``Mark`` by which its log is recognised. Raises: FileNotFoundError when the topic was
+        deleted."""
         path = f"{self._from}/{name}"
         mark = self._mark(path)
         acks = offsets.load(self._fs, path)
@@ -192,7 +193,7 @@ class _Backup:
         return None
 
     def _pass_over(self, name: str, error: OSError) -> None:
-        """Pass over a topic that cannot be read. Raises: OSError when the error is another one."""
+        """Note that a topic cannot be read, and go on without it. Raises: the error, if it is not about this topic's files."""
         path = f"{self._from}/{name}"
         at = str(error.filename or "")
         if isinstance(error, FileNotFoundError) or not is_lasting(error) or not (at == path or at.startswith(f"{path}/")):
@@ -302,7 +303,8 @@ class _Backup:
                     self._fs.unlink(f"{to}/{each}")
 
     def _head_now(self, path: str, topic: _Topic) -> Mark | None:
-        """The present mark. A segment that retention or PURGE removed counts as unchanged."""
+        """The topic's present ``Mark``, to see whether it still has the same log. A segment that retention or PURGE removed
+        counts as unchanged."""
         assert topic.mark is not None
         base_id, head = topic.mark
         try:

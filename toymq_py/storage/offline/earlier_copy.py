@@ -13,12 +13,12 @@ from toymq_py.storage.segment_heads import Head, SegmentFiles
 
 
 def same_log(fs: FileSystem, path: str, to: str, copies: Iterable[int], files: SegmentFiles) -> bool | None:
-    """Whether two directories hold the same log, by the first records of segments that both have or have had; None when they
-    have none. A topic that was deleted and made anew is another log.
+    """Whether two directories hold the same log, by the first records of segments that both have or have had; None when there
+    is no such segment. A topic that was deleted and made anew is another log.
 
     Args:
         copies: first ids of the earlier backup's segments, in ``to``.
-        files: the source's.
+        files: the source's segment files.
     """
     theirs = {**segment_heads.readable_heads(fs, path, {*copies} & {*files.local}, files.heads), **files.heads}
     ours = segment_heads.read_heads(fs, to, {*copies} & theirs.keys(), {})
@@ -34,11 +34,11 @@ def lost_segments(
 
     Args:
         copies: first ids of the earlier backup's segments, in ``to``.
-        files: the source's.
-        structure: of the source's offsets, ``first_id`` and ``removed`` count.
-        same: whether both are known to be the same log; else the heads that the source knows tell it.
+        files: the source's segment files.
+        structure: the source's offsets; only ``first_id`` and ``removed`` are used.
+        same: whether both are known to be the same log; otherwise the source's known heads decide for each segment.
 
-    Returns: those of the source's log, ascending; and whether there are others.
+    Returns: the lost segments of the source's log, ascending; and whether there are copies of another log.
     """
     first_id = structure.first_id
     lost: list[Segment] = []
@@ -68,8 +68,8 @@ def lost_segments(
 
 
 def _is_younger(fs: FileSystem, to: str, base_id: int, path: str, bases: Sequence[int]) -> bool:
-    """Whether a copy that ends before the source's segments begins with a later record: then it is of another log, or the
-    clock was set back."""
+    """Whether a copy that ends before the source's segments begin starts with a later record than they do: then it is of
+    another log, or the clock was set back."""
     ours = _head(fs, to, base_id)
     first, theirs = min(segment_heads.readable_heads(fs, path, bases, {}).items(), default=(0, None))
     return ours is not None and theirs is not None and base_id < first and ours[0] > theirs[0]
@@ -87,10 +87,10 @@ def _head(fs: FileSystem, path: str, base_id: int) -> Head | None:
 
 
 def records_more(fs: FileSystem, file: str, to: str, theirs: Segment) -> int:
-    """How many records the copy ``to`` of a segment has more than the source; 0 unless it has all of the source's.
+    """How many more records the copy ``to`` of a segment has than the source; 0 unless it has all of the source's.
 
     Args:
-        theirs: the scan of the source's ``file``.
+        theirs: the segment that a scan of the source's ``file`` found.
     """
     more = record_count(scan_segment(fs, to, theirs.base_id).segment) - record_count(theirs)
     return more if more > 0 and holds_all_of(fs, to, file, theirs) else 0
@@ -101,8 +101,8 @@ def common_bytes(fs: FileSystem, file: str, theirs: Segment, to: str, ours: Segm
     segment. None: the copy has other records for the same ids.
 
     Args:
-        theirs: what a scan of the source's ``file`` found.
-        ours: what one of ``to`` found, whose ids reach into those of ``theirs``.
+        theirs: the segment that a scan of the source's ``file`` found.
+        ours: the segment that a scan of the copy ``to`` found; its ids reach into those of ``theirs``.
     """
     at = _position(fs, to, ours, theirs.base_id)
     length = 0 if at is None else min(ours.end - at, theirs.end)
@@ -132,12 +132,12 @@ def join(fs: FileSystem, file: str, to: str, theirs: Segment, size: int, tempora
     so an older and shorter copy has its records at the same positions.
 
     Args:
-        theirs: what a scan of the source's ``file`` found.
+        theirs: the segment that a scan of the source's ``file`` found.
         size: bytes of the source to take.
         temporary: the file to write, synced.
 
-    Returns: how many records it has beside those of the source; with 0 the copy has none, or is of other records, and the file
-        is of no use.
+    Returns: how many records the file has that the source lacks; with 0 the copy adds none, or has other records, and the file
+    is of no use.
 
     Raises: OSError.
     """
@@ -168,7 +168,7 @@ def holds_all_of(fs: FileSystem, to: str, file: str, segment: Segment, end: int 
     """Whether a file has the bytes of all valid records of a segment, those up to ``end``, at the same positions.
 
     Args:
-        segment: what a scan of ``file`` found.
+        segment: the segment that a scan of ``file`` found.
     """
     at = 0
     for position, resume in [*((damage.position, damage.resume) for damage in segment.damages), (segment.end, 0)]:

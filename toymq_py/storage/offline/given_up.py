@@ -1,9 +1,9 @@
 """``given-up.json``: the ids of a topic that are lost, and that no rule or command removed. ADR 0086.
 
-A backup and the bucket of ``--tier`` read it, which hold copies: what they have of these ids stays.
+A backup and the uploads of ``--tier`` read the file: the copies that they hold of these ids stay.
 
-In a data directory they are what ``toymq repair`` has entered in the offsets as removed: for the offsets a gap on purpose, as
-what retention removed. In a backup they are the records of segments that the source has lost: their copies stay.
+In a data directory these are the ids that ``toymq repair`` has entered in the offsets as removed, as if retention had removed
+them on purpose. In a backup they are the records of segments that the source has lost: their copies stay.
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,7 +46,7 @@ def load(fs: FileSystem, path: str) -> GivenUp:
 
 
 def without(state: OffsetsState, ids: Iterable[IdRange]) -> OffsetsState:
-    """The ranges that the offsets say were removed, without the ids that are given up: a copy may have those."""
+    """The offsets, with the given-up ids taken out of ``removed``: copies may still have their records."""
     gone = subtract([*([(0, state.first_id - 1)] if state.first_id else []), *state.removed], ids)
     first_id = 0
     if gone and gone[0][0] == 0:

@@ -102,7 +102,7 @@ def redistribute(
 
 
 def _division(fs: FileSystem, root: str) -> tuple[Division, bool]:
-    """The division of the directory, and whether its file tells it; if not, each topic is looked for in every directory."""
+    """How the directory is divided, and whether its file says so; if not, each topic is looked for in every directory."""
     try:
         return present(fs, root), True
     except UnknownDivision as unknown:
@@ -163,8 +163,8 @@ def _check_mounts(fs: FileSystem, root: str, homes: list[str]) -> None:
 
 
 def _united(tables: dict[str, dict[str, StoredPartitions]]) -> dict[str, StoredPartitions]:
-    """The partitioned topics of all workers together. A topic that one worker has after a kill during CREATE is for all; one
-    that a worker is deleting goes everywhere. Raises: DataDirectoryError."""
+    """The tables of partitioned topics of all workers, merged. A topic that only some workers have after a kill during CREATE
+    is in the result; one that a worker is deleting is marked as ``deleting``. Raises: DataDirectoryError."""
     found: dict[str, StoredPartitions] = {}
     for directory, table in tables.items():
         for name, stored in table.items():

@@ -10,7 +10,7 @@ The order, so that a repair that is killed can be run again:
     1  everything that will change is copied to the quarantine, and synced; another log's files are moved there
     2  ``given-up.json`` and then the offsets say what is lost
     3  the later stretches of a segment get files of their own, the last one first; until 4 their records are there twice, and
-       a second run sees where the ones begin that have their own
+       the names of these files tell a second run where such stretches begin
     4  the segment's own file is replaced by its first stretch, or removed
 """
 
@@ -42,7 +42,7 @@ QUARANTINE = "quarantine"
 
 @dataclass(slots=True)
 class TopicRepair:
-    """Result of the repair of one topic. ``lost`` are ids without a record that were not known to be gone before."""
+    """Result of the repair of one topic. ``lost``: ids without a record that were not known to be lost or removed before."""
 
     topic: str
     lost: list[IdRange] = field(default_factory=list)
@@ -78,8 +78,8 @@ class _Damaged:
 def repair(
     fs: FileSystem, data_dir: str, *, pid: int, progress: Progress | None = None
 ) -> Iterator[TopicRepair]:
-    """Repair every topic in which ``verify`` finds damage, and put damaged files beside them aside. Yields: the result for
-    each, in turn.
+    """Repair every topic in which ``verify`` finds damage, and move damaged files beside the topics to the quarantine. Yields:
+    the result for each, in turn.
 
     Args:
         progress: told the bytes that were looked at.
@@ -195,8 +195,8 @@ class _TopicRepairer:
     # -- looking
 
     def _has_unreadable(self) -> bool:
-        """Whether the disk refuses to read a file that a repair would write anew; later it may be readable, and have the
-        consumers."""
+        """Whether the disk refuses to read a file that a repair would write anew. Then the topic is not repaired: later the
+        file may be readable, and have the consumers."""
         for name in (
             offsets.FILE_NAME, offsets.PREVIOUS_NAME, segment_heads.FILE_NAME, evicted.FILE_NAME, evicted.OTHER_NAME
         ):  # fmt: skip
@@ -209,7 +209,8 @@ class _TopicRepairer:
         return bool(self._done.unreadable)
 
     def _readable_offsets(self) -> tuple[OffsetsState, bool, bool | None]:
-        """The offsets that can be trusted, whether the file has the same ones, and whether they know the first id."""
+        """The offsets that can be trusted; whether the file has the same content; and whether they know the first id of the
+        log."""
         loaded = offsets.load(self._fs, self._path)
         state = loaded.state
         for name, raw in list(state.consumers.items()):

@@ -30,7 +30,7 @@ class SourceChanged(Exception):
 
 
 class OtherLog(Exception):
-    """The copy that is there is of another log of the same name."""
+    """The copy in the backup is of another log with the same name."""
 
 
 class SegmentCopies:
@@ -51,9 +51,9 @@ class SegmentCopies:
             bases: first ids of the source's segments, ascending.
             away: the segments among them that only the bucket of ``--tier`` has: their copies from an earlier backup stay.
             lost: copies of segments that the source has lost: they stay.
-            next_id: the id that the last one should reach at least.
+            next_id: the id that the last segment should reach at least.
 
-        Returns: the id behind the last one, 0 without segments.
+        Returns: the id after the last record, 0 without segments.
 
         Raises: SourceChanged, OtherLog, FileNotFoundError when a segment went meanwhile; OSError.
         """
@@ -88,7 +88,8 @@ class SegmentCopies:
         self._name(f"{path}: {unreadable_text(error)}, and was not copied")
 
     def _name(self, problem: str) -> None:
-        """Name an unreadable file. Raises: OSError on a machine that can read nothing: there can be no backup of it."""
+        """Add the problem of an unreadable file to the report. Raises: OSError when the backup's own mark is unreadable, too:
+        the machine can read nothing then, so no backup is possible."""
         read_part(self._fs, f"{self._backup_dir}/{MARK_NAME}", 1, 0)
         self._report.problem(problem)
 
@@ -136,7 +137,8 @@ class SegmentCopies:
                 self._fs.unlink(path)
 
     def _copy_sealed(self, file: str, to: str, base_id: int, following: int) -> bool:
-        """Copy a sealed segment. Returns: whether the existing copy was kept, which may reach further than the source's."""
+        """Copy a sealed segment. Returns: whether the existing copy was kept, which may reach to a higher id than the source's
+        file."""
         fs = self._fs
         size = fs.file_size(file)
         same = fs.exists(to) and fs.file_size(to) == size and _ends(fs, to, size) == _ends(fs, file, size)
@@ -166,7 +168,7 @@ class SegmentCopies:
 
         Args:
             found: the scan of the source's file.
-            next_id: the id that it should reach at least.
+            next_id: the id that the segment should reach at least.
         """
         theirs = found.segment
         if not theirs.damages and theirs.end >= self._fs.file_size(to):
@@ -178,12 +180,13 @@ class SegmentCopies:
         return more > 0
 
     def _note(self, to: str, base_id: int) -> None:
-        """Note that a copy has records that the source has lost: there they count as acked, and go with their segment."""
+        """Note that a copy has records that the source has lost: after a restore they count as acked, and retention removes
+        them with their segment."""
         keep_lost(self._fs, to.rpartition("/")[0], [scan_segment(self._fs, to, base_id).segment])
 
     def _joins(self, file: str, to: str, theirs: Segment, size: int) -> bool:
         """Put the source's segment in the place of its copy, with the copy's records where the source is damaged. Returns:
-        whether there were some."""
+        whether the copy had such records."""
         if not theirs.damages:
             return False
         temporary = to + TEMPORARY
@@ -202,7 +205,7 @@ class SegmentCopies:
 
     def _copy_newest(self, file: str, to: str, base_id: int, next_id: int) -> int:
         """Copy the newest segment up to its last valid record. Bytes behind it were not acknowledged, and may be incomplete.
-        Returns: the id behind."""
+        Returns: the id after the last copied record."""
         fs = self._fs
         found = _settled(fs, file, base_id)
         if found.unreadable_tail:

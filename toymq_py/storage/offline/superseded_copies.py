@@ -19,7 +19,7 @@ class SupersededCopies:
     """The superseded copies of one backup."""
 
     def __init__(self, fs: FileSystem, backup_dir: str, mark: BackupMark) -> None:
-        """``mark``: of the backup that made the copies that are there."""
+        """``mark``: the mark of the backup that made the present copies."""
         self._fs = fs
         self._topics = f"{backup_dir}/topics"
         self._earlier = f"{backup_dir}/{DIRECTORY_NAME}"
@@ -27,7 +27,8 @@ class SupersededCopies:
         self._there = set(topic_names(fs, backup_dir))
 
     def put_aside(self, topic: str) -> None:
-        """Move the copy of a topic; remove it if this backup has made it, of a topic that was made anew meanwhile.
+        """Move the copy of a topic below ``earlier/``. A copy that this very backup made, of a topic that was made anew
+        meanwhile, is removed.
 
         Raises: OSError.
         """

@@ -102,7 +102,8 @@ def verify(fs: FileSystem, data_dir: str, progress: Progress | None = None) -> I
 
 
 def lost_topics(fs: FileSystem, data_dir: str) -> list[str]:
-    """A report of each partitioned topic that only its partitions show; none while the table is damaged. Raises: OSError."""
+    """A report for each partitioned topic that is missing in the table although its partitions exist; none while the table
+    itself is damaged. Raises: OSError."""
     try:
         known = partitions_file.load(fs, data_dir)
     except DamagedData:

@@ -21,8 +21,8 @@ HELD_BYTES = 5 * 1024
 
 
 def crc32_held(data: bytes | memoryview, value: int = 0) -> int:
-    """As ``crc32``, without giving up the interpreter: for a thread that holds a lock, or has little to do. To compute the
-    checksum takes some microseconds, to get the interpreter back from a busy loop up to five milliseconds (ADR 0205)."""
+    """As ``crc32``, without releasing the GIL: for a thread that holds a lock, or has little to do. The checksum takes some
+    microseconds, but getting the GIL back from a busy loop up to five milliseconds (ADR 0205)."""
     if len(data) <= HELD_BYTES:
         return crc32(data, value)
     view = memoryview(data)
@@ -43,8 +43,8 @@ _residues: dict[int, list[int]] = {}
 def run_residue(stride: int, count: int) -> int:
     """The checksum of ``count`` valid frames of ``stride`` bytes in a row, whatever they contain.
 
-    A frame with its own checksum has a constant one, and a CRC is affine: crc(A || B) is crc(B), and crc(A) carried over
-    as many zeros as B has bytes.
+    The CRC of bytes that end with their own CRC is a constant. And a CRC is affine: crc(A || B) follows from crc(B), and from
+    crc(A) continued over as many zeros as B has bytes.
     """
     known = _residues.get(stride)
     if known is None or len(known) <= count:

@@ -59,7 +59,7 @@ def encode_records(
 
 @lru_cache(LAYOUTS_CACHED_MAX)
 def _alike_layouts(shape: Shape) -> tuple[RowLayout, RowLayout]:
-    """The layout of frames without attributes, and the part of them that the checksum covers."""
+    """The layouts of frames without attributes: of a whole frame, and of the part that the checksum covers."""
     key_len, payload_len = shape
     return RowLayout(f"4sQ10s{key_len}s4s{payload_len}s4x"), RowLayout(f"{FRAME_OVERHEAD - 4 + key_len + payload_len}s4x")
 
@@ -86,8 +86,8 @@ def encode_alike(first_id: int, ts_ns: int, keys: Sequence[bytes], payloads: Seq
 def _stretches(
     keys: Sequence[bytes], payloads: Sequence[bytes], attributes: Sequence[bytes] | None
 ) -> Iterator[tuple[int, int, int, slice]]:
-    """Divide a run by shape. Yields: length of key, payload and attributes, and the rows that have them. Most runs are one
-    stretch."""
+    """Divide a run of records into stretches of equal shape. Yields: the length of key, payload and attributes, and the rows
+    that have them. Most runs are one stretch."""
     rests = repeat(0, len(keys)) if attributes is None else map(len, attributes)
     shapes = list(zip(map(len, keys), map(len, payloads), rests, strict=True))
     start, rows = 0, len(shapes)

@@ -45,7 +45,7 @@ _packers: dict[tuple[int, int], struct.Struct] = {}
 
 
 def frame_packer(key_len: int, payload_len: int) -> struct.Struct:
-    """Packs a frame up to its attributes: length, msg_id, ts_ns, key_len, key, payload_len, payload."""
+    """The struct that packs a frame up to its attributes: length, msg_id, ts_ns, key_len, key, payload_len, payload."""
     packer = _packers.get((key_len, payload_len))
     if packer is None:
         if len(_packers) >= _PACKERS_MAX:
@@ -100,8 +100,8 @@ def claimed_extent(data: bytes, pos: int, *, check_attributes: bool = True) -> t
 
 
 def possible_ends(data: bytes, pos: int) -> list[int]:
-    """Where the frame at ``pos`` may end if its length field is hit: behind its payload, and behind each attribute
-    that can be read there."""
+    """Where the frame at ``pos`` may end if its length field is damaged: behind its payload, and behind each attribute that can
+    be read there."""
     if pos + 22 > len(data):
         return []
     at = pos + 22 + HEADER.unpack_from(data, pos)[3]
@@ -118,7 +118,8 @@ def possible_ends(data: bytes, pos: int) -> list[int]:
 
 
 def valid_frame(data: bytes, pos: int) -> tuple[int, int] | None:
-    """(msg_id, bytes of the frame) when a whole frame with agreeing lengths and the right CRC stands at ``pos``."""
+    """(msg_id, bytes of the frame) when there is a whole frame at ``pos`` whose lengths agree and whose CRC is right; otherwise
+    None."""
     claim = claimed_extent(data, pos)
     if claim is None or pos + claim[1] > len(data):
         return None

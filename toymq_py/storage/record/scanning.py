@@ -89,8 +89,8 @@ def scan(
         data: bytes of a segment, from anywhere.
         pos: where the frame of ``expected_id`` should begin.
         columns: filled with position, time, key and attribute block of each frame; with the payload too when asked.
-        max_count: stop after so many records.
-        max_bytes: stop before the record that would pass so many bytes, but not before the first.
+        max_count: stop after this number of records.
+        max_bytes: stop before the record with which they would take more bytes than this, but not before the first.
 
     Returns: position and id after the last valid frame, and why it stopped there.
     """
@@ -174,8 +174,8 @@ def scan(
 
 @lru_cache(LAYOUTS_CACHED_MAX)
 def _scan_layout(shape: tuple[int, int, int, int], with_columns: bool, with_payloads: bool) -> RowLayout:
-    """The fields that a scan takes from frames: the id, and with columns the time, key, payload if asked for, and number
-    attribute."""
+    """The layout by which a scan takes fields from frames: the id and, with columns, the time, the key, the payload if asked
+    for, and a single numeric attribute."""
     length, key_len, payload_len, tag = shape
     if not with_columns:
         return RowLayout(f"4xQ{length - 8}x")
@@ -194,14 +194,14 @@ def _scan_alike(
 ) -> int:
     """Scan frames that have the lengths of the one before, without attributes or with one number alone.
 
-    Many at a time they cost a third: their headers are taken apart by one ``struct``, and one checksum over all of them is
-    compared with what valid frames of this length give (``run_residue``; ADR 0012).
+    Many at a time cost a third as much: one ``struct`` call unpacks their headers, and one checksum over all of them is
+    compared with that of valid frames of this length (``run_residue``; ADR 0012).
 
     Args:
-        shape: frame length as stored, key length, payload length, tag of the attribute or 0.
-        room: how many there may be.
+        shape: frame length as stored, key length, payload length, tag of the one numeric attribute or 0.
+        room: how many frames there may be.
 
-    Returns: how many were valid. It may stop early: what is not alike, or not valid, is left to the caller.
+    Returns: how many were valid. It stops at a frame with other lengths or an invalid one, or earlier; the caller goes on.
     """
     length, key_len, payload_len, tag = shape
     stride = 4 + length
