@@ -1,4 +1,4 @@
-"""Arguments of queues and exchanges: what they mean here, and which are refused by name. Pure. Contract: amqp.md, "Model"."""
+"""Arguments of queues and exchanges: what they mean, and which are refused. Pure. Contract: amqp.md, "Model"."""
 
 import json
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ file."""
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments as they can be kept: JSON has their values. Raises: AmqpError."""
+    """Return the arguments with values that JSON can store. Raises: AmqpError when a value cannot be, or all are too large."""
     kept = {name: _plain(name, value) for name, value in given.items()}
     if kept and (size := len(json.dumps(kept))) > KEPT_BYTES_MAX:
         raise AmqpError(PRECONDITION_FAILED, f"arguments have {size} bytes as JSON: at most {KEPT_BYTES_MAX} are kept")
@@ -61,13 +61,13 @@ def consumer_priority(arguments: Mapping[str, Any]) -> int:
 
 
 def drops_to_exchange(arguments: Mapping[str, Any]) -> bool:
-    """Whether messages beyond the length of a queue go to its dead-letter exchange. Then the queue's topic has no limit."""
+    """Whether messages beyond a queue's maximum length go to its dead-letter exchange. If so, the topic has no limit."""
     drops = arguments.get("x-overflow") in (None, "drop-head")
     return is_limited(arguments) and drops and arguments.get("x-dead-letter-exchange") is not None
 
 
 def is_limited(arguments: Mapping[str, Any]) -> bool:
-    """Whether a queue was declared with a length."""
+    """Whether a queue was declared with a maximum length."""
     return any(arguments.get(name) is not None for name in ("x-max-length", "x-max-length-bytes"))
 
 
@@ -77,7 +77,7 @@ def refuses_to_exchange(arguments: Mapping[str, Any]) -> bool:
 
 
 def topic_settings(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """The topic settings of a queue's arguments, as CREATE takes them. Raises: AmqpError."""
+    """Translate a queue's arguments to topic settings, by name, as the verb CREATE takes them. Raises: AmqpError."""
     for name, (least, most) in NUMBERS.items():
         value = arguments.get(name)
         if value is not None and (type(value) is not int or not least <= value <= most):

@@ -1,8 +1,8 @@
 """How AMQP publishers are held back while the disk is low or memory is high: connection.blocked, and publishes that wait.
 
 Contract: amqp.md, "Model" (connection.blocked); ADR 0163, ADR 0232. While the disk is low, a publish with confirms or in a
-transaction is refused, and its client knows. Without, nothing would tell: it waits, and what follows on its connection waits
-behind it, as in RabbitMQ. While memory is high every publish waits, and each tx.commit.
+transaction is refused, and the client learns of it. A publish without either cannot be answered: it waits, and frames behind it
+on the connection wait, too, as in RabbitMQ. While memory is high every publish waits, and each tx.commit.
 """
 
 import asyncio
