@@ -26,8 +26,8 @@ OF_TOYMQCTL = (
 
 
 class _Commands(CommandGroup):
-    """The commands. A ``LocalError`` or ``OSError`` is said in one line on stderr, exit code 2: a user needs no traceback for a
-    busy port."""
+    """The command group. A ``LocalError`` or ``OSError`` becomes one line on stderr and exit code 2: a user needs no traceback
+    for a busy port."""
 
     meant: ClassVar = {name: f"toymqctl {name}" for name in OF_TOYMQCTL}
     places: ClassVar = {name: f"toymq_py.cli.{name}:{name}" for name in COMMANDS} | {

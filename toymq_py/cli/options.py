@@ -130,7 +130,7 @@ def sources(ctx: click.Context, file: str | None) -> dict[str, str]:
 
 
 def without_a_clients(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
-    """The values without the variables of a client certificate: where nothing listens with TLS these are meant for toymqctl."""
+    """Drop values from environment variables of a client certificate if no listener has TLS: they are meant for toymqctl."""
     if any(values.get(option.removeprefix("--").replace("-", "_")) for option in OVER_TLS):
         return values
     kept = dict(values)

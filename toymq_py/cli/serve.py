@@ -85,8 +85,8 @@ def _say_ready(options: ServeOptions, file: str | None, addresses: list[str], wa
 def _supervise(
     options: ServeOptions, file: str | None, reloads: Mapping[str, Callable[[], None]], said: Sequence[str]
 ) -> int:
-    """Run nodes of a cluster, one after the other. A log has a thread: each process has its own, and the supervisor one only
-    while there is no node. Returns: the exit code."""
+    """Run a cluster node, and again after each end of its term. A log has a thread, which a fork does not copy: each node
+    process opens its own, and the supervisor has one only while no node runs. Returns: the exit code."""
     from toymq_py.clock import SystemClock
     from toymq_py.cluster import process, supervisor  # only a cluster needs them
 
@@ -117,7 +117,7 @@ def _supervise(
 def _serve_workers(
     options: ServeOptions, file: str | None, reloads: Mapping[str, Callable[[], None]], said: Sequence[str]
 ) -> int:
-    """Run a broker process for each worker. Each process has its own log, as a log has a thread. Returns: the exit code."""
+    """Run a broker process for each worker. Each opens its own log: a fork does not copy its thread. Returns: the exit code."""
     from toymq_py import worker_processes  # only several workers need it
     from toymq_py.clock import SystemClock
 

@@ -146,7 +146,7 @@ def restore_from(url: str, directory: str, *, as_json: bool, at: str | None = No
 
 
 def _past_ns(text: str) -> int:
-    """A time of the past. Raises: ConfigError."""
+    """Parse a time of the past to nanoseconds since the epoch. Raises: ConfigError."""
     at_ns, now_ns = parse_time_ns(text), SystemClock.wall_ns()
     if at_ns > now_ns:
         raise ConfigError(f"{text} is in the future, now is {utc(now_ns)}: without --at the newest is restored")

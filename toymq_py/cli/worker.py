@@ -92,8 +92,8 @@ def _run(work: Coroutine[Any, Any, bool]) -> tuple[int, bool]:
 
 
 async def _end_the_rest() -> bool:
-    """Cancel the tasks that jobs have left in the event loop. Returns: whether they have ended, and the pool of
-    ``asyncio.to_thread``."""
+    """Cancel the tasks that jobs have left in the event loop. Returns: whether these tasks and the thread pool of
+    ``asyncio.to_thread`` have ended."""
     from toymq.workers.runner import STUBBORN_S
 
     rest = asyncio.all_tasks() - {asyncio.current_task()}
@@ -112,7 +112,7 @@ async def _until_ended(tasks: Iterable["asyncio.Task[Any]"]) -> None:
 
 
 def of_process(metrics_at: str | None, number: int) -> list[str]:
-    """Options that one of several processes has alone. Raises: ConfigError."""
+    """The options that only process ``number`` gets: the port of its /metrics counts up. Raises: ConfigError."""
     if metrics_at is None:
         return []
     host, port = parse_address(metrics_at)
@@ -147,7 +147,7 @@ def _listening(metrics_at: str | None) -> Iterator[list[socket.socket]]:
 
 
 def _run_processes(arguments: Sequence[str], each: Sequence[Sequence[str]], shutdown_s: float, *, watch: bool) -> int:
-    """Run this command several times, with ``each`` process's own arguments. Returns: the exit code."""
+    """Run this command in several processes; ``each`` has the additional arguments of each one. Returns: the exit code."""
     from toymq.broker_process import TOYMQ
     from toymq.workers.processes import Processes
 
@@ -191,7 +191,7 @@ def load(target: str) -> "App":
 
 
 def _is_of_the_user(filename: str) -> bool:
-    """Whether a file is the user's, and not of Python's import or this package, whose errors say themselves what is wrong."""
+    """Whether a file belongs to the user's code, not to Python's import system or this package."""
     import toymq
 
     ours = (str(Path(toymq.__file__).parent), str(Path(__file__).parents[1]))
@@ -201,14 +201,17 @@ def _is_of_the_user(filename: str) -> bool:
 async def _work(
     app: "App", concurrency: int | None, shutdown_s: float, parent: int | None, listeners: Sequence[socket.socket]
 ) -> bool:
-    """``listeners``: of /metrics and /healthz. Returns: whether all jobs ended. Raises: ToymqError."""
+    """Run the app until a signal. ``listeners``: for its pages /metrics, /healthz. Returns: whether all jobs ended.
+
+    Raises: ToymqError.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     running = asyncio.current_task()
     assert running is not None
 
     def interrupt() -> None:
-        """Ctrl-C: the second one waits for no job."""
+        """Handle Ctrl-C: stop after the running jobs; the second time without waiting for them."""
         if stop.is_set():
             running.cancel()
         else:
@@ -232,7 +235,7 @@ def _leave_it_to_the_parent() -> None:
 
 @contextmanager
 def _serving(app: "App", loop: asyncio.AbstractEventLoop, listeners: Sequence[socket.socket]) -> Iterator[None]:
-    """Serve the pages while this context lasts."""
+    """Serve /metrics and /healthz while this context lasts."""
     if not listeners:
         yield
         return
