@@ -55,7 +55,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """One webhook. ``topic`` may be a pattern; ``secret`` is None where nothing is signed."""
+    """One webhook. ``topic`` may be a pattern; ``secret`` is None if requests are not signed."""
 
     topic: str
     url: str
@@ -89,12 +89,12 @@ class Webhook:
         return cls(**found)
 
     def check_secret(self) -> "Webhook":
-        """Check the key of a new definition; one that is stored stays. Returns: itself. Raises: BadArgument."""
+        """Check the secret of a new definition; stored ones are not checked. Returns: the webhook. Raises: BadArgument."""
         check_new_secret(self.secret)
         return self
 
     def public(self) -> dict[str, Any]:
-        """The fields to show: whether it is signed, not with what."""
+        """The fields to show: ``signed`` in place of the secret."""
         return {**asdict(self), "secret": None if self.secret is None else SIGNED}
 
 
@@ -114,7 +114,7 @@ def secret_bytes(secret: str) -> bytes:
 
 
 def check_new_secret(secret: str | None) -> None:
-    """Refuse a key that is too short to sign with: of a new definition. Raises: BadArgument."""
+    """Refuse a secret of a new definition that is too short to sign with. Raises: BadArgument."""
     if secret is not None and secret.startswith(SECRET_PREFIX):
         size = len(secret_bytes(secret))
         if size < SECRET_BYTES_MIN:
