@@ -1,6 +1,6 @@
-"""``toymq.open``: a queue in a directory, without a broker to run. For asyncio; ``blocking`` has the form without.
+"""``toymq.open``: a queue in a directory, without a broker to run. For asyncio; ``blocking`` has the blocking form.
 
-Contract: clients.md. An ordinary client, and beside it an ``EmbeddedHost`` that serves the directory.
+Contract: clients.md. An ordinary client, with an ``EmbeddedHost`` beside it that serves the directory.
 """
 
 import asyncio
