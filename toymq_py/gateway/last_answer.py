@@ -1,6 +1,6 @@
-"""The last answer of an HTTP connection, behind which no request is taken, and how it reaches a client that is still sending.
+"""The last answer of an HTTP connection, after which no request is accepted, and how it reaches a client that still sends.
 
-Contract: gateway.md; ADR 0094, 0236. A socket that is closed with bytes unread is reset, and the answer may be lost.
+Contract: gateway.md; ADR 0094, 0236. Closing a socket with unread bytes resets the connection, and the answer may be lost.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class LastAnswer:
         self._dropped_bytes = 0
 
     def say(self, error: RequestError, *, lingers: bool) -> None:
-        """Write the answer and send no more. ``lingers``: arriving bytes are read for a moment."""
+        """Write the answer and send no more. ``lingers``: arriving bytes are read and dropped for a moment."""
         refusal = problem(error)
         self._transport.write(encode_last(refusal.status_code, refusal.raw_headers, bytes(refusal.body)))
         if self._over_tls or not lingers:
@@ -50,8 +50,8 @@ class LastAnswer:
             self._transport.close()
 
     def cut(self) -> None:
-        """Close. A TLS client that goes on sending has a moment to read what was written; the event loop itself would wait
-        longer for the client's close, and decrypt all that arrives."""
+        """Close the connection. A TLS client that goes on sending has a moment to read the answer; the event loop by itself
+        would wait longer for the client's close, and decrypt all bytes that arrive."""
         self._transport.close()
         if self._over_tls:
             self._loop.call_later(LINGER_S, self._transport.abort)

@@ -33,7 +33,7 @@ async def parse_multipart(
 
     Args:
         pieces: the body; emptied, so that it is in memory twice at most.
-        pause: gives other tasks a turn of the loop.
+        pause: gives other tasks a turn of the event loop.
 
     Raises: BadFraming, BadArgument.
     """
@@ -66,7 +66,7 @@ def parse_boundary(content_type: str) -> bytes:
 
 
 def _split(body: bytes, delimiter: bytes) -> Iterator[tuple[Part, int]]:
-    """Split a multipart body. Yields: each part, and how many bytes its headers have."""
+    """Split a multipart body. Yields: each part, with the size of its headers in bytes."""
     begin, at = None, 0
     while (found := body.find(delimiter, at)) >= 0:
         at = found + len(delimiter)

@@ -62,7 +62,7 @@ def _head(target: Target, headers: Mapping[str, str], size: int) -> bytes:
 
 
 async def _status(reader: asyncio.StreamReader, host: str) -> int:
-    """The status of the first answer that is not an interim one."""
+    """The status of the answer; interim ones (1xx) are skipped."""
     left = INTERIM_BYTES_MAX
     try:
         while found := STATUS_LINE.fullmatch(line := await reader.readline()):
