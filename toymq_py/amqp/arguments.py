@@ -11,10 +11,10 @@ from toymq_py.amqp.streams import is_stream, stream_settings
 from toymq_py.units import DURATION_MS_MAX
 
 QUEUE_TYPES = ("classic", "quorum", "stream")
-"""The types of queues: all are durable logs here; each consumer of a stream reads by itself (``streams``)."""
+"""The types of queues: all are durable logs here; each consumer of a stream reads at its own position (``streams``)."""
 OVERFLOWS = {"drop-head": "drop-oldest", "reject-publish": "reject", "reject-publish-dlx": "reject"}
 STRATEGIES = ("at-most-once", "at-least-once")
-"""The strategies for dead letters: each letter is stored before its message is gone, whichever is asked for."""
+"""The strategies for dead letters. Either way each letter is stored before its message leaves the queue."""
 NUMBERS = {
     "x-message-ttl": (0, DURATION_MS_MAX), "x-expires": (1, DURATION_MS_MAX), "x-max-length": (1, 1 << 62),
     "x-max-length-bytes": (1, 1 << 62), "x-delivery-limit": (0, (1 << 20) - 1),
@@ -24,8 +24,8 @@ STRINGS = ("x-overflow", "x-queue-type", "x-dead-letter-exchange", "x-dead-lette
 """Arguments that are short strings: no dead letter could be sent to a longer exchange or routing key."""
 
 KEPT_BYTES_MAX = 4096
-"""Most bytes of the arguments of one queue, exchange or binding, as JSON: tens of thousands of them stay in memory, and in one
-file."""
+"""Most bytes of the arguments of one queue, exchange or binding, as JSON: tens of thousands of these stay in memory, and in
+one file."""
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from toymq_py.units import DURATION_MS_MAX
 
 REPLY_TO_BYTES = REPLY_TO.encode()
 READ_THE_QUEUE = frozenset(("basic.get", "queue.declare", "queue.purge", "queue.delete"))
-"""Methods that find what their channel published before: a message is in its queue once it is on stable storage."""
+"""Methods that wait for earlier publishes of their channel, whose messages are in the queue once they are on stable storage."""
 
 
 class Outlet(consumers.Outlet, Protocol):
@@ -53,7 +53,7 @@ class Channel:
         self._confirms: Confirms | None = None
         self._transaction: Transaction | None = None
         self._closed = False
-        """Whether the channel has closed. The client hears nothing more of it then: its number may be another channel's."""
+        """Whether the channel has closed. Then nothing more is sent for it, as its number may belong to another channel."""
         self.publishes = Publishes(
             queues, outlet.held, confirmed=self._confirmed, refused=self._refused, progress=outlet.progress,
             waits_for_space=lambda: not self.tells_refusals,
@@ -94,7 +94,7 @@ class Channel:
             await later
 
     def describe(self) -> dict[str, Any]:
-        """A JSON object (docs/http.md, "Connections")."""
+        """The channel as a JSON object (docs/http.md, "Connections")."""
         mode = "transactions" if self._transaction is not None else None if self._confirms is None else "confirms"
         return {"channel": self.number, "mode": mode, **self.consumers.describe(), "unconfirmed": self.publishes.count}
 

@@ -344,7 +344,7 @@ class Consumers:
         return True
 
     def _deliver_stream(self, consumer: Consumer, reader: StreamReader) -> bool:
-        """As ``deliver``, for a consumer of a stream."""
+        """Write messages of a stream to its consumer, as ``deliver`` does."""
         if reader.is_over:
             self._ended(consumer)
             return False

@@ -16,7 +16,7 @@ from toymq_py.config.definitions import done_before
 from toymq_py.errors import BadArgument, RequestError
 
 _OWNER = object()
-"""The owner of no exclusive queue."""
+"""An owner that has no exclusive queues."""
 
 
 def defined(topology: Topology) -> Iterator[AmqpDefinition]:

@@ -27,13 +27,13 @@ logger = logging.getLogger("toymq_py.amqp")
 AT_ONCE = 64
 """Messages that expire in one go; other work has its turn before the next."""
 DROPPED_AT_ONCE = 512
-"""Dead letters stored in one go of messages beyond the length: more than publishers append meanwhile, so that they do not pile
-up."""
+"""Dead letters that are stored in one go for messages beyond the length: more than publishers append meanwhile, so that they do
+not pile up."""
 TAKERS_FIRST_S = 0.01
-"""The delay before a queue is cut whose consumers have credit: messages that they take at once were never beyond the length."""
+"""The delay before a queue with ready consumers is cut: messages that they take at once were never beyond the length."""
 LOOK_MIN_S, LOOK_MAX_S = 1.0, 60.0
-"""How often expired messages are looked for, where messages have expirations of their own: an expired one behind the lowest may
-become the lowest."""
+"""The shortest and longest time between two searches for expired messages, if messages have expirations of their own: an
+expired one may have become the head of the queue."""
 LATEST_S = 86_400.0
 SAY_EVERY_S = 10.0
 """The time between two lines of the log about refused messages that a queue has lost."""

@@ -39,7 +39,7 @@ class Intake:
         self.reading = True
         self.last_read = clock.monotonic()
         self.idle_turns = 0
-        """Turns in a row in which nothing came."""
+        """Turns in a row in which no bytes came."""
         self._room = room
         self._clock = clock
         self._blocking = blocking
@@ -107,7 +107,7 @@ class Room:
         self._deadline = Deadline(loop)
         self._waiting: dict[Intake, float] = {}  # since when
         self._turn: Intake | None = None
-        """The connection that goes on although there is no room, until the message that it holds is whole."""
+        """The connection that is read although there is no room, until its message is complete."""
         self._turn_since = 0.0
 
     def holds(self, intake: Intake) -> bool:

@@ -126,7 +126,7 @@ class TokenRights(OpenRights):
 
 
 class Login:
-    """The SASL mechanisms of a broker."""
+    """Logs clients in by SASL."""
 
     def __init__(self, authority: Authority | None) -> None:
         """``authority``: checks tokens; None allows everything."""
@@ -140,7 +140,7 @@ class Login:
     def log_in(
         self, mechanism: str, response: bytes, names: Sequence[str] | None, address: str | None
     ) -> OpenRights:
-        """``names`` as in ``mechanisms``.
+        """Log a client in by its SASL response. ``names``: as for ``mechanisms``.
 
         Returns: the client's rights. Raises: ValueError for a malformed response, AmqpError, AuthFailed.
         """
@@ -190,7 +190,7 @@ def _recorded(address: str | None, token: str | None = None) -> Iterator[None]:
 
 
 def _credentials(mechanism: str, response: bytes) -> tuple[bytes, bytes]:
-    """User and password. Raises: ValueError, AmqpError."""
+    """Decode user and password from a SASL response. Raises: ValueError, AmqpError."""
     if mechanism == "PLAIN":
         parts = response.split(b"\0")
         if len(parts) != 3:

@@ -52,7 +52,7 @@ class Envelope(NamedTuple):
 
 
 def decode(data: bytes) -> dict[str, Any]:
-    """Properties by name. Raises: AmqpError (SYNTAX_ERROR)."""
+    """Decode properties to a dict by name. Raises: AmqpError (SYNTAX_ERROR)."""
     reader = Reader(data)
     flags = reader.short()
     if flags & 0b11:

@@ -61,7 +61,7 @@ class ExpiringQueue(Protocol):
 
 
 class ExpiringQueues(Protocol):
-    """The part of ``expiry.Expiries`` that the topology needs."""
+    """What ``Queues`` needs of ``expiry.Expiries``."""
 
     def watch(self, queue: Queue) -> None: ...
 

@@ -48,7 +48,7 @@ class AmqpServer:
         """
         Args:
             authority: checks tokens; None allows everything.
-            certificates: of the TLS listeners.
+            certificates: for the TLS listeners.
             vhosts: virtual hosts beside ``/``.
         """
         self.vhosts = Vhosts(broker, loop, vhosts)

@@ -345,7 +345,7 @@ class Session(BoundedProtocol):
 
     @property
     def is_crowded(self) -> bool:
-        """Whether so much waits for the client that direct replies are dropped."""
+        """Whether so many bytes wait for the client that direct replies are dropped."""
         return self._outbox.full
 
     @property
@@ -496,5 +496,5 @@ class Session(BoundedProtocol):
         self._close_channels()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection at once."""
         self.transport.abort()

@@ -156,7 +156,7 @@ class StreamReader:
             self._wake()
 
     def nack(self, ids: Sequence[IdRange], delay_s: float | None) -> None:
-        """As ``ack``: a stream delivers nothing again."""
+        """Return the credit of settled messages, as ``ack``, since a stream redelivers nothing."""
         self.ack(ids)
 
     def close(self) -> None:
