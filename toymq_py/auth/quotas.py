@@ -82,7 +82,7 @@ class Seat:
         self.holder = address
         """The owner of the connection: its token, or its address while the token is not known."""
         self.held_bytes = 0
-        """The held bytes that count, with the unread and the arriving ones."""
+        """The held bytes that count against limits, including the unread and arriving ones."""
         self.arriving_bytes = self.unread_bytes = 0
         """The bytes that count of ``arriving``, and of ``unread``."""
         self.left = False
@@ -128,7 +128,7 @@ class Seat:
             self.unread_bytes = counted
 
     def arriving(self, arriving_bytes: int) -> bool:
-        """Set the bytes of a message that has not come whole, apart from ``settle``; up to ``floor_bytes`` do not count.
+        """Set the bytes of an incomplete message, beside those of ``settle``; up to ``floor_bytes`` do not count.
 
         Returns: whether there is room for more of it.
         """
@@ -159,7 +159,7 @@ class Seat:
             raise self.quotas.too_much(self)
 
     def check_answer(self, size: int) -> None:
-        """Check that an answer of ``size`` bytes may be made, by what others hold; the answer alone may exceed a limit.
+        """Check that an answer of ``size`` bytes may be made beside the bytes that others hold; alone it may exceed a limit.
         High memory alone does not refuse it: operators need answers to find the cause. Raises: QueueFull."""
         if size > self.quotas.floor_bytes and not self.quotas.has_share(self, apart_bytes=self.held_bytes):
             raise self.quotas.too_much(self)
@@ -349,7 +349,7 @@ class Quotas:
         self.read_buffer.limit(self.read_bytes)
 
     def settle(self, seat: Seat, held_bytes: int) -> bool:
-        """Set the bytes that a connection holds, as ``Seat.settle``; counts all of them."""
+        """Set the bytes that a connection holds, as ``Seat.settle``, but without a free part."""
         holder, more = seat.holder, -seat.held_bytes if seat.left else held_bytes - seat.held_bytes
         seat.held_bytes += more
         holder.held_bytes += more
@@ -377,7 +377,7 @@ class Quotas:
         return first is seat
 
     def too_much(self, seat: Seat) -> QueueFull:
-        """Count and explain a refusal."""
+        """Count a refusal, and return the error that says which limit is exceeded."""
         holder, limit = seat.holder, self.max_held_bytes
         if self.memory_high and self.has_share(seat):
             return self.memory_refusal()
@@ -397,7 +397,7 @@ class Quotas:
     # -- topics and consumers
 
     def admit_topic(self, name: str, present: int) -> None:
-        """Count a new topic beside ``present`` others, less dead-letter topics whose origin exists. Raises: TooManyTopics."""
+        """Count a new topic beside the ``present`` ones. Dead-letter topics with an origin are free. Raises: TooManyTopics."""
         present -= len(self.beside)
         limit, maker = self._limits.max_topics, acting_token.get()
         made = 0 if maker is None else self._topics_made.get(maker.name, 0)

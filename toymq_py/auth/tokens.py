@@ -107,8 +107,8 @@ class Authority:
         self._grants = tuple(grants)
         self._expired: frozenset[bytes] = frozenset()
         self.on_change: list[Callable[[], None]] = []
-        """Called after ``replace`` and by ``look_at_time``: keep a grant beyond a request only with its ``present``
-        form."""
+        """Called after ``replace`` and by ``look_at_time``. A grant that is kept beyond a request must then be replaced by
+        its ``present`` one."""
 
     def admit(self, token: str) -> Grant:
         """The grant of a token. Raises: AuthFailed."""
