@@ -46,7 +46,7 @@ TIMEOUT_S = 30.0
 NEEDS_IT = "webhooks, alerts, exchanges, queues and bindings are reached over HTTP"
 PAGE = 1000
 AT_ONCE, AT_ONCE_CHARS = 500, 30_000
-"""Of exchanges, queues and bindings declared by a request: the gateway takes 64 KiB of JSON."""
+"""Most declarations of AMQP objects in one request, and their characters: the gateway takes 64 KiB of JSON."""
 
 
 class GatewayClient:

@@ -44,8 +44,8 @@ IN_TEXT = ("trace_id", "span_id")
 
 
 class TextFormatter(logging.Formatter):
-    """One line, whatever the message holds, and a traceback below it, indented: a newline in a client's name or an error's text
-    begins no line of the log."""
+    """Formats a record as one line, and a traceback indented below it, so that a newline in a client's name or an error's text
+    cannot begin a line of the log."""
 
     def __init__(self) -> None:
         super().__init__(TEXT)
@@ -61,8 +61,8 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: ``ts`` (UTC), ``level``, ``logger``, ``message``; ``session``, ``trace_id``, ``span_id``,
-    ``audit``, of ``toymq worker`` ``job``, ``message_id``, ``attempt``, and ``exception`` where there is one."""
+    """Formats a record as one JSON object per line: ``ts`` (UTC), ``level``, ``logger``, ``message``; if known ``session``,
+    ``trace_id``, ``span_id``, ``audit``, ``exception``, and in ``toymq worker`` ``job``, ``message_id``, ``attempt``."""
 
     def format(self, record: logging.LogRecord) -> str:
         row: dict[str, Any] = {
@@ -214,8 +214,8 @@ class _Outbox(logging.handlers.QueueHandler):
         self.repeats = Repeats(clock)
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Format the message here, since its arguments may change until the thread sees it. The traceback is left to the
-        formatter."""
+        """Format the message on the calling thread, since its arguments may change before the writer reads it. The traceback is
+        left to the formatter."""
         record = copy(record)
         record.msg, record.args = record.getMessage(), None
         if record.exc_info:

@@ -73,9 +73,9 @@ def check(url: str, directory: str, repair: bool, delete: tuple[str, ...], as_js
     \b
         toymq tier check s3://history/orders ./data
 
-    What is sealed is read, on the disk and in the bucket, and compared with its checksum: the whole bucket is fetched. Nothing
-    that only the bucket has is ever deleted, unless the topic is marked as deleted there, or the offsets on the disk say that
-    it was removed. The broker may run. Exit code 1: there is a finding that was not mended.
+    All sealed segments are read, on the disk and in the bucket, and compared with their checksums: the whole bucket is fetched.
+    An object that only the bucket has is never deleted, unless its topic is marked as deleted there, or the offsets on the disk
+    say that it was removed. The broker may run. Exit code 1: there is a finding that was not mended.
     """
     parse_tier(url)
     fs = RealFileSystem()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("toymq.workers")
 
 FAILED = 1
-"""Exit code: the broker or the topic went away for good, or something that a job runs had to be left."""
+"""Exit code: the broker or the topic went away for good, or a task or thread of a job did not end."""
 
 
 @click.command()
@@ -54,8 +54,8 @@ def worker(
     APP is a `toymq.App` in MODULE, which is imported from the working directory: `toymq worker shop.jobs:app`. The broker
     is the app's own, or that of TOYMQ_URL.
 
-    SIGTERM and Ctrl-C stop it: no job is begun, running ones have the time of --shutdown-timeout, and what is left goes to
-    other workers. It ends with 0, or with 1 when something failed.
+    SIGTERM and Ctrl-C stop it: no new job begins, running jobs may take --shutdown-timeout, and unfinished ones go to other
+    workers. Exit code 0, or 1 when something failed.
     """
     with log_output.to_stderr(log_level, log_format):
         if reload or processes > 1:
@@ -73,7 +73,8 @@ def worker(
 
 
 def _run(work: Coroutine[Any, Any, bool]) -> tuple[int, bool]:
-    """Run the workers in an event loop of their own. Returns: the exit code, and whether all that jobs run has ended."""
+    """Run the workers in an event loop of their own. Returns: the exit code, and whether all tasks and threads of jobs
+    ended."""
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     code, jobs_ended = 0, True
     try:
