@@ -210,7 +210,7 @@ class _Departure:
             logger.error("topic %s: its copy here is removed at the next start: %s", topic, error)  # noqa: TRY400 (one line)
 
     async def _give(self, revision: int) -> None:
-        """Ask etcd for the switch. Raises: NotMoved when the topic stays here."""
+        """Ask etcd to give the topic to the other group. Raises: NotMoved when the topic stays here."""
         held, asked = self._home.placement.held, self._asked
         if not await held.give(self._topic, revision, asked.to, asked.epoch, asked.attempt):
             raise NotMoved("one of the leaders has changed, or the move was given up")

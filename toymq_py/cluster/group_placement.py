@@ -44,7 +44,7 @@ T = TypeVar("T")
 RETRY_MIN_S, RETRY_MAX_S = 0.05, 1.0
 """The time between two requests to etcd without an answer."""
 REFUSE_S = 0.2
-"""For so long all that ask for a claim that failed are told; a later request tries again."""
+"""How long requests for a topic whose claim failed are refused; a later request tries again."""
 CLAIMS_MAX = 32
 """Requests to etcd at a time; more wait, and are refused when one of these had no answer."""
 OPEN_S = 30.0

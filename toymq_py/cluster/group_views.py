@@ -14,9 +14,9 @@ from toymq_py.replication.kept_places import Group, KeptPlaces, Picture
 WEIGH_S = 10.0
 """How often a leader measures the load of its group."""
 AWAY_S = 4.0
-"""A group that has had no leader for so long is away: most failovers take less."""
+"""A group that has had no leader for this time counts as away: most failovers take less."""
 WEIGHED = 0.1
-"""A leader tells the load of its group when it has changed by more than this part."""
+"""A leader publishes the load of its group when it has changed by more than this fraction."""
 
 
 class Absences:

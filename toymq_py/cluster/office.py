@@ -41,7 +41,7 @@ logger = logging.getLogger("toymq_py.cluster")
 HASTE_S = 0.1
 """How long a hand-over waits for acks, and publishers for it: acks that are under way come within some milliseconds."""
 HANGS_S = 1.0
-"""A disk hangs, perhaps, when a job takes longer."""
+"""The disk may hang when a job takes longer."""
 OPENING_S_MAX = 120.0
 """A recovery that takes longer does not keep its lease: maybe the disk hangs."""
 
@@ -74,7 +74,7 @@ class JobWatch:
 
 
 class OpeningLease:
-    """Renews a lease on a thread, while recovery holds the loop. A context manager."""
+    """Renews a lease on a thread, while recovery blocks the event loop. A context manager."""
 
     def __init__(self, agreement: Callable[[], Agreement], lease: int, ttl_s: float, clock: Clock) -> None:
         """``agreement``: makes an etcd client for the thread's own event loop."""
@@ -147,7 +147,8 @@ class BrokerOffice:
         self._serving: asyncio.Future[None] | None = None
 
     async def open(self, stream: Stream, tickets: Tickets, lease: int) -> None:
-        """Recover the directory; its changes go into ``stream``. Blocks the loop. Raises: DataDirectoryError, ConfigError."""
+        """Recover the directory; its changes go into ``stream``. Blocks the event loop. Raises: DataDirectoryError,
+        ConfigError."""
         self._standby.stop()
         self._lease = lease
         options, root = self._options, self._options.data_dir

@@ -199,8 +199,8 @@ class PassLink(asyncio.Protocol):
 
 
 class _Kept(asyncio.Protocol):
-    """The protocol of a session on the transport of streams that have ended; it stays referenced, since streams close their
-    transport when they are freed."""
+    """Puts a session's protocol on the transport of asyncio streams that are no longer used. Keeps a reference to the streams,
+    since they close their transport when they are freed."""
 
     def __init__(self, session: BoundedProtocol, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
@@ -219,7 +219,7 @@ async def take_passed(
 
     Args:
         here: what the other node must ask for: this cluster, group and secret.
-        session: makes the protocol of a session; its argument: with all rights. Returns None while this node does not lead.
+        session: makes the protocol of a session, with True one that has all rights; None while this node does not lead.
         leader: returns the address of the node that leads, if known.
 
     Returns: whether a session has taken the connection. Raises: OSError.

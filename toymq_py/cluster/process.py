@@ -54,7 +54,7 @@ PASS_S = 3.0
 """How long a connection to the listener of replicas may say nothing."""
 STATES = ("START", "LOOKING", "JOINING", "FOLLOWING", "OPENING", "LEADING", "STEPPING DOWN")
 IN_OFFICE_S = 0.5
-"""How long a follower may wait for a node that is to lead, and does not know it yet."""
+"""How long a follower's connection waits here for this node to learn that it is elected."""
 SETTINGS_RETRY_S = 1.0
 SAY_EVERY = 10
 
