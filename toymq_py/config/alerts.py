@@ -73,7 +73,7 @@ class Alert:
     to: str | None = None
 
     def __post_init__(self) -> None:
-        """Raises: BadArgument, BadName."""
+        """Check the fields. Raises: BadArgument, BadName."""
         if self.when not in CONDITIONS:
             raise BadArgument(f"invalid when {str(self.when)[:50]!a}: write {', '.join(CONDITIONS)}")
         if self.when == "disk":

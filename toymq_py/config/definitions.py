@@ -82,7 +82,7 @@ class Definitions:
 
 
 def parse(text: str, source: str) -> Definitions:
-    """Definitions in TOML, or in JSON when the text begins with ``{``.
+    """Parse definitions in TOML, or in JSON when the text begins with ``{``.
 
     Args:
         source: what an error names, such as the file.
@@ -238,7 +238,7 @@ def described(
     """The definitions of a broker, from the JSON objects of TOPICS, its webhooks, its alerts and its AMQP declarations. The
     positions of consumers are state, not definitions, and left out.
 
-    Args, Raises: as ``described_topics``.
+    Args, Raises: as for ``described_topics``.
     """
     return Definitions(
         described_topics(rows, counts), dict(sorted((webhooks or {}).items())), dict(sorted((alerts or {}).items())),

@@ -64,7 +64,7 @@ class Webhook:
     concurrency: int = 1
 
     def __post_init__(self) -> None:
-        """Raises: BadArgument, BadName."""
+        """Check the fields. Raises: BadArgument, BadName."""
         if is_pattern(self.topic):
             TopicPattern(self.topic)
         else:
