@@ -1,7 +1,7 @@
 """The embedded host: serves a data directory, or stands by while another process serves it.
 
-Contract: clients.md (``toymq.open``), ADR 0017. Owns a thread with its own loop, the socket in the directory, and the broker
-while it serves. Does not know the client that opened the directory.
+Contract: clients.md (``toymq.open``), ADR 0017. Owns a thread with its own event loop, the socket in the directory, and the
+broker while it serves. Does not know the client that opened the directory.
 
     connect to the socket ──connected──► stand by until it closes ────┐
       ▲        └─refused──► take LOCK ──taken──► serve until closed   │
