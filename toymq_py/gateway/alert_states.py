@@ -95,7 +95,7 @@ def _said(alert: Alert, subject: str, reading: Reading) -> str:
 
 @dataclass(slots=True)
 class Trouble:
-    """A topic whose value has reached the threshold. Times are monotonic seconds, ``since_ms`` is unix milliseconds."""
+    """A topic whose value has reached the threshold. Times are monotonic seconds, ``since_ms`` is Unix milliseconds."""
 
     since: float
     since_ms: int

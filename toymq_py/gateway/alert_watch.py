@@ -1,7 +1,7 @@
 """Runs alert rules: keeps them in a file, evaluates them every few seconds, and sends their notices.
 
 Contract: gateway.md; ADR 0149. ``alert_states.py`` decides, ``alert_readings.py`` measures, ``webhook_sender.py`` posts. A pass
-walks over the topics in slices and gives the loop back between them; a broker without rules makes none. Each rule that has
+walks over the topics in slices and yields to the event loop between them; a broker without rules makes none. Each rule that has
 notices due has a task that sends them one after the other, no faster than ``NOTICES_PER_S`` after a burst.
 """
 
@@ -32,8 +32,8 @@ logger = logging.getLogger("toymq_py.gateway")
 EVERY_MIN_S = 1.0
 EVERY_MAX_S = 60.0
 COST_SHARE = 0.02
-"""The part of a core that the passes may take: the next one comes after this share of time, within those limits. ``for`` and
-``repeat`` are as exact as that."""
+"""The part of a core that evaluations may take: the time to the next one is chosen so, within those limits. ``for`` and
+``repeat`` are only as exact as that."""
 MEASURES_PER_TURN = 64
 """Measurements, of a rule and a topic each, before other tasks get a turn; a millisecond."""
 ATTEMPTS_MAX = 12
@@ -60,7 +60,7 @@ class Rule:
 
 
 class AlertWatch:
-    """All rules. Evaluates and sends while ``run`` lasts. Belongs to the loop."""
+    """All rules. Evaluates and sends while ``run`` lasts. Belongs to the event loop."""
 
     def __init__(
         self, broker: Broker, sender: WebhookSender, clock: Clock, loop: asyncio.AbstractEventLoop, waiting: Waiting

@@ -70,13 +70,13 @@ class Cycle:
                  "answered", "body", "gone", "keep_alive", "more_body", "scope", "started")  # fmt: skip
 
     def __init__(self, link: Link, scope: Scope, *, keep_alive: bool, expects: bool) -> None:
-        """``expects``: the client waits for 100 before it sends the body."""
+        """``expects``: the client waits for ``100 Continue`` before it sends the body."""
         self._link = link
         self.scope = scope
         self.keep_alive = keep_alive
         self._expects = expects
         self.body = bytearray()
-        """Bytes of the body that arrived and were not received by the application."""
+        """Bytes of the body that arrived and that the application has not received yet."""
         self.more_body = True
         self.started = self.answered = self.gone = False
         """Whether the answer's head is written; whether its end is written; whether the client is gone."""

@@ -91,7 +91,7 @@ class GatewayProtocol(BoundedProtocol):
         self._last = False
         self._timer: asyncio.TimerHandle | None = None
         self._parting: RequestError | None = None
-        """The error that is the last answer, behind those to the whole requests that came before."""
+        """The error to send as the last answer, after the answers to earlier complete requests."""
         self._upgrades = False
         self._declined = False
         self._turn = Runnable(serving.fair_queue, self._parse)
@@ -430,8 +430,8 @@ class GatewayProtocol(BoundedProtocol):
             self._turn.wake()
 
     def _discard(self, before: int = -1) -> None:
-        """Drop the rest of an answered body while it arrives, then close. ``before``: how many were dropped at the last
-        call."""
+        """Drop the rest of an answered body while it arrives, then close. ``before``: how many bytes had been dropped at the
+        last call."""
         if self._discarded == before and not self._ahead.data:
             self.transport.close()
             return

@@ -19,7 +19,7 @@ class IdleTimer:
         self._close = close
         self._limit_s: float = KEEP_ALIVE_S
         self.since: float | None = None
-        """When the connection became idle, in the loop's time; None while it is not."""
+        """When the connection became idle, on the event loop's clock; None while it is not."""
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, *, anonymous: bool) -> None:

@@ -33,7 +33,7 @@ class LongPoll:
         self._visibility_s = visibility_s
         self._mode = mode
         self.lease = new_lease_number()
-        """The lease number of what the poll leases."""
+        """The number of the poll's leases."""
         self.charge: Callable[[int], RequestError | None] = lambda size: None
         """Counts what the polls of a pattern hold (``PatternPoll.on_cost``). Returns: why that is too much."""
         self._refusal: RequestError | None = None

@@ -16,7 +16,7 @@ BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]", 
 DELIMITER_END = re.compile(rb"--|[ \t]*\r\n")
 HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n]*)")
 PARSED_PER_TURN_BYTES = 64 * 1024
-"""Bytes that are parsed before others get a turn of the loop; a millisecond."""
+"""Bytes that are parsed before other tasks get a turn of the event loop; a millisecond."""
 PART_COST_BYTES = 256
 """A part without content takes as long as so many bytes."""
 HEAD_COST = 16
@@ -54,7 +54,7 @@ async def parse_multipart(
 
 
 def parse_boundary(content_type: str) -> bytes:
-    """The parameter ``boundary``. Raises: BadFraming."""
+    """The parameter ``boundary`` of a multipart media type. Raises: BadFraming."""
     if len(content_type) > CONTENT_TYPE_CHARS_MAX:
         raise BadFraming(f"Content-Type has {len(content_type)} characters: at most {CONTENT_TYPE_CHARS_MAX} are accepted")
     header = Message()

@@ -19,7 +19,7 @@ from toymq_py.merging import merged_topics
 from toymq_py.placement import REACH_S, Place, Placement
 
 WITHIN_S = 5.0
-"""How long a worker is waited for: one that is being replaced is there again by then."""
+"""How long to wait for a worker: one that is being replaced serves again by then."""
 FRESH_S = 1.0
 """A worker that has answered within this time is up. Any other is asked before a request is sent to it: if it does not answer,
 it is known to have done nothing (ADR 0225)."""
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Neighbours:
-    """The other workers of this broker. Without any, nothing is asked. Belongs to the broker's loop."""
+    """The other workers of this broker. Without any, nothing is asked. Belongs to the broker's event loop."""
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement

@@ -103,7 +103,7 @@ class Message:
     route: bytes = b""
 
     def __post_init__(self) -> None:
-        """Raises: BadArgument."""
+        """Check the fields. Raises: BadArgument."""
         check_delay(self.delay_ms, self.ttl_ms)
 
 
@@ -144,7 +144,7 @@ def check_size(payload: bytes, headers: bytes, bytes_max: int) -> None:
 
 
 def line_bytes_max(payload_bytes_max: int) -> int:
-    """Size of a JSON line, and of a WebSocket message: a payload, perhaps of escapes, ``\\u0434`` for two bytes, and more."""
+    """The largest JSON line or WebSocket message: a payload, perhaps all escapes (``\\u0434`` for two bytes), and the rest."""
     return 3 * payload_bytes_max + JSON_BYTES_MAX
 
 

@@ -31,7 +31,7 @@ from toymq_py.records import MSG_ID_MAX, Records
 from toymq_py.topic import Channel, Topic
 
 LOOKED_MAX = 20_000
-"""Most messages that one request looks at: some 100 ms of the loop, in slices."""
+"""Most messages that one request looks at: some 100 ms of the event loop, in slices."""
 LOOKED_BYTES_MAX = 32 * 1024 * 1024
 """Most payload bytes that one request reads, about, beyond a first message of any size."""
 CHUNK = 512
@@ -88,7 +88,7 @@ MAX = count("max", "How many messages to find at most.", 1, FOUND_MAX, default=F
 
 
 def _tests(request: Request) -> list[Test]:
-    """The conditions of a request. Raises: BadArgument."""
+    """Parse the conditions of a search request. Raises: BadArgument."""
     tests: list[Test] = []
     if (key := KEY.of(request)) is not None:
         tests.append(partial(_has_key, key))
@@ -124,7 +124,7 @@ class _Search:
         self._topic = topic
         self._low = low
         self.at = high
-        """The lowest id that was looked at: all ids from here on were."""
+        """The lowest id that was searched; all ids from it up to ``high`` were."""
         self._tests = tests
         self._most = most
         self.found: list[str] = []

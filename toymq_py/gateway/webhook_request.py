@@ -23,7 +23,7 @@ UNQUOTED = "!$%&'()*+,/:;=?@[]~"
 
 
 def client_context() -> ssl.SSLContext:
-    """TLS as a client, with the operating system's CA certificates (``SSL_CERT_FILE`` names others). Blocks."""
+    """Make a client's TLS context with the operating system's CA certificates (``SSL_CERT_FILE`` names others). Blocks."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context

@@ -212,7 +212,7 @@ class GatewayWebSocket(BoundedProtocol):
     # -- frames that arrive
 
     def _take(self) -> None:
-        """Parse one piece in each pass of the loop."""
+        """Parse one piece in each pass of the event loop."""
         if self.transport.is_closing():
             self._unread = b""
             return
@@ -317,7 +317,7 @@ class GatewayWebSocket(BoundedProtocol):
     # -- what is written
 
     def _write(self, data: bytes) -> None:
-        """Write at the end of this pass of the loop, together with other writes of the pass."""
+        """Write at the end of this pass of the event loop, together with other writes of the pass."""
         if not self._written:
             self.loop.call_soon(self.flush)
         self._written.append(data)

@@ -170,7 +170,7 @@ async def consume(gateway: Gateway, request: Request) -> Response:
 async def hand_out(
     gateway: Gateway, request: Request, place: Place, deliveries: list[Delivery], limit: int, *, acked: bool
 ) -> Response:
-    """Answer with leased messages; with ``acked`` they are acked."""
+    """Answer with leased messages. ``acked``: ack them first."""
     if not deliveries:
         return Response(status_code=204)
     texts = await encode_leased(
@@ -269,7 +269,7 @@ def _whose(
     topic: Topic, text: str, group: str | None, has: Callable[[str, int], bool],
     maybe: Callable[[str, int], bool] = lambda name, msg_id: False,
 ) -> tuple[int, str]:  # fmt: skip
-    """The message id and the consumer that a request refers to: the named group, or the group of the id's mark. A plain number
+    """The message id and the consumer that a request refers to: the named group, or the group in the id's hash. A plain number
     without a group means the consumer ``tinymq`` if that ``has`` the message, else the only group that has it, else the only
     group that ``maybe`` had it before a restart.
 

@@ -84,8 +84,8 @@ def _mark(name: str) -> str:
 
 
 _unmade: dict[tuple[str, str], str] = {}
-"""By topic and mark, groups that do not exist yet and whose messages a peek or filter has shown: an ack may name them by the
-mark alone. The last ``UNMADE_MAX``, of this process; the one that was shown last is last."""
+"""By topic and hash, groups that do not exist yet and whose messages a peek or filter has shown: an ack may name them by the
+hash alone. The last ``UNMADE_MAX`` of this process, the most recently shown one last."""
 
 
 def remember_unmade(topic: str, group: str) -> None:
