@@ -77,8 +77,8 @@ class _Lag(NamedTuple):
 
     channel: Channel
     due: tuple[int, ...]
-    """The first ids that are due. While they stay the same, so does ``oldest_ns``: nothing is read for a consumer that stands
-    still."""
+    """The first ids that are due. While they stay the same, so does ``oldest_ns``, and no record is read for a consumer that
+    makes no progress."""
     oldest_ns: int | None
     slow_since_ms: int | None
 

@@ -5,7 +5,7 @@ import asyncio
 from toymq_py.clock import Clock
 
 SLICE_S = 0.004
-"""How long a walk holds the loop at a time, about: a fifth of what nothing may exceed (performance.md)."""
+"""About how long a walk blocks the event loop at a time: a fifth of the longest time allowed (performance.md)."""
 
 
 class Slices:

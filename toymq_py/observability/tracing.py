@@ -53,7 +53,7 @@ FOLLOWED_PER_S = 1000
 """Most spans a second of each stage: a span costs about 25 µs, and publishers decide what is sampled. Messages beyond have no
 span of that stage; the log says so."""
 BURST = 100
-"""Most spans at once: 5 ms of the loop."""
+"""Most spans at once: 5 ms of the event loop."""
 LEASED_MAX = 16_384
 """Inflight messages whose ack becomes a span; beyond, the oldest gets none."""
 EXPORT_TIMEOUT_S = 2.0
