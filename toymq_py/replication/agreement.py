@@ -179,9 +179,9 @@ class Outcome:
 
 
 class Agreement(Protocol):
-    """The calls of one node. Every call may raise ``EtcdError``: there was no answer, or one that cannot be trusted
-    (``EtcdWentBack``: etcd has forgotten what this process has seen). The outcome of a transaction is then unknown. Each call
-    except ``changed`` ends within a third of the TTL.
+    """The interface of the calls that a node makes. Every call may raise ``EtcdError``: there was no answer, or one that cannot
+    be trusted (``EtcdWentBack``: etcd has forgotten what this process has seen). The outcome of a transaction is then unknown.
+    Each call except ``changed`` ends within a third of the TTL.
 
     Cancelling a call that changes something leaves its outcome unknown, too.
     """

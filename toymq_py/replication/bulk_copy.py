@@ -20,8 +20,8 @@ logger = logging.getLogger("toymq_py.replication")
 
 BATCH_PIECES_MAX = 256
 BATCH_BYTES = 4 << 20
-"""Bytes that are sent at once. Each batch waits for a thread, for the loop and for the follower: with 1 MiB that took as long
-as the bytes."""
+"""Bytes that are sent at once. Each batch waits for a thread, for the event loop and for the follower: with 1 MiB these waits
+took as long as the transfer."""
 PAGE_BYTES = 4096
 
 

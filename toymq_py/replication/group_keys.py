@@ -2,11 +2,11 @@
 
     /toymq/<cluster>/config                       the settings of the group g0
                     /groups/<group>/config        those of another group
-                                   /leader        with the leader's lease
+                                   /leader        the leader, with its lease
                                    /isr           the in-sync set
-                                   /handover      for HAND_OVER_TTL_S
-                                   /request       of an operator, for REQUEST_TTL_S
-                                   /answer        to the last request
+                                   /handover      the chosen successor, for HAND_OVER_TTL_S
+                                   /request       an operator's request, for REQUEST_TTL_S
+                                   /answer        the answer to the last request
                                    /placed        the topics of the group have records (ADR 0188)
                                    /seats/<id>    the status of a node, with the node's lease
                                    /seen/<id>     the same, kept when the node is gone

@@ -4,7 +4,7 @@ Contract: replication.md, section 4; ADR 0106. Each line is ASCII, ends with LF,
 
     > FOLLOW 1 cluster=<uuid> group=<g> replica=<32 hex> name=<n> promised=<epoch> [auth=<token, percent-encoded>]
     < LEAD <epoch> <stream-id, 16 hex>         or    ERR <CODE> <text>, and the end
-    > MANIFEST <bytes>, LF, JSON               what the follower has; ``manifest``
+    > MANIFEST <bytes>, LF, JSON               the follower's files (``manifest``)
     < STREAM <seq>                             binary from here on: the operations after ``seq``
     both: WAIT                                 at any time before, while files are read or another copy has its turn
 
@@ -126,7 +126,7 @@ class HandshakeReader:
 
     def __init__(self) -> None:
         self.manifest_allowed = False
-        """Whether the peer has said its name and token: a manifest's bytes are collected only then."""
+        """Whether the peer has sent its name and token; only then are a manifest's bytes collected."""
         self._buffer = bytearray()
         self._body: int | None = None  # bytes of the manifest that is being collected
         self._bad: BadOperation | None = None

@@ -269,7 +269,8 @@ def why_it_stays(topic: str, record: Record | None) -> str | None:
 
 
 class KeptPlaces:
-    """The calls of one node. Each may raise ``EtcdError``; then the outcome of a transaction is unknown."""
+    """The calls by which a node reads and changes these keys. Each may raise ``EtcdError``; then the outcome of a transaction
+    is unknown."""
 
     def __init__(self, store: KeyValues, cluster: str, group: str) -> None:
         """Raises: ConfigError on an invalid name."""

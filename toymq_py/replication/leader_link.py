@@ -81,7 +81,7 @@ class Term:
 
 
 class LinkEnded(Exception):
-    """Ends a link; the text says why, for the log."""
+    """Raised to end a link; the text says why, for the log."""
 
 
 class LeaderLink:

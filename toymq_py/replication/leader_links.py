@@ -29,7 +29,7 @@ BEAT_S = 0.5
 GREETINGS_MAX = 64
 """Most connections that have not sent FOLLOW yet."""
 LATE_S = 0.3
-"""A loop that is later than this has not read the latest messages of followers: it does not judge them this time."""
+"""When the event loop is later than this, it has not read the latest messages of followers, and does not judge them."""
 ANSWER_S = 1.0
 """A follower that lives sends something more often."""
 

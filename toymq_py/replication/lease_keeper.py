@@ -23,14 +23,14 @@ class LeaseKeeper:
     """Holds one lease at a time."""
 
     def __init__(self, agreement: Agreement, ttl_s: float, now: Callable[[], float]) -> None:
-        """``now``: the loop's clock, in seconds."""
+        """``now``: the event loop's clock, in seconds."""
         self._agreement = agreement
         self._ttl_s = ttl_s
         self._now = now
         self.lease = 0
         """The id of the lease; 0 before ``grant``."""
         self.expires_at = 0.0
-        """The time, by the loop's clock, before which etcd has surely not ended the lease by itself."""
+        """The time, by the event loop's clock, before which the lease has certainly not expired in etcd."""
         self.on_expiry: Callable[[float], None] = lambda at: None
         """Called with ``expires_at`` when that has changed."""
         self.hindrance: Callable[[], str | None] = lambda: None

@@ -92,7 +92,7 @@ class Node:
         self.waits_for = ""
         """Why the node neither leads nor follows; "" when it does."""
         self.trouble: Callable[[], str] = lambda: ""
-        """Returns what a leader reports of itself, in the place of ``waits_for``."""
+        """Returns the trouble that a leader reports instead of ``waits_for``."""
         self.leader: LeaderKey | None = None
         """The leader, as etcd had it last."""
         self.in_sync_count = 0
@@ -101,7 +101,7 @@ class Node:
         self.in_office = asyncio.Event()
         """Set together with ``term``."""
         self.elected_as: str | None = None
-        """One of ``REASONS``: why the term of this process came to be."""
+        """One of ``REASONS``: why this node was elected for the term of this process."""
 
     @property
     def hears_leader(self) -> bool:

@@ -42,7 +42,7 @@ class Outbox:
         self.waiting_bytes = 0
         """Bytes that were put and not taken."""
         self.put_bytes = 0
-        """Bytes that were ever put."""
+        """All bytes that were ever put."""
         self._wake = wake
         self._bytes_max = bytes_max
         self._lock = threading.Lock()

@@ -1,6 +1,6 @@
 """The spool: a file with the operations that a follower has received and not applied yet, as frames.
 
-Contract: replication.md, section 6. The stream goes on during a bulk copy, whose operations wait here. Nothing is synced, as a
+Contract: replication.md, section 6. The stream goes on during a bulk copy; its operations wait here. Nothing is synced, as a
 join begins with an empty spool. Written on the event loop; read by one thread at a time.
 """
 

@@ -38,10 +38,11 @@ from toymq_py.storage.fs import FileSystem
 logger = logging.getLogger("toymq_py.replication")
 
 LOOK_S = 0.25
-"""How often a leader checks that its loop and its disk make progress."""
+"""How often a leader checks that its event loop and its disk make progress."""
 LATE_S = 1.0
 LATE_TIMES, LATE_WITHIN_S = 2, 10.0
-"""A loop that is so often later than ``LATE_S`` cannot lead. Once is a pause that is over: a hand-over would be another."""
+"""A node whose event loop is so often later than ``LATE_S`` cannot lead. Once is a pause that is over: a hand-over would be
+another."""
 JOINED_LOOK_S = 0.02
 ENOUGH_WAIT_S = 2.0
 """How much longer a new leader waits for copies that were in sync while it would refuse publishes without them (ADR 0206)."""
@@ -60,8 +61,8 @@ class Office(Protocol):
     """The broker of a node and its listeners while the node leads: the interface that a term uses."""
 
     async def open(self, stream: Stream, tickets: Tickets, lease: int) -> None:
-        """Recover the directory as after a power cut; its changes go into ``stream``. May block the event loop, and then
-        renews the lease meanwhile. Raises: the errors of recovery."""
+        """Recover the directory as after a power cut; its changes go into ``stream``. Renews the lease while it
+        blocks the event loop. Raises: the errors of recovery."""
 
     async def serve(self) -> None:
         """Serve clients until ``retire`` or ``abandon``. Raises: the errors after which a broker cannot go on."""
