@@ -32,7 +32,7 @@ logger = logging.getLogger("toymq_py.tier")
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 30.0
 """The delay before a fetch that failed is made again; twice as long each time."""
 UNASKED_MAX = 10
-"""Most tries of a fetch while no reader waits: one that got an error comes again, or does not."""
+"""Most tries of a fetch while no reader waits: a reader that got an error may not come again."""
 DIRECTORY_NAME = "tier-cache"
 KEPT_MIN = 3
 """The number of segments or parts that are kept whatever their size: one that is read, the one ahead, and one of another

@@ -1,7 +1,7 @@
 """Reads records of sealed segments straight from a bucket, without a broker. Changes nothing.
 
-As ``storage.reader`` does for a directory: Spark reads history through it. A segment is used only if it fits its seal by
-size and checksum, and its records are checked as on a disk. One segment is in memory at a time.
+The counterpart of ``storage.reader`` for directories; Spark reads history through it. A segment is used only if it fits its
+seal by size and checksum, and its records are checked as on a disk. One segment is in memory at a time.
 """
 
 import logging
