@@ -13,11 +13,11 @@ from toymq_py.clock import Clock
 logger = logging.getLogger("toymq_py.broker")
 
 JUMP_MIN_NS = 10_000_000_000
-"""The smallest jump that is doubted: less is a leap second, or a step of NTP, and a message that goes so much earlier is no
-loss of days."""
+"""The smallest jump that is doubted: less is a leap second, or a step of NTP, and a message that is removed so much earlier
+does no harm."""
 BELIEVED_AFTER_S = 600.0
-"""The time after which a jump is believed: longer than a wrong time takes to be noticed and set right, by hand or by NTP; short
-beside any time of retention."""
+"""The time after which a jump is believed: longer than it takes to notice and correct a wrong time, by hand or by NTP; short
+compared with any retention time."""
 
 
 @dataclass(frozen=True, slots=True)

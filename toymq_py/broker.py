@@ -58,7 +58,7 @@ from toymq_py.topic_opener import TopicOpener
 logger = logging.getLogger("toymq_py.broker")
 
 ALONE = Placement()
-"""The placement of a broker alone: every topic is here."""
+"""The placement of a single broker: every topic is here."""
 Done = Callable[[OSError | RequestError | None], None]
 """Called when an effect is on stable storage, or with the error that prevented it."""
 
@@ -87,7 +87,7 @@ class Broker:
         self.unopened: dict[str, StorageFailed] = {}
         """Topics whose files could not be read or are lost, by name, with the error that every command on them gets."""
         self.on_deadline: Callable[[float], None] = lambda at: None
-        """Called with a time when ``tick`` must run before the time that it returned last."""
+        """Called with a time at which ``tick`` must run, if that is before the time it returned last."""
         self.gateways: list[str] = []
         """The URLs of its own HTTP listeners, as they are bound."""
         self.shutting_down = False
@@ -227,7 +227,7 @@ class Broker:
         return topic
 
     def topic_to_publish(self, name: str) -> Topic:
-        """The topic to publish to, as ``topic_or_new``.
+        """Find or create the topic to publish to, as ``topic_or_new``.
 
         Raises: also Forbidden for a dead-letter topic, QueueFull while memory is high, DiskLow before it is created,
             NotEnoughReplicas.

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NoReturn
 import click
 
 CLOSE = 0.75
-"""The likeness of two words, of 1, from which one is suggested: `get` is not `forget`, which deletes."""
+"""The similarity (0 to 1) of two words from which a command is suggested: `get` must not suggest `forget`, which deletes."""
 ABBREVIATION_MIN = 3
 SENTENCE_MAX = 300
 """Most characters of a command's help in a list: its first sentence whole, over lines where it must. Click cuts it at the
@@ -29,7 +29,7 @@ class CommandGroup(click.Group):
     meant: ClassVar[Mapping[str, str]] = {}
     """Commands that do not exist here, and what to write instead, whole: another program has it, or it has another name."""
     elsewhere: ClassVar[Mapping[str, str]] = {}
-    """Commands that do not exist here, and where to find what they would show, as a half-sentence."""
+    """Commands that do not exist here, and the end of a sentence that tells where to find what they would show."""
     sections: ClassVar[Mapping[str, Sequence[str]]] = {}
     """The commands by purpose, as the help lists them; empty for one list."""
     places: ClassVar[Mapping[str, str]] = {}

@@ -43,7 +43,7 @@ class DataDirectory:
         self._lock: DirectoryLock | None = None
         self._of_workers: dict[int, tuple[int, Mapping[str, partitions_file.StoredPartitions]]] = {}
         self.unclean_ends = 0
-        """How many lives of the broker before this one, in a row, had no clean stop."""
+        """How many broker processes in a row before this one ended without a clean stop."""
 
     def open(self, pid: int, address: str | None, lock: DirectoryLock | None = None, *, is_part: bool = False) -> None:
         """Make the directory if it is missing, and lock it. Blocks.
@@ -120,8 +120,8 @@ class DataDirectory:
                 yield name
 
     def refuse_no_directories(self, unopened: dict[str, StorageFailed], *, strict: bool) -> None:
-        """Note as unopened each topic in whose place is something other than a directory. Blocks. Raises: DataDirectoryError
-        when ``strict``; OSError."""
+        """Enter into ``unopened`` each topic in whose place is something other than a directory. Blocks. Raises:
+        DataDirectoryError when ``strict``; OSError."""
         for name, text in no_directories(self.fs, self.path):
             if strict:
                 raise DataDirectoryError(f"{text}; --strict-recovery is on")
@@ -129,7 +129,7 @@ class DataDirectory:
             unopened[name] = StorageFailed(text)
 
     def refuse_strays(self, strays: Mapping[str, RequestError], unopened: dict[str, StorageFailed]) -> None:
-        """Note as unopened topics that belong to another worker or group but are also stored here; one log line reports all.
+        """Enter into ``unopened`` the topics that belong to another worker or group but are also stored here; log one line.
         ``strays``: for each topic the error that tells where it belongs."""
         if not strays:
             return

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 
 LONG_RUN = 16
-"""A run of so many keys is kept as it is; shorter ones are joined, up to ``JOINED_MAX``."""
+"""A run of at least so many keys is kept as a list of its own; shorter ones are joined, up to ``JOINED_MAX``."""
 JOINED_MAX = 1024
 
 SHARE_FREED = 16

@@ -8,7 +8,7 @@
     │  ├─ NotTcp*                                          HTTP on the TCP port
     │  ├─ AuthRequired*  AuthFailed*  BadVersion*  Forbidden
     │  ├─ NoSuchTopic  NoSuchConsumer  TopicExists
-    │  │  └─ NameBusy                                      what makes a topic of this name waits a moment
+    │  │  └─ NameBusy                                      a request that makes a topic of this name waits a moment
     │  │     └─ BeingDeleted  BeingMoved  BeingPlaced
     │  ├─ IsPartitioned                                    the command is for one of its partitions
     │  ├─ AlreadySubscribed  NotSubscribed  ModeConflict
@@ -59,7 +59,7 @@ class RequestError(ToymqError):
     Attributes:
         code: identifies the error for programs; each code has a class.
         retryable: the same request may succeed later (QueueFull, DiskLow, DiskFull, OutOfSequence, TooManyConnections,
-            TierAway, TierBehind, ShuttingDown, NotLeader, NotEnoughReplicas, PlacementUnknown). Of the others the request, the
+            TierAway, TierBehind, ShuttingDown, NotLeader, NotEnoughReplicas, PlacementUnknown). For the others the request, the
             rights or the broker must change first.
         fatal: the connection is closed after the error.
         token: the name of the refused token, for the broker's audit trail.

@@ -11,7 +11,7 @@ from functools import partial
 BEAT_S = 1.0
 LOOK_AT_BEATS_S = 2.0
 SILENT_LOOKS = 5
-"""A worker that has not beaten for so many looks stands still. Looks are counted and no time is measured: if the whole machine
+"""A worker whose counter has not changed for so many looks stands still. Looks are counted, not time: if the whole machine
 paused, there was one look."""
 
 

@@ -220,7 +220,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.channels_examining = 0
-        """Consumers that wait until a thread has seen how far damage goes. Not shown."""
+        """Consumers that wait until a thread has found the end of a damage. Not exported."""
         self.publish_total = 0
         self.duplicate_total = 0
         self.deliver_total = 0
@@ -264,7 +264,7 @@ class Metrics:
 
     @property
     def error_total(self) -> int:
-        """``ERR`` replies of every code."""
+        """The number of ``ERR`` replies of all codes."""
         return sum(self.errors.values())
 
     def cluster_stats(self) -> dict[str, Any]:

@@ -187,9 +187,8 @@ class PartitionedTopics:
 
     @staticmethod
     def refuse_half_made(name: str, known: Container[str]) -> None:
-        """Refuse a topic that is not partitioned here but is ``known`` as partitioned to the worker to which a plain topic
-        would
-        belong: that worker would answer for its own partitions as if they were all. Raises: PlacementUnknown."""
+        """Refuse a topic that is not partitioned here but is ``known`` as partitioned to the worker that would have a plain
+        one: that worker would answer for its own partitions as if they were all. Raises: PlacementUnknown."""
         if name.removesuffix(DEAD_LETTERS) in known:
             raise half_made(name)
 

@@ -32,7 +32,7 @@ from toymq_py.storage.workers_file import check_no_part, check_worker, divide, w
 UNIX_PATH_BYTES_MAX = 103
 """Longest path that fits into a socket address everywhere: Linux takes 107 bytes, the BSDs and macOS 103."""
 ORPHANS_S = 5.0
-"""How much longer than its shutdown may take the workers of a supervisor that was killed may live."""
+"""How much longer than the shutdown timeout the workers of a killed supervisor may live."""
 LOOK_S = 0.1
 WAITED_FOR = {*PASSED_ON, signal.SIGCHLD}
 
