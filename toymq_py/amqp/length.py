@@ -88,7 +88,7 @@ class Surplus:
             self._subscription.channel.return_uncounted(ids)
 
     def rest(self) -> None:
-        """Detach from the queue while there is no surplus, so that consumers get all messages."""
+        """Unsubscribe from the queue unless messages are leased, so that all its messages go to consumers."""
         if self._subscription is not None and not self._subscription.lessee.inflight:
             self.close()
 

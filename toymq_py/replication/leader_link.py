@@ -60,7 +60,7 @@ class LinkState(enum.Enum):
 
 @dataclass(slots=True)
 class Term:
-    """The state that the links of one leader share."""
+    """What a leader's links to its followers share during one epoch."""
 
     epoch: int
     stream: Stream

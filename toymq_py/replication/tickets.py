@@ -13,7 +13,7 @@ from toymq_py.storage.commit.sync_threads import run_guarded
 
 
 class JobTicket:
-    """The syncs of one job. Filled by the job's thread, read on the event loop once the job has ended."""
+    """The syncs of one disk job. The job's thread adds them; the event loop reads them once the job has ended."""
 
     __slots__ = ("_tickets", "acked", "call")
 
