@@ -23,7 +23,7 @@ logger = logging.getLogger("toymq_py.broker")
 LISTED_MAX = 1000
 SEALED_MAX = 10_000
 """Topics whose directory is listed in one look, and sealed segments in them, about: some 30 ms of a sync thread. Where there
-are more, the next look goes on behind them."""
+are more, the next look goes on after them."""
 SEEN_BYTES = 64
 """Bytes from the end of an active file that are compared: where they were cut off and written anew later, they read as
 zeros."""

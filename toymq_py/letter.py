@@ -34,7 +34,7 @@ DIGITS_MAX = 18
 4301 digits on."""
 
 Witness = tuple[int, list[bytes]]
-"""A moved record: its id, and the fields of its key behind the name of its origin."""
+"""A moved record: its id, and the fields of its key after the name of its origin."""
 
 
 def split_headers(block: bytes) -> tuple[bytes, dict[bytes, bytes]]:

@@ -200,8 +200,8 @@ class Placement:
         return worker_of(topic, len(self.addresses)) if self.addresses else self.worker
 
     def moved(self, topic: str) -> RequestError | None:
-        """The error for a topic of another place: Moved, or PlacementUnknown while that place cannot be reached; None for one
-        here."""
+        """The error for a topic of another place: Moved, or PlacementUnknown while that place cannot be reached; None for a
+        topic that is here."""
         if not self.addresses:
             return None
         worker = self.worker_of(topic)

@@ -45,7 +45,7 @@ class Seat:
     options: ServeOptions
     listeners: daemon.Listeners
     addresses: Sequence[str]
-    """The addresses of each worker: ``host:port``, and its other addresses behind it."""
+    """The addresses of each worker: ``host:port``, and its other addresses after it."""
     sockets: Sequence[str]
     http_sockets: Sequence[str]
     """The paths of each worker's Unix sockets for the other workers; see ``Placement``."""
@@ -272,7 +272,7 @@ class Workers:
         return self._run(seat)
 
     def _until_due_s(self) -> float:
-        """How many seconds until something is due, unless a signal comes first."""
+        """How many seconds to wait for a signal: until a dead worker is to be replaced, or the heartbeats are to be checked."""
         waiting = [each.due for each in self._processes if not each.pid and not self._stopping]
         return min(max(min(waiting) - self._monotonic(), 0.0) if waiting else LOOK_AT_BEATS_S, LOOK_AT_BEATS_S)
 

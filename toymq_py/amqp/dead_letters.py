@@ -26,8 +26,8 @@ GO_BY_THEMSELVES = ("expired", "maxlen")
 def dead_letter_of(
     queues: Queues, message: Unacked, target: tuple[str, str], reason: str, settled: Callable[[bool], None] | None = None
 ) -> None:
-    """Publish a message to the dead-letter exchange, and ack it in its queue when the copy is on stable storage. One that no
-    queue gets, or whose exchange is gone, is dropped, as RabbitMQ does.
+    """Publish a message to the dead-letter exchange, and ack it in its queue when the copy is on stable storage. It is
+    dropped if no queue gets it or the exchange is gone, as in RabbitMQ.
 
     ``settled``: called with True when the message has left its queue, with False when the copy was not stored; then the message
     is ready again at once, and the caller retries. Without ``settled``, a message that was not stored is retried later.
@@ -74,8 +74,8 @@ def letter_of(
 
 
 def _passed(queues: Queues, reason: str, deaths: list[dict[str, Any]]) -> set[str]:
-    """Topics of the queues that dead-lettered a message since its last rejection. One that expires, or exceeds a queue's
-    length, must not return to them: it would cycle for ever, so RabbitMQ drops it."""
+    """Topics of the queues that dead-lettered a message since its last rejection. A message that expires, or exceeds
+    a queue's length, must not return to these queues: it would cycle for ever, so RabbitMQ drops it."""
     if reason not in GO_BY_THEMSELVES:
         return set()
     passed = set[str]()

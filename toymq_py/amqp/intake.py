@@ -98,7 +98,7 @@ class Intake:
 
 
 class Room:
-    """The connections that wait for room, first in first out; one object for all of them."""
+    """The connections that are not read until the broker holds fewer bytes, first in first out. The AMQP server has one."""
 
     def __init__(self, quotas: Quotas, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self._quotas = quotas

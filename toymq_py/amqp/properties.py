@@ -2,7 +2,7 @@
 
 Contract: amqp.md, "Model" (basic.publish); the specification, 1.8.3; ADR 0123. The block of a message that came by AMQP begins
 with the line ``amqp-properties``: exchange, routing key and properties byte for byte, in base64, so that nothing is lost. The
-lines behind it show the same to other protocols, as far as header lines can.
+lines after it show the same to other protocols, as far as header lines can.
 """
 
 import binascii

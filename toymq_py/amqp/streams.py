@@ -116,7 +116,7 @@ class StreamReader:
         return self._topic.deleted
 
     def read(self, max_bytes: int, max_count: int) -> tuple[Records, int, int] | None:
-        """The next records: a batch, the first row of it to take, and the row behind the last. None if there are none; ``wake``
+        """The next records: a batch, the first row of it to take, and the row after the last. None if there are none; ``wake``
         is then called when some exist or the topic is deleted. Raises: OSError."""
         count = min(max_count, self.window - self.inflight)
         while count > 0 and not self.closed:

@@ -324,7 +324,7 @@ class _NodeProcess:
         return node
 
     def _placed(self, settings: ClusterSettings, me: Member) -> GroupPlacement:
-        """Make the placement of topics, with an etcd client of its own, since it watches other keys."""
+        """Make the placement of topics. It has its own etcd client, as it watches other keys than the node does."""
         options, loop = self._options, self._loop
         assert options.cluster is not None
         cluster = options.cluster

@@ -156,7 +156,7 @@ def read(kind: str, where: str, entry: Mapping[str, Any]) -> AmqpDefinition:
 
 
 def add(found: dict[Key, AmqpDefinition], kind: str, where: str, entry: Mapping[str, Any]) -> None:
-    """Read a definition into ``found``. Raises: ConfigError, as ``read``, and for a second one of a name, even if equal."""
+    """Read a definition into ``found``. Raises: ConfigError, as ``read``, and for a name defined twice, even equally."""
     definition = read(kind, where, entry)
     if definition.key in found:
         raise ConfigError(f"{where}: {definition.name} stands twice")

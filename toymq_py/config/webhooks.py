@@ -19,7 +19,7 @@ CONCURRENCY_MAX = 64
 TIMEOUT_MS_MAX = 60_000
 SECRET_PREFIX = "whsec_"
 SECRET_BYTES_MIN = 16
-"""The shortest secret behind the prefix; a variable that was not set left nothing there: anyone could sign. The specification
+"""The shortest secret after the prefix; a variable that was not set left nothing there: anyone could sign. The specification
 has 24 to 64."""
 SECRET_CHARS_MAX = 512
 SIGNED = "(set)"
@@ -99,7 +99,7 @@ class Webhook:
 
 
 def secret_bytes(secret: str) -> bytes:
-    """The key of a secret: base64 behind ``whsec_``, else the text itself. Raises: BadArgument."""
+    """The key of a secret: base64 after ``whsec_``, else the text itself. Raises: BadArgument."""
     if len(secret) <= SECRET_CHARS_MAX and secret.startswith(SECRET_PREFIX):
         try:
             return base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)

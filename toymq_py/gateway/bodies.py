@@ -234,7 +234,7 @@ def media_type(request: Request) -> str:
 
 
 def lines_of(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Split a body into lines; text behind the last line end is a line, too."""
+    """Split a body into lines; text after the last line end is a line, too."""
     held: list[bytes] = []
     for piece in pieces:
         first, *others = piece.split(b"\n")

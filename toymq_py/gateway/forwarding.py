@@ -272,7 +272,7 @@ class _Half(BoundedProtocol):
         self.other.end()
 
     def end(self) -> None:
-        """Close this side, behind the bytes already written."""
+        """Close this side once the bytes already written are sent."""
         if self.connected:
             self.transport.close()
 
@@ -290,7 +290,7 @@ class Room(Protocol):
 
 class Pipe(_Half):
     """The client's side of a WebSocket that another worker serves. A ``Connection`` of its server, which replaces the protocol
-    that read the handshake; bytes that came behind the handshake are passed to it first. Until the worker is reached, the
+    that read the handshake; bytes that came after the handshake are passed to it first. Until the worker is reached, the
     client is read only to notice its end, and no longer once it sends data."""
 
     def __init__(self, forwarding: Forwarding, worker: int, scope: Scope, room: "Room", seat: Seat | None) -> None:

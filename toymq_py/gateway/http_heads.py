@@ -22,7 +22,7 @@ EXPECT_BYTES_MAX = 200
 OTHER_VERSION = "Invalid HTTP version"
 """The parser's text for a version in the form of RFC 9112, 2.3, a digit, a dot and a digit, that it does not know."""
 TRAILER_BYTES_MAX = 8 * 1024
-"""Most bytes of the fields behind the last chunk of a body, and of chunk extensions. They are parsed and dropped."""
+"""Most bytes of the fields after the last chunk of a body, and of chunk extensions. They are parsed and dropped."""
 TARGET = re.compile(rb"https?://([^/?#]*)", re.ASCII | re.IGNORECASE)
 """The beginning of a target in absolute form, with the host."""
 BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")

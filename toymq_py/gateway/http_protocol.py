@@ -53,7 +53,7 @@ is not parsed before the one ahead is answered."""
 DISCARD_S = 1.0
 """How long the rest of an answered body, which is dropped, may pause; see ``DISCARD_BYTES_MAX``."""
 BLANK_BYTES_MAX = 64
-"""Most bytes of empty lines before a request: some clients send one behind a body, and a server ignores it (RFC 9112, 2.2)."""
+"""Most bytes of empty lines before a request: some clients send one after a body, and a server ignores it (RFC 9112, 2.2)."""
 
 
 class GatewayProtocol(BoundedProtocol):
@@ -295,7 +295,7 @@ class GatewayProtocol(BoundedProtocol):
         self.transport.set_protocol(socket)
 
     def _pass_on(self, frames: bytes) -> None:
-        """Pass frames that were read behind the handshake to the WebSocket."""
+        """Pass frames that were read after the handshake to the WebSocket."""
         self._ahead.keep(b"", stays=False)
         self._ahead.head(0)
         if frames:

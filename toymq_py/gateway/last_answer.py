@@ -13,7 +13,7 @@ from toymq_py.net.half_close import end_writing
 
 LINGER_S = 1.0
 LINGER_BYTES = 1024 * 1024
-"""Most bytes of input that are dropped behind the last answer; ``LINGER_S`` is the longest time."""
+"""Most bytes of input that are dropped after the last answer; ``LINGER_S`` is the longest time."""
 
 
 class LastAnswer:
@@ -44,7 +44,7 @@ class LastAnswer:
         self._loop.call_later(LINGER_S, self._transport.close)
 
     def drop(self, size: int) -> None:
-        """Count bytes that arrived behind the answer and were dropped."""
+        """Count bytes that arrived after the answer and were dropped."""
         self._dropped_bytes += size
         if self._lingers and self._dropped_bytes > LINGER_BYTES:
             self._transport.close()

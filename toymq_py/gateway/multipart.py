@@ -1,6 +1,6 @@
 """Multipart bodies (RFC 2046, 5.1): parts with headers and content, from memory.
 
-Contract: gateway.md; ADR 0078. Strict: lines end with CRLF, and every part has an empty line behind its headers.
+Contract: gateway.md; ADR 0078. Strict: lines end with CRLF, and every part has an empty line after its headers.
 """
 
 import re

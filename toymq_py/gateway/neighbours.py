@@ -64,8 +64,8 @@ class Neighbours:
         return bool(there)
 
     async def ask_each(self, method: str, path: str, body: bytes = b"") -> list[tuple[int, bytes]]:
-        """The status and answer of each other worker to a request; 404 when a worker has no such object, also if it redirected
-        (421). Raises: PlacementUnknown, as ``change``."""
+        """The status and answer of each other worker to a request. The status 421, by which a worker redirects, is returned as
+        404: it has no such object. Raises: PlacementUnknown, as ``change``."""
         if method != "GET":
             await self.reach_all()
         expected = (200, 201, 204, 404)

@@ -132,7 +132,7 @@ class TlsListener:
         self._leave(connection)
 
     def _connect(self, connection: socket.socket) -> BoundedProtocol:
-        """Make the protocol, which takes a seat of its own after the handshake."""
+        """Make the protocol of a connection. After the handshake the protocol counts it, instead of this listener."""
         return self._connected(partial(self._leave, connection))
 
     async def _shake_hands(self, connection: socket.socket) -> None:

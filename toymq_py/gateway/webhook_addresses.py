@@ -27,7 +27,7 @@ NAT64 = IPv6Network("64:ff9b::/96")
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is public; for an IPv6 form of an IPv4 address, whether that is."""
+    """Whether an IP address is public; for an IPv6 form of an IPv4 address, whether the IPv4 address is public."""
     found = ip_address(address.partition("%")[0])
     if isinstance(found, IPv4Address):
         return not any(found in network for network in SPECIAL + CLOUD)

@@ -80,7 +80,7 @@ class GatewayWebSocket(BoundedProtocol):
         self._leaving = False
         """Whether the broker shuts down."""
         self._parting = b""
-        """The answer to the client's close, and pongs before it: written behind the answers to the frames that were begun."""
+        """The answer to the client's close, and pongs before it: written after the answers to the frames that were begun."""
         self._eof = False
         self.disconnected = False
         self._events: asyncio.Queue[Message] = asyncio.Queue()
@@ -347,7 +347,7 @@ class GatewayWebSocket(BoundedProtocol):
                 self.transport.write(data)
 
     def close(self) -> None:
-        """Close the connection behind the bytes already written."""
+        """Close the connection once the bytes already written are sent."""
         self.flush()
         self.transport.close()
 

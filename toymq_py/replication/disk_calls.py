@@ -50,7 +50,7 @@ async def run_on_thread(offload: Offload, job: Callable[[], T], stop: StopFlag |
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[T] = loop.create_future()
     over: asyncio.Future[None] = loop.create_future()
-    """Done when the job has returned, if the caller was cancelled: code behind the job may never run, as of a ticket that is
+    """Done when the job has returned, if the caller was cancelled: code after the job may never run, as of a ticket that is
     not settled when a leader's term ends."""
     outcome: list[T] = []
     failure: list[BaseException] = []

@@ -133,7 +133,7 @@ class Node:
             reading.cancel()
 
     async def _take_part(self) -> bool:
-        """Follow until this node is elected, then lead: ``run`` without its reading ahead of files for digests."""
+        """Follow until this node is elected, then lead. ``run`` also computes digests of files in advance."""
         await self._start()
         term: Term | None = None
         while term is None and not self._stop.is_set():

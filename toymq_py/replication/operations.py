@@ -356,7 +356,7 @@ class OperationReader:
     """Parses the frames of a stream from bytes in pieces of any size. Holds at most one frame and the last piece.
 
     A length is checked against the limit of its kind before its bytes are collected. After the first ``BadOperation`` every
-    call raises it again: nothing behind a broken frame can be trusted.
+    call raises it again: nothing after a broken frame can be trusted.
     """
 
     def __init__(self) -> None:

@@ -74,7 +74,7 @@ class Marker:
 
 
 def _word(data: bytes, name: str) -> str | None:
-    """Decode a value from one of the two files; None when it is damaged."""
+    """The text under ``name`` in a file of checked JSON; None when the file is damaged."""
     try:
         word = checked_json.decode("bucket", data).get(name)
     except DamagedData:

@@ -37,7 +37,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """The seal of a segment object: its size and checksums. ``next_id``: the first id behind the segment.
+    """The seal of a segment object: its size and checksums. ``next_id``: the first id after the segment.
 
     ``place`` and ``first_id``: the segment that it belongs to; None in seals from before 2026-11-29. ``begins_ns``: the time of
     the first record. ``parts``: those of a large segment, which cover it. ``adler32``: a checksum of the object for readers of

@@ -19,7 +19,7 @@ SLOTS = (
 )  # fmt: skip
 """Width and age of each kind of slot: up to this age, the first state of each slot stays. About three hundred in ten years."""
 IDS_LEFT_OUT = 10_000_000
-"""The number of ids behind those that a bucket knows that are never used again: a state's ten seconds at a million messages a
+"""The number of ids above those that a bucket knows that are never used again: a state's ten seconds at a million messages a
 second, and room for clocks that differ by seconds."""
 IDS_A_SECOND = 2_000_000
 """The number of ids that are left out in addition for each second since the state (ADR 0193): more than a broker can hand
