@@ -239,7 +239,7 @@ def may_be_cached_only(manifest: Manifest, *, any_file: bool) -> dict[str, int]:
 
 
 def make_plan(manifest: Manifest, digests: ContentDigests, stop: StopFlag) -> JoinPlan:
-    """Compare a follower's files with a leader's. The leader's may change meanwhile: changes since the begin of the join are in
+    """Compare a follower's files with a leader's. The leader's may change meanwhile: changes since the start of the join are in
     the stream, too. Raises: OSError; Stopped."""
     fs, root = digests.fs, digests.root
     theirs = {each.path: each for each in manifest.files}
