@@ -1,4 +1,4 @@
-"""The broker of toymq. Applications import ``toymq``: its names are the public ones, those of this package are not."""
+"""The broker of toymq. Applications import ``toymq``, which has the public names; those of this package are not public."""
 
 from toymq_py.version import __version__
 

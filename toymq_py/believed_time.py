@@ -1,8 +1,8 @@
-"""The wall clock that removal of messages by age goes by: a jump forward is not believed at once (ADR 0219).
+"""The wall clock by which retention removes old messages: it does not follow a jump forward at once (ADR 0219).
 
-A wall clock that is ahead for a moment would make every message old. It is compared with the monotonic clock: a jump forward is
-believed when it has lasted for ten minutes. Until then time goes on as if there had been none. A clock that is set back is
-believed at once: nothing is removed too early by it.
+If the wall clock is ahead for a moment, every message seems old. So it is compared with the monotonic clock: a jump forward is
+believed once it has lasted for ten minutes; until then time goes on as without the jump. A clock that is set back is believed
+at once, as that removes nothing too early.
 """
 
 import logging
@@ -13,16 +13,16 @@ from toymq_py.clock import Clock
 logger = logging.getLogger("toymq_py.broker")
 
 JUMP_MIN_NS = 10_000_000_000
-"""The smallest jump that is doubted: less is a leap second, or a step of NTP, and a message that goes so much earlier is no
-loss of days."""
+"""The smallest jump that is doubted: less is a leap second, or a step of NTP, and a message that is removed so much earlier
+does no harm."""
 BELIEVED_AFTER_S = 600.0
-"""The time after which a jump is believed: longer than a wrong time takes to be noticed and set right, by hand or by NTP; short
-beside any time of retention."""
+"""The time after which a jump is believed: longer than it takes to notice and correct a wrong time, by hand or by NTP; short
+compared with any retention time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """The offset of the wall clock from the monotonic one that is believed, in nanoseconds."""
+    """The believed offset of the wall clock from the monotonic clock, in nanoseconds."""
 
     ahead_ns: int
     unbelieved_ns: int | None = None
@@ -32,8 +32,8 @@ class Belief:
 
 
 def judge(before: Belief, ahead_ns: int, now_s: float) -> Belief:
-    """The belief after a look at both clocks. For a clock that jumps again and again, only the smallest lead that it kept all
-    the time is believed, so that it cannot keep messages for ever."""
+    """The belief after a look at both clocks. If a clock jumps again and again, only the smallest lead that it had all the time
+    is believed, so that retention is not blocked for ever."""
     if ahead_ns <= before.ahead_ns + JUMP_MIN_NS:
         return Belief(ahead_ns)
     if before.unbelieved_ns is None:
@@ -45,15 +45,15 @@ def judge(before: Belief, ahead_ns: int, now_s: float) -> Belief:
 
 
 class BelievedTime:
-    """The believed wall clock of one broker. It begins with what the wall clock shows: after a start nothing else is known.
-    Belongs to the event loop, which looks every few seconds."""
+    """The believed wall clock of one broker. It starts with the time of the wall clock, as nothing else is known then. Belongs
+    to the event loop, which checks both clocks every few seconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._belief = Belief(clock.wall_ns() - _ns(clock.monotonic()))
 
     def now_ns(self) -> int:
-        """Nanoseconds since the epoch: the wall clock, or less. A look at both clocks."""
+        """Look at both clocks. Returns: nanoseconds since the epoch, the wall clock's time or less."""
         before, now_s = self._belief, self._clock.monotonic()
         self._belief = belief = judge(before, self._clock.wall_ns() - _ns(now_s), now_s)
         if belief.unbelieved_ns is not None and before.unbelieved_ns is None:
@@ -66,7 +66,7 @@ class BelievedTime:
 
     @property
     def settles_in_s(self) -> float | None:
-        """How long until a jump is believed; None when there is none."""
+        """How many seconds until the current jump is believed; None without one."""
         if self._belief.unbelieved_ns is None:
             return None
         return max(self._belief.since_s + BELIEVED_AFTER_S - self._clock.monotonic(), 0.0)

@@ -1,6 +1,6 @@
 """The broker: the topics of one data directory, and the operations that span topics.
 
-Contract: architecture.md, delivery.md, storage.md. Sessions and the HTTP gateway call its methods; it knows no wire frames.
+Contract: architecture.md, delivery.md, storage.md. Sessions and the HTTP gateway call its methods; it knows no protocol.
 Belongs to the event loop; the scheduler, clock and file system are passed in.
 """
 
@@ -58,7 +58,7 @@ from toymq_py.topic_opener import TopicOpener
 logger = logging.getLogger("toymq_py.broker")
 
 ALONE = Placement()
-"""The placement of a broker alone: every topic is here."""
+"""The placement of a single broker: every topic is here."""
 Done = Callable[[OSError | RequestError | None], None]
 """Called when an effect is on stable storage, or with the error that prevented it."""
 
@@ -74,11 +74,11 @@ class Broker:
     ) -> None:  # fmt: skip
         """
         Args:
-            rss_bytes, tasks, loop_lag_s: for STATS: resident memory, tasks of the event loop, its worst delay of late.
-            tracer: makes spans of messages; None costs nothing.
+            rss_bytes, tasks, loop_lag_s: for STATS: resident memory, tasks of the event loop, and its worst recent delay.
+            tracer: makes spans of messages; None for no tracing.
             open_files_max: how many segment files of all topics are open at a time.
-            placement: which topics are elsewhere, and not opened here.
-            recovery_threads: how many recover topics when the broker is opened; 0: the thread that opens it does.
+            placement: tells which topics other workers or groups have, and which are therefore not opened here.
+            recovery_threads: the number of threads that recover topics in ``open``; 0: the caller's thread does.
         """
         self.options = options
         self.metrics = Metrics()
@@ -87,7 +87,7 @@ class Broker:
         self.unopened: dict[str, StorageFailed] = {}
         """Topics whose files could not be read or are lost, by name, with the error that every command on them gets."""
         self.on_deadline: Callable[[float], None] = lambda at: None
-        """Called with a time when ``tick`` must run before the time that it returned last."""
+        """Called with a time at which ``tick`` must run, if that is before the time it returned last."""
         self.gateways: list[str] = []
         """The URLs of its own HTTP listeners, as they are bound."""
         self.shutting_down = False
@@ -145,7 +145,7 @@ class Broker:
 
         Args:
             address: where clients will reach the broker; shown to a process that finds the directory locked.
-            lock: of the directory, if this process holds it already; it becomes the broker's.
+            lock: the lock of the directory, if this process already holds it; the broker then owns it.
 
         Raises:
             DirectoryLocked: another process holds the lock.
@@ -200,7 +200,7 @@ class Broker:
     # -- topics
 
     def topic(self, name: str) -> Topic:
-        """The open topic of a name. Raises: NoSuchTopic, Moved, IsPartitioned."""
+        """Find an open topic by its name. Raises: NoSuchTopic, Moved, IsPartitioned."""
         topic = self.topics.get(name)
         if topic is None:
             error = self.partitioned.is_whole(name) or self.placement.moved(name) or self.unopened.get(name)
@@ -214,9 +214,9 @@ class Broker:
         return (topic := self.topics.get(name)) is not None and not topic.deleted
 
     def topic_or_new(self, name: str) -> Topic:
-        """The topic, created in memory when it does not exist. Assumes a checked name.
+        """Find a topic, or create it in memory if it does not exist. Assumes that the name is legal.
 
-        Raises: TooManyTopics, BeingDeleted, StorageFailed (it could not be opened, or not be removed).
+        Raises: TooManyTopics, BeingDeleted, StorageFailed (the topic could not be opened, or not be removed).
         """
         topic = self.topics.get(name)
         if topic is None:
@@ -227,7 +227,7 @@ class Broker:
         return topic
 
     def topic_to_publish(self, name: str) -> Topic:
-        """The topic to publish to, as ``topic_or_new``.
+        """Find or create the topic to publish to, as ``topic_or_new``.
 
         Raises: also Forbidden for a dead-letter topic, QueueFull while memory is high, DiskLow before it is created,
             NotEnoughReplicas.
@@ -244,8 +244,8 @@ class Broker:
         return self.topic_or_new(name)
 
     def _dead_letter_topic(self, name: str) -> Topic:
-        """The dead-letter topic, as ``topic_or_new`` but beyond the limit of topics: without it a message would wait for ever.
-        A topic has at most one, which does not count (ADR 0074)."""
+        """Find or create a dead-letter topic, even beyond the limit of topics: without it a message would wait for ever. A
+        topic has at most one, which does not count (ADR 0074)."""
         if name in self.topics or name in self.unopened:
             return self.topic_or_new(name)
         return self._add_topic(name, TopicSettings())
@@ -253,7 +253,7 @@ class Broker:
     def redrive(self, name: str, ids: Sequence[IdRange] | None, max_count: int | None, done: RedriveDone) -> None:
         """Move dead letters back to the topic they came from, which is created if it is missing.
 
-        ``done`` gets their number once they are on stable storage, and an error if some of those asked for were not moved.
+        ``done`` gets the number of moved letters once they are on stable storage, and an error if others could not be moved.
 
         Raises: NoSuchTopic, BadArgument, ShuttingDown; then ``done`` is not called.
         """
@@ -298,14 +298,14 @@ class Broker:
         return topic
 
     def watch_new_topics(self, made: Callable[[Topic], None]) -> Callable[[], object]:
-        """Call ``made`` with every new topic. Returns: a function that ends it."""
+        """Call ``made`` with every new topic from now on. Returns: a function that stops the calls."""
         return self._subscriptions.watch(made)
 
     def poll(
         self, name: str, consumer: str, *, visibility_s: float | None = None, wake: Callable[[], bool], mode: Mode | None = None
     ) -> AnyPoll:
-        """Lease messages of a topic, or of all topics of a pattern, without a subscription; see ``Poll``. A plain topic is
-        created; a new consumer begins at the first id. Assumes checked names.
+        """Lease messages of a topic, or of all topics that match a pattern, without a subscription (``Poll``). A single topic
+        is created if it is missing; a new consumer begins at the first id. Assumes that the names are legal.
 
             poll = broker.poll("jobs", "worker", visibility_s=60, wake=look)
             poll.when_registered(registered)      # a new consumer is on the disk; maybe at once
@@ -313,11 +313,11 @@ class Broker:
             poll.close()
 
         Args:
-            visibility_s: the visibility timeout of its leases; the topic's by default.
+            visibility_s: the visibility timeout of the leases; by default the topic's.
             wake: called when there may be messages after there were none, or no more will come (``poll.closed``, or ``take``
-                raises). Returns whether the caller takes soon, later in this loop pass or in the next; otherwise another poll
-                is woken.
-            mode: shared or keyed; None leaves it as it is.
+                raises). Returns whether the caller takes messages in this pass of the event loop or the next; if not, another
+                poll is woken.
+            mode: shared or keyed; None keeps the consumer's mode.
 
         Raises: ModeConflict, ShuttingDown, TooManyTopics, TooManyConsumers, BeingDeleted, StorageFailed, OSError.
         """
@@ -331,14 +331,15 @@ class Broker:
         return poll
 
     def follow(self, subscription: PatternSubscription) -> None:
-        """Subscribe a pattern to all matching topics, present and future; see its ``when_registered``."""
+        """Subscribe a pattern to all matching topics, present and future; ``subscription.when_registered`` tells when that is
+        done."""
         self._subscriptions.follow(subscription, self.topics)
 
     def create(self, name: str, changes: Mapping[str, str], done: Done) -> None:
-        """Create a topic, or confirm one that has these settings; ``done`` gets TopicExists if it has others. Beside them,
-        ``group`` names the group of the cluster that is to have it.
+        """Create a topic, or confirm one that has these settings; ``done`` gets TopicExists if it has others. ``changes``: the
+        settings, and perhaps ``group``, the group of the cluster that is to have the topic.
 
-        Raises: BadArgument, TooManyTopics, BeingDeleted, ShuttingDown, TopicExists and what else ``Placement.admit`` raises;
+        Raises: BadArgument, TooManyTopics, BeingDeleted, ShuttingDown, TopicExists, and the errors of ``Placement.admit``;
             then ``done`` is not called.
         """
         self.refuse_late()
@@ -398,7 +399,7 @@ class Broker:
 
     def describe(self, pattern: str | None, sees: Callable[[str], bool] | None = None) -> Iterator[dict[str, Any]]:
         """The JSON objects of TOPICS for a name or pattern, in the order of names, with the topics that could not be opened.
-        Lazy, since thousands take a while. ``sees`` filters names. Raises: BadName, at once."""
+        An iterator, since thousands of topics take a while. ``sees`` filters names. Raises: BadName, at once."""
         names = {*self.topics, *self.unopened}
         if pattern is not None:
             names = set(filter(TopicPattern(pattern).matches, names)) if is_pattern(pattern) else names & {pattern}
@@ -421,7 +422,7 @@ class Broker:
     # -- statistics
 
     def stats(self) -> dict[str, Any]:
-        """The JSON object of STATS, without its topics; see ``broker_stats``."""
+        """The JSON object of STATS, without topics (``broker_stats``)."""
         return broker_stats.stats(self.options, self.metrics, self.space, self._fs, self._clock, self.gateways, {
             "uptime_s": round(self._clock.monotonic() - self._started, 3), "rss_bytes": self._rss_bytes(),
             "tasks": self._tasks(), "loop_lag_s": round(self._loop_lag_s(), 6),
@@ -436,12 +437,12 @@ class Broker:
 
     def stop_deliveries(self, *, ends_at: float = inf) -> None:
         """Begin the shutdown: end every subscription and poll with SHUTTING_DOWN, and refuse changes that have not begun.
-        ``finish`` is over by ``ends_at``, a monotonic time."""
+        ``ends_at``: the monotonic time at which ``finish`` ends at the latest."""
         self.shutting_down = True
         self._shutdown.begin(ends_at)
 
     def finish(self, done: Callable[[], None]) -> None:
-        """See ``Shutdown.finish``; ``close`` may follow."""
+        """Store and flush all state, then call ``done`` (``Shutdown.finish``); ``close`` may follow."""
         self._shutdown.finish(done)
 
     def close(self) -> None:

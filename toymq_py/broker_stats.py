@@ -16,9 +16,10 @@ def stats(
     options: BrokerOptions, metrics: Metrics, space: SpaceGuard, fs: FileSystem, clock: Clock, gateways: Sequence[str],
     process: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
-    """The figures of STATS without topics. ``process``: figures of the process; ``tasks`` counts the event loop's, so that a
-    leaked one shows. ``time_ms`` is the clock that delays and ages are compared with; ``limits`` are the options of these
-    names, and ``connections_most`` is the number to compare with them: with several workers that of the worker with the most.
+    """The JSON object of STATS without topics. ``process``: values about the process, among them ``tasks``, the number of
+    asyncio tasks, which shows leaks. In the result, ``time_ms`` is the clock that delays and ages are compared with,
+    ``limits`` has the values of options, and ``connections_most`` is to be compared with the limit of connections: with
+    several workers it is the number of the worker that has the most.
     """
     free = 0
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Coroutines that wait for the broker: until an effect is on stable storage, until a name is free. Belongs to the loop."""
+"""Coroutines that wait for the broker: until a change is on stable storage, or a name is free. Belongs to the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,11 +14,11 @@ Made = TypeVar("Made")
 
 
 async def stored(begin: Callable[[Done], None]) -> None:
-    """Wait until the effect of ``begin`` is on stable storage. A cancellation does not undo it.
+    """Wait until the change that ``begin`` starts is on stable storage. A cancellation does not undo the change.
 
-    ``begin`` is called again when a topic that it would make is still being deleted.
+    If a topic of the same name is still being deleted, ``begin`` is called again after that.
 
-    Raises: RequestError when it could not be stored, or when ``begin`` does.
+    Raises: RequestError when the change could not be stored, or as ``begin``.
     """
     outcome: asyncio.Future[OSError | RequestError | None] = asyncio.get_running_loop().create_future()
 
@@ -38,8 +38,8 @@ async def stored(begin: Callable[[Done], None]) -> None:
 
 
 async def made(make: Callable[[], Made]) -> Made:
-    """Call a function that makes a topic, and again once an old one of that name has gone. Raises: as ``make``, except
-    NameBusy."""
+    """Call a function that makes a topic; if the name is still taken for a moment, wait and call it again. Raises: as ``make``,
+    except NameBusy."""
     while True:
         try:
             return make()
@@ -48,14 +48,14 @@ async def made(make: Callable[[], Made]) -> Made:
 
 
 async def gone(busy: NameBusy) -> None:
-    """Wait until a topic's deletion has ended."""
+    """Wait until the name that an error says is busy is free."""
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     busy.when_done(partial(fulfil, over))
     await over
 
 
 async def settled(commit: Commit) -> RequestError | None:
-    """Wait until a commit is on stable storage. Returns: why it failed, else None. Cancelled, the commit goes on."""
+    """Wait until a commit is on stable storage. Returns: why it failed, else None. A cancellation does not stop the commit."""
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     commit.add_waiter(partial(fulfil, over))
     await over

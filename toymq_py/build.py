@@ -1,4 +1,4 @@
-"""Facts about this installation: compiled modules or source, the fast CRC or zlib's (ADR 0095), pages of documentation."""
+"""Facts about this installation: whether modules are compiled, which CRC is used (ADR 0095), where the documentation is."""
 
 from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
@@ -23,11 +23,11 @@ def fast_crc() -> bool:
 
 
 def describe() -> str:
-    """The build in a few words, for reports of measurements: ``compiled, zlib_ng``."""
+    """The build in a few words, such as ``compiled, zlib_ng``, for reports of measurements."""
     return ("compiled" if compiled() else "as source") + (", zlib_ng" if fast_crc() else "")
 
 
 def docs_directory() -> Path:
-    """Where the pages of the documentation are: in the installed package, or in the checkout beside it."""
+    """The directory of the documentation's pages: in the installed package, or beside the package in a checkout."""
     package = Path(__file__).parent
     return next((path for path in (package / "docs", package.parent / "docs") if path.is_dir()), package / "docs")

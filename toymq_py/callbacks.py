@@ -10,8 +10,8 @@ logger = logging.getLogger("toymq_py")
 
 
 def call_all(calls: Iterable[Callable[P, object]], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Call each callback. One that raises, which is a bug, is logged, and the others are still called: they belong to other
-    sessions."""
+    """Call each callback. An exception, which is a bug, is logged, and the other callbacks are still called: they may belong to
+    other sessions."""
     for call in calls:
         try:
             call(*args, **kwargs)

@@ -1,6 +1,6 @@
 """The only reader of time.
 
-Everything else takes a ``Clock``, so that tests and the simulation jump time instead of sleeping.
+All other modules take a ``Clock``, so that tests and the simulation can jump in time instead of sleeping.
 """
 
 import time
@@ -11,10 +11,10 @@ class Clock(Protocol):
     """The monotonic clock and the wall clock, which must not be mixed (contract: delivery.md, "Clocks")."""
 
     def wall_ns(self) -> int:
-        """Nanoseconds since the epoch. May jump; stamps records and is compared with ``deliver_at``."""
+        """Nanoseconds since the epoch, which may jump. For time stamps of records, and compared with ``deliver_at``."""
 
     def monotonic(self) -> float:
-        """Seconds of the event loop's clock, which never go back; for visibility timeouts, backoff and waits."""
+        """Seconds of the event loop's clock, which never goes back; for visibility timeouts, backoff and waits."""
 
 
 class SystemClock:

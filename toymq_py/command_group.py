@@ -1,6 +1,6 @@
 """A click group that reports wrong usage as one line on stderr, with a suggestion and exit code 2. For every command line.
 
-Beside ``command_line``, which a broker loads without click.
+Apart from ``command_line``, which a broker loads without click.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NoReturn
 import click
 
 CLOSE = 0.75
-"""The likeness of two words, of 1, from which one is suggested: `get` is not `forget`, which deletes."""
+"""The similarity (0 to 1) of two words from which a command is suggested: `get` must not suggest `forget`, which deletes."""
 ABBREVIATION_MIN = 3
 SENTENCE_MAX = 300
 """Most characters of a command's help in a list: its first sentence whole, over lines where it must. Click cuts it at the
@@ -29,7 +29,7 @@ class CommandGroup(click.Group):
     meant: ClassVar[Mapping[str, str]] = {}
     """Commands that do not exist here, and what to write instead, whole: another program has it, or it has another name."""
     elsewhere: ClassVar[Mapping[str, str]] = {}
-    """Commands that do not exist here, and where to find what they would show, as a half-sentence."""
+    """Commands that do not exist here, and the end of a sentence that tells where to find what they would show."""
     sections: ClassVar[Mapping[str, Sequence[str]]] = {}
     """The commands by purpose, as the help lists them; empty for one list."""
     places: ClassVar[Mapping[str, str]] = {}
@@ -60,7 +60,7 @@ class CommandGroup(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Parse the options before the command."""
+        """Parse the options before the command; wrong usage is reported in one line."""
         try:
             return super().make_context(info_name, args, parent, **extra)
         except click.UsageError as error:
@@ -69,7 +69,7 @@ class CommandGroup(click.Group):
             raise SystemExit(INTERRUPTED) from None
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run a command."""
+        """Run a command; wrong usage is reported in one line."""
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
@@ -79,13 +79,13 @@ class CommandGroup(click.Group):
 
 
 def said_by(error: OSError) -> str:
-    """The operating system's error text, with the file and without the number."""
+    """The operating system's error text, with the file name and without the errno."""
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror or error}"
 
 
 def refuse(group: click.Group, error: click.UsageError, ctx: click.Context | None) -> NoReturn:
-    """Print the line of an error, or the help if nothing was given. Raises: SystemExit."""
+    """Print a usage error as one line, or the help if there were no arguments. Raises: SystemExit."""
     ctx = error.ctx or ctx
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
@@ -94,7 +94,7 @@ def refuse(group: click.Group, error: click.UsageError, ctx: click.Context | Non
 
 
 def say(group: click.Group, text: str, ctx: click.Context | None) -> NoReturn:
-    """Print the line of a usage error. Raises: SystemExit."""
+    """Print the text of a usage error as one line. Raises: SystemExit."""
     path = ctx.command_path if ctx is not None else group.name
     name = ctx.find_root().info_name if ctx is not None else group.name
     click.echo(f"{name}: {' '.join(text.split()).rstrip('.')} (see `{path} --help`)", err=True)
@@ -134,7 +134,7 @@ def _limits(numbers: click.IntRange) -> str:
 
 
 def _place_above(option: str, ctx: click.Context) -> str | None:
-    """The line with a misplaced option where it belongs, if it is an option of a command above."""
+    """A command line that shows where a misplaced option belongs, if it is an option of a parent command; else None."""
     below, above = [ctx.info_name or ""], ctx.parent
     while above is not None:
         if any(option in one.opts for one in above.command.params):

@@ -29,7 +29,7 @@ def run(name: str, module: str) -> None:
 
 
 def missing(error: ModuleNotFoundError) -> str | None:
-    """How to install what is missing, said behind the name of what needs it; None when no extra has it."""
+    """How to install a missing module, as the end of an error text; None when no extra includes it."""
     from importlib.util import find_spec
 
     package = str(error.name).partition(".")[0]
@@ -41,10 +41,10 @@ def missing(error: ModuleNotFoundError) -> str | None:
 
 
 def needs(error: ModuleNotFoundError, extra: str) -> str:
-    """How to install the extra that an option needs, said behind the option's name."""
+    """The text, to follow an option's name, that it needs an extra, and how to install it."""
     return missing(error) or f"needs {error.name}: {install_hint(extra)}"
 
 
 def install_hint(extra: str) -> str:
-    """How to install an extra. By path: toymq is on no package index, and another's package may have its name."""
+    """How to install an extra: by path, as toymq is on no package index, where another package may have its name."""
     return f"in a checkout of toymq, pip install '.[{extra}]'"

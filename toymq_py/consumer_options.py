@@ -1,4 +1,4 @@
-"""Options of a consumer in client commands: its start, how sessions share it, which leases are meant. Contract: protocol.md,
+"""Options of a consumer in client commands: its start position, and the mode in which sessions share it. Contract: protocol.md,
 "SUB"."""
 
 from contextlib import suppress
@@ -35,7 +35,7 @@ def parse_mode(value: object, modes: tuple[Mode, ...] = MODES) -> Mode:
 class Start:
     """Where a consumer begins, or is moved to: ``earliest | latest | <msg-id> | @<unix-ms>``.
 
-    ``value`` is the id for "id", milliseconds since the epoch for "time", otherwise 0 and without meaning.
+    ``value``: the id for kind "id", milliseconds since the epoch for "time", otherwise 0 without meaning.
     """
 
     kind: Literal["earliest", "latest", "id", "time"]
@@ -56,8 +56,8 @@ class Start:
 
     @classmethod
     def parse_checked(cls, text: str) -> "Start":
-        """``parse`` for all but the wire: refuses a time that was most likely meant in seconds, since a consumer at 1970 gets
-        everything. Raises: BadArgument."""
+        """Parse a start position given by people or over HTTP. Refuses a time that was most likely meant in seconds, since a
+        consumer that starts in 1970 gets all messages. Raises: BadArgument."""
         position = cls.parse(text)
         if position.kind == "time" and position.value < OLDEST_MS:
             raise BadArgument(f"{position} is before 2001: write milliseconds, {position}000, or earliest")

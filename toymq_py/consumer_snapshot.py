@@ -1,4 +1,4 @@
-"""State of a consumer that survives a restart: its JSON object in ``offsets.json``, checked.
+"""The state of a consumer that survives a restart, and its checked JSON object in ``offsets.json``.
 
 Contract: storage.md, "offsets.json". Knows nothing of how a consumer keeps its state.
 """
@@ -17,10 +17,10 @@ from toymq_py.records import MSG_ID_MAX
 class ConsumerSnapshot:
     """The state of a consumer that survives a restart.
 
-    ``has_acked`` says whether ``last_acked`` means anything; without it everything below ``start``
-    counts as acked. ``acked_above`` are ranges at or above that point, whether acked or skipped;
-    ``attempts`` the unacked ids that were delivered. Both ascend, overlap neither themselves nor
-    each other.
+    ``has_acked``: whether ``last_acked`` is valid; if not, all ids below ``start`` count as acked.
+    ``acked_above``: ranges of ids at or above that point that were acked or skipped. ``attempts``:
+    the unacked ids that were delivered, with the number of attempts. Both ascend, and their
+    ranges are disjoint.
     """
 
     since_ns: int
@@ -32,11 +32,12 @@ class ConsumerSnapshot:
 
     @property
     def floor(self) -> int:
-        """Id below which all ids count as acked, without ``acked_above``."""
+        """The id below which all ids count as acked, ignoring ``acked_above``."""
         return self.last_acked + 1 if self.has_acked else self.start
 
     def to_json(self) -> dict[str, Any]:
-        """The consumer's object in ``offsets.json``. The rows stay in columns, so the cost does not grow with their number."""
+        """Make the consumer's object for ``offsets.json``. Ranges stay in columns, so the cost does not grow with their
+        number."""
         return {
             "since_ns": self.since_ns,
             "start": self.start,

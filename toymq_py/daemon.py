@@ -1,4 +1,4 @@
-"""The broker process: loop, memory, descriptors, server, signals. Beside `toymq worker` the only user of uvloop."""
+"""The broker process: event loop, memory, descriptors, servers, signals. Only this and `toymq worker` use uvloop."""
 
 import asyncio
 import contextlib
@@ -57,7 +57,7 @@ IN_THE_CLEAR = {"--listen": "--tls-listen", "--http": "--https", "--amqp": "--am
 
 @dataclass(frozen=True, slots=True)
 class OfWorker:
-    """The arguments that make a process a worker, which serves a part of the topics."""
+    """What ``serve`` needs in addition in a worker process, which serves a part of the topics."""
 
     listeners: Listeners
     """The sockets that the supervisor has bound, and keeps while the process is replaced."""
@@ -76,7 +76,7 @@ def serve(
     Args:
         ready: called with the addresses, ``host:port``, ``toymqs://host:port``, those of HTTP and of the metrics, once
             connections are accepted.
-        reloads: more files to read at SIGHUP, by their names in the log; each raises ConfigError.
+        reloads: functions that read further files at SIGHUP, by the names for the log; each may raise ConfigError.
 
     Raises: ConfigError, DirectoryLocked, DataDirectoryError.
     """
@@ -95,7 +95,7 @@ class Files:
     replica_certificates: PeerCertificates | None
 
     def reloads(self, options: ServeOptions) -> dict[str, Callable[[], None]]:
-        """The files that SIGHUP reads again, by their names in the log."""
+        """The functions that read files again at SIGHUP, by the files' names in the log."""
         found: dict[str, Callable[[], None]] = {}
         if (authority := self.authority) is not None and (auth_file := options.auth_file) is not None:
             found["tokens"] = lambda: authority.replace(read_grants(auth_file))
@@ -113,7 +113,7 @@ def read_files(options: ServeOptions) -> Files:
 
 
 def prepared(options: ServeOptions) -> ServeOptions:
-    """Set up the process. Returns: the options, with ``max_connections`` reduced to what the descriptors allow."""
+    """Set up the process. Returns: the options, with ``max_connections`` reduced to what the limit of descriptors allows."""
     heap_trimming.set_up()
     room = room_for_connections(options.max_connections)
     if room == options.max_connections:
@@ -197,7 +197,7 @@ async def _serve(
 
 
 class Service:
-    """The listeners and tasks that serve the clients of one opened broker. ``prepare``, then ``run`` until ``stop``."""
+    """The listeners and tasks that serve the clients of one opened broker. After ``prepare``, ``run`` serves until ``stop``."""
 
     def __init__(
         self, options: ServeOptions, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, authority: Authority | None,
@@ -205,8 +205,8 @@ class Service:
     ) -> None:  # fmt: skip
         """
         Args:
-            listeners: bound sockets; they listen before ``run``.
-            ready: see ``serve``.
+            listeners: bound sockets, which must listen before ``run``.
+            ready: as for ``serve``.
         """
         self._options = options
         self._broker = broker
@@ -222,9 +222,9 @@ class Service:
         self._amqp: AmqpServer | None = None
 
     async def prepare(self, wanted: Definitions) -> None:
-        """Apply the definitions, before clients can see them half applied; then make the gateway, which reads its webhooks.
+        """Apply the definitions before clients can connect; then make the gateway, which reads its webhooks.
 
-        Raises: ConfigError, also when an extra is missing; DataDirectoryError, where the exchanges of AMQP are damaged.
+        Raises: ConfigError, also when an extra is missing; DataDirectoryError, when the file of AMQP declarations is damaged.
         """
         for change in await apply_definitions(openable(wanted, self._broker), self._broker):
             logger.info("%s: %s", self._options.definitions, change)
@@ -249,7 +249,7 @@ class Service:
         gc.freeze()  # recovered objects live long: exempt them from garbage collection
 
     def _warn_of_idle(self) -> None:
-        """Warn of definitions that do nothing without a gateway. A damaged file is reported by `toymq verify`."""
+        """Warn about stored webhooks and alerts, which do nothing without a gateway. `toymq verify` reports damaged files."""
         for what, read in (("webhooks", self._broker.directory.read_webhooks), ("alerts", self._broker.directory.read_alerts)):
             with contextlib.suppress(DamagedData, OSError):
                 if count := len(read()):
@@ -292,11 +292,11 @@ class Service:
             raise broker.lost
 
     def debug_wire(self) -> None:
-        """See ``Server.debug_wire``."""
+        """Apply a changed level of the logger ``toymq_py.wire``."""
         self._server.debug_wire()
 
     def stop(self, within_s: float | None = None) -> None:
-        """Begin the shutdown; ``within_s`` as of ``Server.stop``. Idempotent."""
+        """Begin the shutdown; ``within_s``: as for ``Server.stop``. Idempotent."""
         self._server.stop(within_s=within_s)
         if self._web is not None:
             self._web.stop(within_s=within_s)
@@ -351,7 +351,7 @@ def _http_server(
 
 
 def bind_all(options: ServeOptions, addresses: Mapping[str, str], bound: contextlib.ExitStack) -> Listeners:
-    """Bind listeners by their options; see ``_bind``. Raises: ConfigError, DataDirectoryError."""
+    """Bind the sockets of all listeners, by option (``_bind``). Raises: ConfigError, DataDirectoryError."""
     listeners = {option: _bind(option, where, options, bound) for option, where in addresses.items()}
     check_apart([
         (f"{option} {shown_address(each)}", each.getsockname()[:2]) for option, some in listeners.items() for each in some
@@ -360,7 +360,7 @@ def bind_all(options: ServeOptions, addresses: Mapping[str, str], bound: context
 
 
 def _bind(option: str, address: str, options: ServeOptions, bound: contextlib.ExitStack) -> list[socket.socket]:
-    """Bind sockets, and warn about exposed ones. ``bound`` closes them. They do not accept yet.
+    """Bind the sockets of one listener, and warn if they are exposed. ``bound`` closes them. They do not listen yet.
 
     Raises: ConfigError, DataDirectoryError.
     """
@@ -384,8 +384,8 @@ def _bind(option: str, address: str, options: ServeOptions, bound: contextlib.Ex
 
 
 def claim(listeners: Listeners) -> None:
-    """Claim the addresses, before the broker says that it is ready. Until a socket listens, another process may bind its
-    address and listen first (SO_REUSEADDR, which a restart needs).
+    """Listen on the addresses before the broker says that it is ready. Until a socket listens, another process may bind its
+    address and listen first (SO_REUSEADDR, which a restart needs, allows that).
 
     Raises: DataDirectoryError.
     """
@@ -401,7 +401,7 @@ def claim(listeners: Listeners) -> None:
 def _metrics(
     broker: Broker, loop: asyncio.AbstractEventLoop, listeners: list[socket.socket], allowed_hosts: Sequence[str]
 ) -> Iterator[None]:
-    """Serve ``/metrics`` on the listeners, if there are any."""
+    """Serve ``/metrics`` on the listeners, if there are any, while this context lasts."""
     if not listeners:
         yield
         return
@@ -416,7 +416,7 @@ def _metrics(
 
 
 def _tiered(options: ServeOptions, broker: Broker, loop: asyncio.AbstractEventLoop) -> contextlib.AbstractContextManager[None]:
-    """Keep the bucket of --tier up to date. Raises: ConfigError."""
+    """A context in which the bucket of --tier is kept up to date. Raises: ConfigError."""
     if options.tier is None:
         return contextlib.nullcontext()
     from toymq_py.runtime.tier_thread import tiered  # imported only when needed
@@ -444,7 +444,7 @@ def shown_address(listener: socket.socket) -> str:
 
 
 def _end_with_supervisor(loop: asyncio.AbstractEventLoop, lives: int, stop: Callable[[], None]) -> None:
-    """Stop when the supervisor has died, so that the next one finds directories and addresses free."""
+    """Stop when the supervisor has died, so that a new supervisor finds directories and addresses free."""
 
     def orphaned() -> None:
         loop.remove_reader(lives)
@@ -470,7 +470,7 @@ def handle_signals(loop: asyncio.AbstractEventLoop, begin: Callable[[], object])
 def reload_on_hangup(
     loop: asyncio.AbstractEventLoop, reloads: Mapping[str, Callable[[], None]], done: Callable[[], None]
 ) -> None:
-    """Read files again at SIGHUP; a bad one changes nothing. Without files SIGHUP ends the process, as usual."""
+    """Read files again at SIGHUP; an invalid file changes nothing. Without ``reloads`` SIGHUP ends the process, as usual."""
 
     def reload() -> None:
         for what, read in reloads.items():
@@ -486,8 +486,8 @@ def reload_on_hangup(
 
 
 def room_for_connections(max_connections: int) -> int:
-    """Raise the soft descriptor limit to the hard one. Returns: how many connections there may be so that files keep their
-    descriptors; at most ``max_connections``."""
+    """Raise the soft limit of descriptors to the hard one. Returns: how many connections it allows beside the descriptors that
+    files need; at most ``max_connections``."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):

@@ -1,6 +1,6 @@
 """The data directory of a running broker: its lock, the directories of its topics, and the files beside them.
 
-Contract: storage.md, "Layout"; ADR 0049. Knows the names and paths of topics, not what is in them. Belongs to the event loop.
+Contract: storage.md, "Layout"; ADR 0049. Knows the names and paths of topics, not their contents. Belongs to the event loop.
 """
 
 import contextlib
@@ -43,20 +43,20 @@ class DataDirectory:
         self._lock: DirectoryLock | None = None
         self._of_workers: dict[int, tuple[int, Mapping[str, partitions_file.StoredPartitions]]] = {}
         self.unclean_ends = 0
-        """How many lives of the broker before this one, in a row, had no clean stop."""
+        """How many broker processes in a row before this one ended without a clean stop."""
 
     def open(self, pid: int, address: str | None, lock: DirectoryLock | None = None, *, is_part: bool = False) -> None:
         """Make the directory if it is missing, and lock it. Blocks.
 
         Args:
             address: where clients will reach the broker; shown to a process that finds the directory locked.
-            lock: of the directory, if this process holds it already; ``close`` releases it.
-            is_part: others serve the rest of the topics. It may be the part of one worker.
+            lock: the lock of the directory, if this process already holds it; ``close`` releases it.
+            is_part: the directory may be that of one worker, while other workers serve the rest of the topics.
 
         Raises:
             DirectoryLocked: another process holds the lock.
-            DataDirectoryError: the directory cannot be used, was not restored to the end, is divided over workers, or a part of
-                one that is, or was used and has no ``topics``, or something else in the place of its file system.
+            DataDirectoryError: the directory cannot be used; its restore was interrupted; it is divided over workers, or
+                belongs to one worker; or it was used before and lacks ``topics``, as when its file system is not mounted.
         """
         fs, path = self.fs, self.path
         if not is_part:
@@ -74,7 +74,7 @@ class DataDirectory:
                                path, path)  # fmt: skip
 
     def close(self, *, clean: bool = False) -> None:
-        """Release the lock. Idempotent. ``clean``: all is stored."""
+        """Release the lock. Idempotent. ``clean``: everything was stored, so the stop counts as clean."""
         if self._lock is not None:
             if clean:
                 unclean_ends.end_cleanly(self.fs, self.path)
@@ -82,12 +82,11 @@ class DataDirectory:
             self._lock = None
 
     def uncount_life(self) -> None:
-        """Take the present life back from the count of unclean ends: the process ends in order, though not everything is
-        stored. Blocks."""
+        """Do not count this process's end as unclean: it ends in order, though not everything is stored. Blocks."""
         unclean_ends.uncount_life(self.fs, self.path, self.unclean_ends)
 
     def lost(self) -> str | None:
-        """Why this is not the directory that was locked, or None; see ``DirectoryLock.lost``. Thread-safe."""
+        """Why the directory at the path is not the one that was locked; None if it is (``DirectoryLock.lost``). Thread-safe."""
         lock = self._lock
         return None if lock is None else lock.lost()
 
@@ -101,7 +100,7 @@ class DataDirectory:
         return self.fs.is_dir(self.topic_path(name))
 
     def topic_names(self) -> Iterator[str]:
-        """Yield the topics that have a directory, and remove deleted ones. Blocks. Raises: OSError."""
+        """Yield the topics that have a directory, and remove the directories of deleted ones. Blocks. Raises: OSError."""
         fs, topics = self.fs, self._topics
         fs.mkdir(topics)
         fs.sync_dir(self.path)
@@ -121,8 +120,8 @@ class DataDirectory:
                 yield name
 
     def refuse_no_directories(self, unopened: dict[str, StorageFailed], *, strict: bool) -> None:
-        """Note topics whose directory's place something else takes. Blocks. Raises: DataDirectoryError when ``strict``;
-        OSError."""
+        """Enter into ``unopened`` each topic in whose place is something other than a directory. Blocks. Raises:
+        DataDirectoryError when ``strict``; OSError."""
         for name, text in no_directories(self.fs, self.path):
             if strict:
                 raise DataDirectoryError(f"{text}; --strict-recovery is on")
@@ -130,8 +129,8 @@ class DataDirectory:
             unopened[name] = StorageFailed(text)
 
     def refuse_strays(self, strays: Mapping[str, RequestError], unopened: dict[str, StorageFailed]) -> None:
-        """Note topics that are placed elsewhere but also stored here. If they are many, one line reports all. ``strays``: where
-        each is."""
+        """Enter into ``unopened`` the topics that belong to another worker or group but are also stored here; log one line.
+        ``strays``: for each topic the error that tells where it belongs."""
         if not strays:
             return
         copy = f"copy what you need, `toymq dump {self.path} NAME`"
@@ -201,16 +200,16 @@ class DataDirectory:
     def partitions_of_worker(
         self, worker: int, change: int | None
     ) -> Mapping[str, partitions_file.StoredPartitions] | None:  # fmt: skip
-        """The partitioned topics that another worker knows; None where they have to be read. ``change``: that worker's number,
-        see ``Placement.change_of``."""
+        """The partitioned topics that another worker knows; None if they have to be read. ``change``: that worker's current
+        ``Placement.change_of``."""
         known = self._of_workers.get(worker)
         return None if known is None or known[0] != change else known[1]
 
     def read_partitions_of_worker(
         self, worker: int, change: int | None, done: Callable[[Mapping[str, partitions_file.StoredPartitions]], None]
     ) -> None:
-        """Read the partitioned topics of another worker on a sync thread; none where that fails. ``change``: the number before
-        the read. After a failure, or where it is None, they are read again the next time."""
+        """Read the partitioned topics of another worker on a sync thread; ``done`` gets them, or none after a failure.
+        ``change``: ``Placement.change_of`` before the read. After a failure, or if it is None, the result is not cached."""
         found: list[Mapping[str, partitions_file.StoredPartitions]] = []
 
         def read() -> None:
@@ -232,7 +231,7 @@ class DataDirectory:
         partitions_file.FILE.write(self.fs, self.path, partitions_file.encode(found))
 
     def store_partitions(self, found: Mapping[str, partitions_file.StoredPartitions], done: Stored) -> None:
-        """As ``write_partitions``, on a sync thread. Assumes one call at a time."""
+        """Replace the partitioned topics, on a sync thread. Assumes one call at a time."""
         data = partitions_file.encode(found)
         self._offload(lambda: partitions_file.FILE.write(self.fs, self.path, data), done)
 
@@ -243,11 +242,11 @@ class DataDirectory:
         return self._read(moves_file.FILE_NAME, moves_file.load)
 
     def write_moves(self, marks: Mapping[str, moves_file.Mark]) -> None:
-        """Replace the marks. Blocks. Raises: OSError."""
+        """Replace the marks of moved topics. Blocks. Raises: OSError."""
         moves_file.FILE.write(self.fs, self.path, moves_file.encode(marks))
 
     def store_moves(self, marks: Mapping[str, moves_file.Mark], done: Stored) -> None:
-        """As ``write_moves``, on a sync thread. Assumes one call at a time."""
+        """Replace the marks of moved topics, on a sync thread. Assumes one call at a time."""
         data = moves_file.encode(marks)
         self._offload(lambda: moves_file.FILE.write(self.fs, self.path, data), done)
 
@@ -276,18 +275,19 @@ class DataDirectory:
     # -- AMQP
 
     def read_amqp(self) -> dict[str, Any]:
-        """Exchanges, queues and bindings as ``store_amqp`` got them; empty without a file. Blocks. Raises: DamagedData,
+        """The AMQP exchanges, queues and bindings that ``store_amqp`` stored; {} without a file. Blocks. Raises: DamagedData,
         OSError."""
         data = amqp_file.FILE.read(self.fs, self.path)
         return {} if data is None else amqp_file.decode(data)
 
     def store_amqp(self, topology: dict[str, Any], done: Stored) -> None:
-        """Replace exchanges, queues and bindings. Assumes one call at a time."""
+        """Replace the stored AMQP exchanges, queues and bindings. Assumes one call at a time."""
         data = amqp_file.encode(topology)
         self._offload(lambda: amqp_file.FILE.write(self.fs, self.path, data), done)
 
     def _read(self, name: str, load: Callable[[FileSystem, str], Loaded]) -> Loaded:
-        """Read a file without which the broker does not start. Raises: DamagedData, with its name and the remedy; OSError."""
+        """Read a file that must be intact for the broker to start. Raises: DamagedData, with the file's name and the remedy;
+        OSError."""
         try:
             return load(self.fs, self.path)
         except DamagedData as error:
@@ -306,7 +306,7 @@ class DataDirectory:
 
 
 def made_and_locked(fs: FileSystem, path: str, pid: int, address: str | None) -> DirectoryLock:
-    """Make a data directory if it is missing, and lock it; see ``DataDirectory.open``. Blocks.
+    """Make a data directory if it is missing, and lock it, as ``DataDirectory.open``. Blocks.
 
     Raises: DirectoryLocked, DataDirectoryError.
     """

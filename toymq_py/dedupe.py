@@ -1,7 +1,7 @@
-"""Deduplication: the id of each key, and the highest sequence of each producer. Pure state, no I/O.
+"""Deduplication: the message id of each key, and the highest sequence of each producer. Pure state, no I/O.
 
 Contract: delivery.md, "Dedupe". Holds the newest keys of a topic and evicts the least recently used; rebuilt from the log at
-start. An entry may be newer than the committed position: the topic decides what a hit on it waits for.
+start. The message of an entry may not be committed yet: the topic decides for which commit a duplicate waits.
 """
 
 from collections import OrderedDict, deque
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 
 LONG_RUN = 16
-"""A run of so many keys is kept as it is; shorter ones are joined, up to ``JOINED_MAX``."""
+"""A run of at least so many keys is kept as a list of its own; shorter ones are joined, up to ``JOINED_MAX``."""
 JOINED_MAX = 1024
 
 SHARE_FREED = 16
@@ -17,8 +17,8 @@ SHARE_FREED = 16
 
 
 class KeyBudget:
-    """How many keys all topics together may hold (``--dedupe-keys-total``). Beyond that, the largest table evicts, not the one
-    that happens to commit."""
+    """The limit of keys of all topics together (``--dedupe-keys-total``). Beyond it the largest table evicts keys, not the one
+    that commits at that moment."""
 
     __slots__ = ("limit", "tables", "used")
 
@@ -36,18 +36,19 @@ class KeyBudget:
 
 
 class DedupeTable:
-    """Key to message id, for the newest ``capacity`` keys.
+    """The message id of each key, for the newest ``capacity`` keys.
 
-    The order of use stands beside the dict, because deleting the oldest entry of a large dict over and over walks
-    over its deleted slots. A key that was used again stands there more than once; ``_repeats`` counts the
-    surplus, and the order is rebuilt before it reaches twice the capacity. Keys of batches that have not committed are
-    never evicted, and evict none: ``_pending`` counts them.
+    The order of use is kept beside the dict, because repeated deletion of the oldest entry of a large dict walks over its
+    deleted slots. A key that was used again is in the order more than once; ``_repeats`` counts the extra entries, and the
+    order is rebuilt before it reaches twice the capacity. Keys of uncommitted batches (``_pending``) are never evicted, and
+    cause no eviction.
     """
 
     __slots__ = ("_budget", "_gone", "_ids", "_joined", "_order", "_ordered", "_pending", "_repeats", "capacity", "kept")
 
     def __init__(self, capacity: int, budget: KeyBudget | None = None, *, kept: int = 0) -> None:
-        """``capacity`` in keys; 0 switches deduplication off. ``kept``: so many are kept, whatever capacity and budget say."""
+        """``capacity``: in keys; 0 switches deduplication off. ``kept``: the number of keys kept despite capacity and
+        budget."""
         self.capacity = max(capacity, kept)
         self.kept = kept
         self._budget = budget or KeyBudget(1 << 62)
@@ -63,15 +64,15 @@ class DedupeTable:
         return len(self._ids)
 
     def remember_new(self, keys: Sequence[bytes], first_id: int) -> bool:
-        """Enter keys under consecutive ids, if none of them is known and none stands twice.
+        """Enter keys under consecutive ids, if none of them is known and none is given twice.
 
-        Nothing is evicted yet: the batch may still fail. Costs one look-up a key, which inserts it.
+        Nothing is evicted yet, as the batch may still fail. Each key costs one dict operation, which looks up and inserts.
 
         Args:
-            keys: kept as they are; they must not change.
-            first_id: above every id before.
+            keys: kept by reference; they must not change.
+            first_id: the id of the first key, above all ids so far.
 
-        Returns: whether they were entered; if not, nothing has changed.
+        Returns: whether the keys were entered; if not, nothing has changed.
         """
         ids = self._ids
         count = len(keys)
@@ -105,18 +106,18 @@ class DedupeTable:
         self._joined.extend(keys)
 
     def find(self, key: bytes) -> int | None:
-        """The id the key was published as. Does not count as a use."""
+        """The id of the message that was published with a key; None if unknown. Does not count as a use."""
         return self._ids.get(key)
 
     def touch(self, key: bytes) -> None:
-        """Mark the key of a hit as the newest. Assumes that it is known."""
+        """Mark a key, of which a duplicate came, as the newest. Assumes that it is known."""
         self._enqueue((key,))
         self._repeats[key] = self._repeats.get(key, 0) + 1
         if self._ordered > 2 * max(self.capacity, len(self._ids)) + 16:
             self._rebuild()
 
     def replace(self, key: bytes, msg_id: int) -> None:
-        """Enter one key, known or not, as the newest."""
+        """Enter one key, known or not, as the newest one."""
         if not self.remember_new((key,), msg_id):
             self._ids[key] = msg_id
             self.touch(key)
@@ -129,7 +130,7 @@ class DedupeTable:
             self._rebuild(set(gone))
 
     def withdraw(self, keys: Sequence[bytes]) -> None:
-        """Remove the run that ``remember_new`` has just entered: its records were refused."""
+        """Remove the keys that ``remember_new`` has just entered, as their records were refused."""
         count = len(keys)
         for key in keys:
             del self._ids[key]
@@ -144,7 +145,8 @@ class DedupeTable:
             self._order.pop()
 
     def settle(self, committed_id: int) -> None:
-        """Drop the oldest keys beyond the capacity; called when a batch has committed. Ids below ``committed_id`` stay."""
+        """Evict the oldest keys beyond the capacity, after a batch has committed. Keys with ids from ``committed_id`` on
+        stay."""
         pending = self._pending
         while pending and pending[0][0] + pending[0][1] <= committed_id:
             pending.popleft()
@@ -154,14 +156,14 @@ class DedupeTable:
             self._budget.settle()
 
     def fail(self) -> None:
-        """All pending batches failed; ``forget`` removes their keys batch by batch."""
+        """Note that all pending batches failed; ``forget`` then removes their keys batch by batch."""
         self._pending.clear()
 
     def _unsettled(self) -> int:
         return sum(count for _, count in self._pending)
 
     def give(self, count: int) -> int:
-        """Evict up to so many of the oldest committed keys. Returns: how many were evicted."""
+        """Evict up to ``count`` of the oldest committed keys. Returns: how many were evicted."""
         excess = min(count, len(self._ids) - self._unsettled() - self.kept)
         if excess <= 0:
             return 0
@@ -187,7 +189,7 @@ class DedupeTable:
         return excess
 
     def _give_repeated(self, keys: Sequence[bytes]) -> int:
-        """Drop the oldest entries of the order. Returns: how many keys had no newer entry and are evicted."""
+        """Drop the oldest entries of the order. Returns: how many keys had no newer entry and so were evicted."""
         ids, repeats = self._ids, self._repeats
         gone = 0
         for key in keys:
@@ -232,17 +234,17 @@ Entry = tuple[int, int]
 
 
 class ProducerTable:
-    """Producer to its highest sequence and that record's id, for the ``capacity`` producers that were used last.
+    """The highest sequence of each producer and the id of that record, for the ``capacity`` most recently used producers.
 
-    What is committed and what waits for a commit stand apart. When a batch fails, all behind it fail too, so everything that
-    waits is forgotten at once and what is committed stands. Only what is committed counts towards the capacity; what waits is
-    bounded by what sessions may have in flight.
+    Committed entries and pending ones are kept apart. When a batch fails, all later ones fail, too, so all pending entries are
+    forgotten at once. Only committed entries count towards the capacity; pending ones are bounded by what sessions may have
+    in flight.
     """
 
     __slots__ = ("_budget", "_committed", "_pending", "capacity", "kept")
 
     def __init__(self, capacity: int, budget: KeyBudget | None = None) -> None:
-        """``capacity`` in producers."""
+        """``capacity``: in producers."""
         self.capacity = capacity
         self.kept = 0
         self._budget = budget or KeyBudget(1 << 62)
@@ -250,23 +252,24 @@ class ProducerTable:
         self._pending: dict[bytes, Entry] = {}
 
     def __len__(self) -> int:
-        """Committed producers."""
+        """The number of committed producers."""
         return len(self._committed)
 
     def __bool__(self) -> bool:
         return bool(self._committed or self._pending)
 
     def find(self, producer: bytes, first_id: int) -> Entry | None:
-        """Last sequence of a producer, pending commits included. One whose record is below ``first_id`` is forgotten."""
+        """The last sequence of a producer, pending ones included. An entry whose record is below ``first_id`` is forgotten."""
         return self._pending.get(producer) or self.committed(producer, first_id)
 
     def committed(self, producer: bytes, first_id: int) -> Entry | None:
-        """Last sequence of a producer that is on stable storage."""
+        """The last sequence of a producer that is on stable storage. An entry whose record is below ``first_id`` is
+        forgotten."""
         entry = self._committed.get(producer)
         return entry if entry is not None and entry[1] >= first_id else None
 
     def any_of(self, keys: Sequence[bytes]) -> bool:
-        """Whether a key may name a producer."""
+        """Whether one of the keys is that of a known producer."""
         return not (self._committed.keys().isdisjoint(keys) and self._pending.keys().isdisjoint(keys))
 
     def since(self, first_id: int) -> dict[bytes, Entry]:
@@ -282,7 +285,7 @@ class ProducerTable:
         self._committed.move_to_end(producer)
 
     def settle(self, entries: Mapping[bytes, Entry]) -> None:
-        """Commit the producers of a batch."""
+        """Move the producers of a batch that has committed from the pending to the committed ones."""
         committed, pending = self._committed, self._pending
         before = len(committed)
         for producer, entry in entries.items():
@@ -303,11 +306,11 @@ class ProducerTable:
             self._budget.used -= self._committed.pop(producer, None) is not None
 
     def fail(self) -> None:
-        """All pending batches failed."""
+        """Forget all pending entries, as their batches failed."""
         self._pending.clear()
 
     def give(self, count: int) -> int:
-        """Evict up to so many of the least recently used. Returns: how many."""
+        """Evict up to ``count`` of the least recently used producers. Returns: how many were evicted."""
         gone = max(min(count, len(self._committed)), 0)
         for _ in range(gone):
             self._committed.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Topics that are being deleted: nothing writes any more, the directory goes, the name becomes free.
+"""Deletion of topics: writing ends, the directory is removed, the name becomes free.
 
 Contract: storage.md, "DELETE"; protocol.md, "DELETE"; ADR 0103. Belongs to the event loop.
 """
@@ -27,7 +27,7 @@ Deleted = Callable[[int, OSError | None], None]
 
 
 class Deletions:
-    """Removes topics. A name is taken until its directory has gone; requests that would make it anew wait for that."""
+    """Removes topics. A name is taken until the topic's directory is removed; requests that would make the topic anew wait."""
 
     def __init__(
         self,
@@ -41,8 +41,9 @@ class Deletions:
     ) -> None:
         """
         Args:
-            topics, unopened: the broker's own: a topic leaves the first, and one that could not be removed enters the second.
-            forget: told the name of each topic that has gone.
+            topics, unopened: the broker's dicts: a deleted topic leaves ``topics``; one whose removal failed enters
+                ``unopened``.
+            forget: called with the name of each topic that was removed.
         """
         self._topics = topics
         self._unopened = unopened
@@ -55,8 +56,8 @@ class Deletions:
         self._doubted: set[str] = set()
 
     def watched(self, topic: Topic) -> Topic:
-        """A topic that a client makes, watched: it is removed if the disk refuses everything that was published, since a
-        restart would find its empty directory."""
+        """Watch a topic that a client has just made, and return it: it is removed if the disk refuses all its publishes, since
+        a restart would find its empty directory."""
         topic.commits.on_failed = partial(self._doubt, topic, frozenset(topic.channels))
         return topic
 
@@ -75,7 +76,8 @@ class Deletions:
             self.delete(topic, lambda messages, error: None)
 
     def busy(self, name: str) -> BeingDeleted:
-        """The error for a request that would make the topic again; it tells when the deletion has ended, successful or not."""
+        """The error for a request that would make the topic again. Its ``when_done`` tells when the deletion ended or
+        failed."""
         return BeingDeleted(name, partial(self._when_ended, name))
 
     def _when_ended(self, name: str, call: Callable[[], None]) -> None:
@@ -108,8 +110,8 @@ class Deletions:
         topic.settings_queue.when_idle(lambda: topic.committer.when_idle(lambda: self._flusher.when_quiet(remove)))
 
     def _keep_closed(self, name: str, error: OSError) -> None:
-        """Keep the name of a topic whose directory could not be removed taken, so that no new files mix with the old ones. On a
-        full disk the removal is tried again until it is done."""
+        """Keep a name taken because the topic's directory could not be removed, so that new files do not mix with the old ones.
+        On a full disk the removal is retried until it succeeds."""
         is_full = error.errno in NO_SPACE
         remedy = f"it is tried again every {RETRY_S:g} s: make room" if is_full else "restart the broker"
         if name not in self._unopened:  # else it was said

@@ -23,7 +23,7 @@ logger = logging.getLogger("toymq_py.broker")
 LISTED_MAX = 1000
 SEALED_MAX = 10_000
 """Topics whose directory is listed in one look, and sealed segments in them, about: some 30 ms of a sync thread. Where there
-are more, the next look goes on behind them."""
+are more, the next look goes on after them."""
 SEEN_BYTES = 64
 """Bytes from the end of an active file that are compared: where they were cut off and written anew later, they read as
 zeros."""
@@ -32,8 +32,8 @@ JUDGED_AT_ONCE = 2
 
 
 class _ActiveFile:
-    """An active segment and what the last check found in its file. The broker's own commits write it all the time, so a foreign
-    change is detected by its first record, its length, its holes, and the bytes that were the last ones at the check before."""
+    """An active segment and the result of the last check of its file. As the broker's own commits change the file all the time,
+    a change by another program is detected by its first record, length, holes, and the bytes at its end in the last check."""
 
     __slots__ = ("_end", "_head", "_inode", "_last", "_next_id", "end_seen", "gone", "path", "reason", "segment", "stamp",
                  "suspect", "topic")  # fmt: skip
@@ -73,7 +73,7 @@ class _ActiveFile:
             self.reason = self.reason or cut
 
     def _compare(self, fs: FileSystem) -> tuple[bool, str | None]:
-        """Whether the file begins with the record that is known, and why it is not what was committed to it."""
+        """Whether the file begins with the known first record, and why its content is not what was committed; None if it is."""
         file = fs.open(self.path, write=False)
         try:
             known = self._head is None or head_of(file) == self._head
@@ -90,7 +90,7 @@ class _ActiveFile:
         return known, cut
 
     def note(self) -> None:
-        """Note the result of a look, on the event loop."""
+        """Note the result of ``look``, on the event loop."""
         topic, segment = self.topic, self.segment
         if topic.deleted or not topic.log.segments or topic.log.segments[-1] is not segment or segment.sealed:  # it rolled
             return
@@ -103,8 +103,8 @@ class _ActiveFile:
 
 
 class DirectoryCheck:
-    """Compares a broker's files with those that it opened, and their stamps with those of the last look. A sealed segment of
-    another stamp is judged anew: what stands there is what the next start will find."""
+    """Checks that a broker's files are those that it opened, and that their stamps are those of the last check. A sealed
+    segment with a new stamp is examined again, since its current content is what the next start will find."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class DirectoryCheck:
         topics: Mapping[str, Topic],
         lost: Callable[[str], None],
     ) -> None:
-        """``lost`` is called with the reason when the directory is no longer the broker's."""
+        """``lost``: called with the reason when the directory was removed or replaced."""
         self._fs = fs
         self._scheduler = scheduler
         self._directory = directory
@@ -175,7 +175,7 @@ class DirectoryCheck:
         self._scheduler.offload(job, checked)
 
     def _sealed(self) -> list[tuple[Topic, list[tuple[Segment, Stamp | None]]]]:
-        """The topics to check now, with their sealed segments and the known stamps of these."""
+        """The topics to check now, with their sealed segments and the known stamps of the segments."""
         found = [topic for topic in self._topics.values() if len(topic.log.segments) > 1]
         begin = self._listed if self._listed < len(found) else 0
         taken: list[tuple[Topic, list[tuple[Segment, Stamp | None]]]] = []
@@ -219,6 +219,6 @@ class DirectoryCheck:
 
 
 def _name_id(segment: Segment) -> int:
-    """The first id in the file's name: the segment may begin behind it."""
+    """The first id in the file's name; the segment may begin at a higher one."""
     base_id = parse_segment_name(segment.path.rpartition("/")[2])
     return segment.base_id if base_id is None else base_id

@@ -15,13 +15,13 @@ LASTING = (
 
 
 def is_lasting(error: OSError) -> bool:
-    """Whether a file that could not be read will not be readable on the next try either. Commands that go through many files
-    report it and go on (ADR 0217)."""
+    """Whether a read error will recur on the next try. Commands that read many files report such a file and go on (ADR
+    0217)."""
     return error.errno in LASTING
 
 
 def unreadable_text(error: OSError) -> str:
-    """The text to report an unreadable file with."""
+    """The text that reports an unreadable file."""
     return f"it cannot be read: {error.strerror or error}"
 
 
@@ -29,9 +29,9 @@ Done = Callable[[OSError | RequestError | None], None]
 
 
 class BeingExamined(BlockingIOError):
-    """A segment is damaged, and a thread is searching for the end of the damage: nothing behind it can be read before.
+    """A segment is damaged, and a thread is searching for the end of the damage. Records behind it cannot be read until then.
 
-    ``when_done`` registers a call for the end of the search.
+    ``when_done`` registers a function to call when the search has ended.
     """
 
     def __init__(self, path: str, when_done: Callable[[Callable[[], None]], None]) -> None:
@@ -41,14 +41,15 @@ class BeingExamined(BlockingIOError):
         """Why the wait may be long: a request that can be made again is answered with it."""
 
     def begin_wait(self, call: Callable[[], None]) -> Callable[[], None]:
-        """As ``when_done``. Returns: a function that withdraws the call; it does nothing, since the call comes once."""
+        """Register a function as ``when_done`` does, for callers that want to withdraw it. Returns: a function that does
+        nothing, since the call comes only once."""
         self.when_done(call)
         return lambda: None
 
 
 class BeingFetched(BeingExamined):
-    """A segment is in the bucket of ``--tier`` alone, and a thread fetches it. ``when_done`` registers a call for the end of
-    the present try, whatever it finds."""
+    """Only the bucket of ``--tier`` has a segment, and a thread fetches it. ``when_done`` registers a function to call when the
+    current try has ended, successful or not."""
 
     def __init__(self, path: str, when_done: Callable[[Callable[[], None]], None], problem: str | None) -> None:
         super().__init__(path, when_done)
@@ -58,8 +59,8 @@ class BeingFetched(BeingExamined):
 
 
 def when_readable(begin: Callable[[Done], None], done: Done) -> None:
-    """Call ``begin``; if what it reads is unreadable for a while, call it again when it is readable, unless that may take long.
-    Raises: the error of its first call."""
+    """Call ``begin``; if it needs a segment that is just being examined or fetched, call it again afterwards, unless that may
+    take long. Raises: the error of the first call."""
     try:
         begin(done)
     except BeingExamined as busy:
@@ -76,7 +77,7 @@ def when_readable(begin: Callable[[Done], None], done: Done) -> None:
 
 
 def what_passes(error: OSError) -> str | None:
-    """The description of a temporary shortage; None for other errors."""
+    """The description of a temporary shortage of disk space or descriptors; None for other errors."""
     if error.errno in NO_SPACE:
         return "no space left on the disk"
     return "no file descriptor left" if error.errno in NO_DESCRIPTORS else None

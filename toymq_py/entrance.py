@@ -1,7 +1,7 @@
-"""Turns accepted sockets into connections: client address, socket options, TLS handshakes that hold a seat.
+"""Turns accepted sockets into connections: client address, socket options, TLS handshakes, which count as connections.
 
-Contract: delivery.md, "Sessions" (limits); reliability.md, "Security". Its TLS is for protocols that tell a client in their own
-words why it is refused (``Server``, ``AmqpServer``); HTTPS uses the event loop's TLS (``gateway.tls_listener``). Belongs to the
+Contract: delivery.md, "Sessions" (limits); reliability.md, "Security". Its TLS is for ``Server`` and ``AmqpServer``, whose
+protocols can tell a client why it is refused; HTTPS uses the event loop's TLS (``gateway.tls_listener``). Belongs to the
 event loop.
 """
 
@@ -37,7 +37,7 @@ class Entrance:
             certificates: of the TLS listeners.
             protocol: makes the protocol of a connection, given the client's address ("" at a Unix socket). With TLS it gets the
                 connection once the handshake is done.
-            refuse: tells a client that it speaks no TLS, and closes its connection.
+            refuse: closes the connection of a client that did not use TLS, and tells it why.
         """
         self._loop = loop
         self._quotas = quotas
@@ -100,13 +100,14 @@ class Entrance:
         return seat is None or seat.begin_handshake()
 
     def _handshake_ended(self, protocol: TlsProtocol) -> None:
-        """Free the handshake's seat; its session takes one of its own."""
+        """Stop counting a handshake; its session counts by itself."""
         seat = self.handshakes.pop(protocol, None)
         if seat is not None:
             seat.leave()
 
     async def _connect(self, connection: socket.socket, protocol: BoundedProtocol) -> None:
-        """Make a transport of an accepted socket. Do not cancel it: a transport without an owner is never closed."""
+        """Make a transport for an accepted socket. Must not be cancelled: a transport without an owner would never be
+        closed."""
         try:
             _set_options(connection)
             await self._loop.connect_accepted_socket(lambda: protocol, connection)
@@ -117,8 +118,8 @@ class Entrance:
 
 
 def _address_of(connection: socket.socket) -> str | None:
-    """The address of a client, "" at a Unix socket. None when the client is gone; the connection is closed then, since its
-    commands would have no address in the audit trail."""
+    """The address of a client, "" for a Unix socket. None when the client is gone; the connection is then closed, since the
+    audit trail would have no address for its commands."""
     address = peer_address(connection)
     if address is None and connection.family == socket.AF_UNIX:
         return ""
@@ -128,8 +129,8 @@ def _address_of(connection: socket.socket) -> str | None:
 
 
 def _set_options(connection: socket.socket) -> None:
-    """Set keepalive: a dead peer that holds messages is detected within about a minute. The kernel detects it while no data is
-    under way, ``net.dead_peers`` otherwise: TCP's user timeout would also end a living client that does not read.
+    """Set keepalive, so that a dead peer that holds messages is detected within about a minute: by the kernel while no data is
+    in flight, by ``net.dead_peers`` otherwise, as TCP_USER_TIMEOUT would also end a living client that does not read.
 
     A Unix socket needs none: the kernel closes it when the peer dies.
     """

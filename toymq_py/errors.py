@@ -8,7 +8,7 @@
     │  ├─ NotTcp*                                          HTTP on the TCP port
     │  ├─ AuthRequired*  AuthFailed*  BadVersion*  Forbidden
     │  ├─ NoSuchTopic  NoSuchConsumer  TopicExists
-    │  │  └─ NameBusy                                      what makes a topic of this name waits a moment
+    │  │  └─ NameBusy                                      a request that makes a topic of this name waits a moment
     │  │     └─ BeingDeleted  BeingMoved  BeingPlaced
     │  ├─ IsPartitioned                                    the command is for one of its partitions
     │  ├─ AlreadySubscribed  NotSubscribed  ModeConflict
@@ -57,11 +57,11 @@ class RequestError(ToymqError):
     """The broker refused a request, which it answered with ``ERR <code> <text>``.
 
     Attributes:
-        code: which error it is, for programs; each has a class.
+        code: identifies the error for programs; each code has a class.
         retryable: the same request may succeed later (QueueFull, DiskLow, DiskFull, OutOfSequence, TooManyConnections,
-            TierAway, TierBehind, ShuttingDown, NotLeader, NotEnoughReplicas, PlacementUnknown). Of the others the request, the
+            TierAway, TierBehind, ShuttingDown, NotLeader, NotEnoughReplicas, PlacementUnknown). For the others the request, the
             rights or the broker must change first.
-        fatal: the connection is closed behind it.
+        fatal: the connection is closed after the error.
         token: the name of the refused token, for the broker's audit trail.
     """
 
@@ -69,8 +69,8 @@ class RequestError(ToymqError):
     token: str | None = None
 
     def bare(self) -> Self:
-        """This error, without the frames that it came through and the error that it came from. A stored error would hold those
-        frames, and they hold the object that stores it: a cycle, which only a full collection frees."""
+        """This error without its traceback and cause. A stored error would keep the frames of its traceback alive, and they the
+        object that stores it: a reference cycle, which only a full garbage collection frees."""
         self.__traceback__ = self.__context__ = self.__cause__ = None
         return self
 
@@ -108,7 +108,7 @@ class BadFraming(RequestError):
 
 
 class NotTcp(RequestError):
-    """HTTP arrived on the TCP port: maybe a web page that hides commands in a request's body."""
+    """HTTP arrived on the port of the TCP protocol, perhaps from a web page that hides commands in a request's body."""
 
     code = "NOT_TCP"
     fatal = True
@@ -150,7 +150,7 @@ class BadVersion(RequestError):
 
 
 class Forbidden(RequestError):
-    """The token has no right to do this, or the broker alone may."""
+    """The token has no right to do this, or only the broker itself may."""
 
     code = "FORBIDDEN"
 
@@ -162,8 +162,8 @@ class NoSuchTopic(RequestError):
 
 
 class NameBusy(NoSuchTopic):
-    """A topic of this name cannot be made at this moment. A request for it waits: ``when_done`` calls back when it may try
-    again (ADR 0103)."""
+    """A topic of this name cannot be made at this moment. A request that would make it waits: ``when_done`` registers a
+    callback for the time when it may try again (ADR 0103)."""
 
     def __init__(self, text: str, when_done: Callable[[Callable[[], None]], None]) -> None:
         super().__init__(text)
@@ -180,14 +180,14 @@ class BeingDeleted(NameBusy):
 
 
 class BeingPlaced(NameBusy):
-    """The groups of a cluster agree on which of them has the topic, for as long as etcd needs (ADR 0188)."""
+    """The groups of a cluster are agreeing on which of them gets the topic, for as long as etcd needs (ADR 0188)."""
 
     def __init__(self, topic: str, when_done: Callable[[Callable[[], None]], None]) -> None:
         super().__init__(f"{topic} is being placed in a group: send it again in a moment", when_done)
 
 
 class IsPartitioned(RequestError):
-    """The topic is divided into partitions, and the command is for one of them. The text begins with their number."""
+    """The topic is partitioned, and the command is for one partition. The text begins with the number of partitions."""
 
     code = "PARTITIONED"
 
@@ -309,7 +309,7 @@ class TierBehind(RequestError):
 
 
 class TierAway(RequestError):
-    """The records are in the bucket of ``--tier``, which does not answer, or not yet, to a request that cannot wait."""
+    """The records are in the bucket of ``--tier``, which does not answer, or has not yet, and the request cannot wait."""
 
     code = "TIER_AWAY"
     retryable = True
@@ -324,8 +324,8 @@ class TooManyConnections(RequestError):
 
 
 class ShuttingDown(RequestError):
-    """The broker is shutting down. Over HTTP also: the worker that had the request ended before it answered. The text says so;
-    the outcome is unknown."""
+    """The broker is shutting down. Over HTTP also: the worker that had the request ended before it answered; then the text says
+    that the outcome is unknown."""
 
     code = "SHUTTING_DOWN"
     fatal = True
@@ -369,9 +369,9 @@ class Moved(RequestError):
 
 
 class PlacementUnknown(RequestError):
-    """The group that has the topic, or is to have it, cannot be found out now: etcd or a group does not answer, or the worker
-    that has the topic does not answer. Nothing was done, unless the text says which part of a change to a partitioned topic may
-    be done, and what to repeat."""
+    """It is unknown now which group has the topic, or is to have it: etcd or a group does not answer. Or the worker that has
+    the topic does not answer. Nothing was done, unless the text says which part of a change to a partitioned topic may be done,
+    and what to repeat."""
 
     code = "PLACEMENT_UNKNOWN"
     retryable = True
@@ -380,7 +380,7 @@ class PlacementUnknown(RequestError):
 
 
 class BeingMoved(PlacementUnknown, NameBusy):
-    """The topic goes to another group of its cluster, for less than a second (ADR 0194)."""
+    """The topic is being moved to another group of its cluster, which takes less than a second (ADR 0194)."""
 
 
 class InternalError(RequestError):
@@ -393,7 +393,7 @@ class InternalError(RequestError):
 
 
 class LocalError(ToymqError):
-    """A problem on this side of the wire; never sent to a peer."""
+    """A problem on this side of a connection; never sent to the peer."""
 
     code = "LOCAL"
 
@@ -406,7 +406,7 @@ class ConfigError(LocalError):
 
 class DirectoryLocked(LocalError):
     """Another process owns the data directory. ``pid``, ``address`` (of a ``toymq serve``) and ``command`` (such as
-    ``toymq repair``) are None where the lock file does not say."""
+    ``toymq repair``) are None if the lock file does not tell."""
 
     code = "DIRECTORY_LOCKED"
 
@@ -457,7 +457,7 @@ class TermEnded(LocalError):
 
 
 class EtcdError(LocalError):
-    """etcd did not answer, or its answer cannot be trusted. The outcome of a transaction is unknown then."""
+    """etcd did not answer, or its answer cannot be trusted. The outcome of a transaction is then unknown."""
 
     code = "ETCD"
     retryable = True

@@ -33,7 +33,7 @@ class Failure:
 def failure_of(
     reason: str | None = None, error_type: str | None = None, error: str | None = None, traceback: str | None = None
 ) -> Failure | None:
-    """Make a failure of any texts. Cuts the end of a long text, the beginning of a long traceback.
+    """Make a failure from any texts. Cuts the end of a long text, but the beginning of a long traceback.
 
     Returns: None when all texts are empty.
     """
@@ -50,7 +50,7 @@ def failure_of(
 
 
 def encode_text(text: str) -> str:
-    """A text as one token of a header line: UTF-8, percent-encoded."""
+    """Encode a text as one token of a header line: UTF-8, percent-encoded."""
     return quote(text, _SAFE)
 
 
@@ -70,7 +70,7 @@ def _one_line(text: str) -> str:
 
 
 def cut(line: str, bytes_max: int) -> str:
-    """The beginning of a line, so that its encoding fits."""
+    """The beginning of a line, as much as fits into ``bytes_max`` when encoded."""
     if encoded_len(line) <= bytes_max:
         return line
     left = bytes_max - len(CUT)
@@ -82,7 +82,7 @@ def cut(line: str, bytes_max: int) -> str:
 
 
 def _last_lines(text: str, bytes_max: int) -> str:
-    """The last lines whose encoding fits, or the beginning of a single long line."""
+    """The last lines of a text that fit into ``bytes_max`` when encoded, or the beginning of a single long line."""
     lines = [_one_line(line).rstrip() for line in text.strip("\r\n").split("\n")]
     kept: list[str] = []
     left = bytes_max

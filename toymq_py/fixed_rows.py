@@ -1,7 +1,7 @@
 """Pack, unpack and compare consecutive rows of one layout, many at a time.
 
-One ``struct`` call for each row would make a tuple for each, which the caller takes apart again. Here one call handles a block
-of rows, and constant parts are compared column by column (ADR 0039).
+One ``struct`` call per row would make a tuple per row, which the caller takes apart again. Here one call handles a block of
+rows, and constant parts are compared column by column (ADR 0039).
 """
 
 import struct
@@ -20,7 +20,7 @@ COLUMNS_MAX = 48
 
 
 class RowLayout:
-    """The fields of one row, as ``struct`` has them: little-endian, without padding."""
+    """The fields of one row as a ``struct`` format, little-endian and without padding."""
 
     __slots__ = ("_blocks", "_format", "fields", "size")
 
@@ -35,7 +35,8 @@ class RowLayout:
         self._blocks = {1: row}
 
     def unpack(self, data: bytes | memoryview, pos: int, rows: int) -> list[Any]:
-        """Unpack so many rows from ``pos``, row by row: column ``i`` is ``[i :: fields]``. Assumes that ``data`` has them."""
+        """Unpack ``rows`` rows from ``pos`` into a flat list: column ``i`` is ``[i :: fields]``. Assumes that ``data`` has
+        them."""
         values: list[Any] = []
         for block in _blocks(rows):
             values += self._block(block).unpack_from(data, pos)
@@ -43,7 +44,7 @@ class RowLayout:
         return values
 
     def pack(self, values: Sequence[Any], rows: int) -> list[bytes]:
-        """Bytes of so many rows, in pieces; ``values`` as ``unpack`` returns them."""
+        """Pack ``rows`` rows, in pieces of bytes. ``values``: a flat list, as ``unpack`` returns it."""
         pieces: list[bytes] = []
         at = 0
         for block in _blocks(rows):
@@ -69,7 +70,7 @@ def _blocks(rows: int) -> Iterator[int]:
 
 
 def columns_are(data: bytes | memoryview, pos: int, stride: int, rows: int, expected: bytes) -> bool:
-    """Whether ``expected`` stands at ``pos`` and at every further ``stride``, in so many rows."""
+    """Whether the bytes ``expected`` are at ``pos``, and after every further ``stride``, in each of ``rows`` rows."""
     width, last = len(expected), pos + (rows - 1) * stride
     for at in (last, pos + stride if rows > 1 else last):  # rows that alternate mostly differ here
         if data[at : at + width] != expected:

@@ -1,7 +1,7 @@
-"""Forks child processes that notice the death of their parent, kill -9 included. For supervisors: no thread and no loop in the
-parent. ``end_with_parent`` is for a program that another one starts.
+"""Forks child processes that notice the death of their parent, even by kill -9. For supervisors, which must have no threads and
+no event loop. ``end_with_parent`` is for a program that another program starts.
 
-The parent has imported all that its children need, so that a new child needs no imports.
+The parent has imported all modules that its children need, so that a new child starts fast.
 """
 
 import os
@@ -25,14 +25,14 @@ ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 class LifeLine:
-    """A pipe whose reading end becomes readable when the process that made it has ended: no other process holds its writing
-    end."""
+    """A pipe whose reading end becomes readable when the process that made it has ended, since no other process holds its
+    writing end."""
 
     def __init__(self) -> None:
         self.lives, self._holds = os.pipe()
 
     def inherited(self) -> None:
-        """Close the writing end, in a child: only the parent may hold it."""
+        """Close the writing end in a child, since only the parent may hold it."""
         os.close(self._holds)
 
     def close(self) -> None:
@@ -41,9 +41,10 @@ class LifeLine:
 
 
 def fork(run: Callable[[int], int], line: LifeLine) -> int:
-    """Run ``run`` in a child, which gets the line's descriptor and returns its exit code. Returns: the process id.
+    """Run ``run`` in a child; it gets the line's descriptor and returns the child's exit code. Returns: the process id.
 
-    Assumes that PASSED_ON are blocked: a signal before the child is known would be lost. Raises: OSError (no process).
+    Assumes that the signals in PASSED_ON are blocked: one that came before the child is known would be lost. Raises: OSError
+    (fork failed).
     """
     pid = os.fork()
     if not pid:
@@ -72,13 +73,13 @@ def _become_child(run: Callable[[int], int], lives: int) -> NoReturn:
 
 
 def how_it_ended(code: int) -> str:
-    """An exit code, or -N for signal N, in words."""
+    """How a process ended, in words, from its exit code, or -N for signal N."""
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"has exited with {code}"
 
 
 def end_with_parent() -> None:
-    """SIGKILL this process when its standard input ends: a pipe whose other end its parent alone holds. On Linux a parent's
-    death could be a signal, but that comes at the end of the thread which has started the process."""
+    """SIGKILL this process when its standard input ends, a pipe whose other end only its parent holds. Linux's signal for the
+    death of a parent (PDEATHSIG) already comes when the thread ends that started the process."""
 
     def watch() -> None:
         while os.read(0, 1):

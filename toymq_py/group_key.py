@@ -17,7 +17,7 @@ def group_key(topic: str, key: bytes, block: bytes) -> bytes:
     """The group key of a topic's message; b"" for none.
 
     Args:
-        key, block: of its record; b"" where it has none.
+        key, block: the key and header block of the record; b"" for none.
     """
     if not block:
         return b"" if key.startswith(PRODUCER_PREFIX) else key

@@ -10,8 +10,8 @@ ID_ROWS_BLOCK = 1024
 
 
 class IdRows:
-    """Rows of ascending ids by columns: 8 bytes a number, in blocks that are copied and encoded one at a
-    time. Immutable by convention.
+    """Rows of ascending ids, stored by columns: 8 bytes per number, in blocks that are copied and encoded
+    one at a time. Immutable by convention.
 
     Assumes that rows ascend and no block is empty.
     """
@@ -19,7 +19,7 @@ class IdRows:
     __slots__ = ("blocks", "width")
 
     def __init__(self, width: int, blocks: "Sequence[tuple[array[int], ...]]" = ()) -> None:
-        """``width`` numbers are a row; each block has so many arrays of u64, all of one length."""
+        """``width``: the numbers of a row; each block has as many arrays of u64, all of one length."""
         self.width = width
         self.blocks = blocks
 
@@ -52,7 +52,7 @@ class IdRows:
         return chain.from_iterable(zip(*block, strict=True) for block in self.blocks)
 
     def __eq__(self, other: object) -> bool:
-        """Equal rows, in whatever blocks; also to a list of lists, as JSON has them."""
+        """Whether the rows are equal, however they are divided into blocks; also compares with a list of lists, as in JSON."""
         if isinstance(other, IdRows | tuple | list):
             return list(self) == list(map(tuple, other))
         return NotImplemented

@@ -1,4 +1,4 @@
-"""Lease numbers: each tells the leases of one subscription or poll from others, so that a NACK meets no lease of another (ADR
+"""Lease numbers: each identifies the leases of one subscription or poll, so that a NACK affects no lease of another one (ADR
 0087)."""
 
 from random import SystemRandom
@@ -7,5 +7,5 @@ _random = SystemRandom()
 
 
 def new_lease_number() -> int:
-    """Draw a number for the leases of one subscription or poll: 48 random bits, so that no two agree."""
+    """Draw a number for the leases of one subscription or poll: 48 random bits, so that two are practically never equal."""
     return _random.getrandbits(48) + 1

@@ -1,7 +1,7 @@
-"""The dead-letter format: headers and key of a dead letter, and of the record that REDRIVE makes of one. Pure.
+"""The dead-letter format: headers and key of a dead letter, and of the record that REDRIVE makes from one. Pure.
 
-Contract: delivery.md, "Attempts"; ADR 0023, 0041, 0062. Clients may publish the same keys and headers: a key is a
-hint, not a proof.
+Contract: delivery.md, "Attempts"; ADR 0023, 0041, 0062. Clients may publish such keys and headers, too: a key
+is a hint, not a proof.
 """
 
 import json
@@ -34,7 +34,7 @@ DIGITS_MAX = 18
 4301 digits on."""
 
 Witness = tuple[int, list[bytes]]
-"""A moved record: its id, and the fields of its key behind the name of its origin."""
+"""A moved record: its id, and the fields of its key after the name of its origin."""
 
 
 def split_headers(block: bytes) -> tuple[bytes, dict[bytes, bytes]]:
@@ -63,7 +63,8 @@ def header_block(lines: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def letter_key(topic: str, consumer: str, msg_id: int, ts_ns: int, since_ns: int) -> bytes:
-    """The key under which a message becomes a dead letter only once: ``since_ns`` tells its consumer from an older namesake."""
+    """The dedupe key of a message's dead letter, so that it becomes one only once. ``since_ns``: when its consumer was created,
+    which distinguishes it from an older consumer of the same name."""
     return b"%b%b:%b:%d:%d:%d" % (LETTER_KEY, topic.encode(), consumer.encode(), msg_id, ts_ns, since_ns)
 
 
@@ -82,8 +83,8 @@ def failure_headers(held_reason: str, failed: tuple[Failure, int] | None) -> byt
     """The headers with the reason of a dead letter.
 
     Args:
-        held_reason: why it was held, for a letter of which no NACK gave a reason.
-        failed: the last failure that a NACK told, and when, in unix milliseconds.
+        held_reason: the reason if no NACK gave one.
+        failed: the last failure that a NACK reported, and when, in Unix milliseconds.
     """
     if failed is None:
         return header_block([(REASON, held_reason.encode())])
@@ -97,8 +98,8 @@ def failure_headers(held_reason: str, failed: tuple[Failure, int] | None) -> byt
 
 
 def failed_with(block: bytes) -> tuple[int | None, Failure, int | None]:
-    """The fields in the headers of a letter: how often its message was delivered, the failure, and when a NACK reported it, in
-    unix milliseconds; None for missing ones."""
+    """Read from the headers of a letter how often its message was delivered, the failure, and when a NACK reported it, in Unix
+    milliseconds; None for missing values."""
     _, reserved = split_headers(block)
     found = (reserved.get(name) for name in (REASON, ERROR_TYPE, ERROR))
     texts = (None if text is None else text.decode(errors="replace") for text in found)
@@ -113,7 +114,8 @@ def _number(text: bytes) -> int | None:
 
 
 class Return(NamedTuple):
-    """The record that REDRIVE publishes for a dead letter. It depends on the letter alone, so every retry makes the same."""
+    """The record that REDRIVE publishes for a dead letter. It depends only on the letter, so every retry makes the same
+    record."""
 
     key: bytes
     payload: bytes
@@ -136,10 +138,10 @@ def return_of(letters_topic: str, run: Records, row: int) -> Return:
 
 
 def rows_for(topic: str, records: Records, start: int, stop: int, consumer: bytes) -> tuple[int, int]:
-    """Find the first rows that are for a consumer of the topic: a redriven record is for one consumer alone. A copy that a
-    worker forwarded to another topic, with key and headers, is for all consumers there.
+    """Find the first rows that a consumer of the topic gets: a redriven record is only for the consumer that gave it up. If a
+    worker forwarded it to another topic, with key and headers, it is for all consumers there.
 
-    Returns: (first row, row behind those that follow it without a gap); (stop, stop) where there is none.
+    Returns: the first such row, and the row after the consecutive ones that follow it; (stop, stop) for none.
     """
     assert records.headers is not None
     prefix = _redrive_key(topic)
@@ -154,12 +156,12 @@ def rows_for(topic: str, records: Records, start: int, stop: int, consumer: byte
 
 
 def came_back(topic: str, key: bytes) -> bool:
-    """Whether a record has the key of one that was redriven from the topic's own dead letters."""
+    """Whether a record's key is that of a record redriven from the topic's own dead letters."""
     return key.startswith(_redrive_key(topic))
 
 
 def _redrive_key(topic: str) -> bytes:
-    """The beginning of the keys of records that were redriven from the topic's own dead letters."""
+    """The prefix of the keys of records that were redriven from the topic's own dead letters."""
     return b"%b%b%b:" % (REDRIVE_KEY, topic.encode(), DEAD_LETTERS.encode())
 
 
@@ -172,10 +174,10 @@ def _is_for(block: bytes, consumer: bytes) -> bool:
 
 
 def moved_records(keys: Iterable[tuple[int, Sequence[bytes]]], topic: str) -> list[Witness]:
-    """Find the records that were moved to ``topic`` by their keys: dead letters, or what came back from them.
+    """Find, by their keys, the records that were moved to ``topic``: dead letters, or redriven records.
 
     Args:
-        keys: (id of the first, keys of it and those that follow), as recovery found them.
+        keys: runs of records as recovery found them: the id of the first, and the keys of all.
     """
     if topic.endswith(DEAD_LETTERS):
         prefix = b"%b%b:" % (LETTER_KEY, topic.removesuffix(DEAD_LETTERS).encode())

@@ -1,4 +1,4 @@
-"""Merges the topics and figures of several workers into one list and one object. ADR 0157. Pure."""
+"""Merges the topics and statistics of several workers into one list and one object. ADR 0157. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import merge
@@ -10,13 +10,13 @@ SMALLEST = frozenset(("disk_free_bytes",))
 
 
 def merged_topics(lists: Iterable[Iterable[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
-    """The topics of all workers, in the order of their names, which is also that of each list. Lazy, for lists that are
-    described as they are read."""
+    """The topics of all workers, in the order of their names. Assumes that each list has that order. Lazy, for lists that are
+    generated while they are read."""
     return merge(*lists, key=itemgetter("topic"))
 
 
 def merged_stats(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The figures of all workers: counts are added up; of times the longest is taken; of other values the first."""
+    """The statistics of all workers: counts are added up, times are the longest or shortest one, other values the first one."""
     merged = dict(found[0])
     for name, value in merged.items():
         values = [one[name] for one in found if name in one]
@@ -30,8 +30,8 @@ def merged_stats(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def merged_columns(found: Sequence[Mapping[str, Sequence[float | None]]]) -> dict[str, list[float | None]]:
-    """The history of all workers, by column: rates and counts are added up, of ages the highest is taken; None where none is
-    known. The times of their steps differ by less than one step."""
+    """The history of all workers, by column: rates and counts are added up, ages are the highest one; None if no worker has a
+    value. The times of the workers' steps differ by less than one step."""
     return {
         name: [_of_one_step(name, values) for values in zip(*(one[name] for one in found), strict=True)] for name in found[0]
     }

@@ -25,7 +25,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One row of the table. Exporters put ``toymq_`` before the name; ``bounds`` are a histogram's, in its unit."""
+    """One row of the table. Exporters put ``toymq_`` before the name. ``bounds``: a histogram's buckets, in its unit."""
 
     name: str
     kind: Kind
@@ -166,7 +166,7 @@ FSYNC_SAMPLES = 1024
 
 
 class Exemplar(NamedTuple):
-    """A traced message of a bucket. ``value`` is in the metric's unit, ``at_s`` in unix seconds."""
+    """A traced message as the example of a histogram's bucket. ``value`` is in the metric's unit, ``at_s`` in Unix seconds."""
 
     value: float
     trace_id: str
@@ -175,8 +175,8 @@ class Exemplar(NamedTuple):
 
 
 class Histogram:
-    """Counts by bound; the last one counts what is above all. ``sum`` is in the metric's unit. ``exemplars`` has the newest of
-    a bucket by its place in ``counts``: none without traces."""
+    """The counts of each bucket; the last one counts values above all bounds. ``sum`` is in the metric's unit. ``exemplars``:
+    the newest exemplar of a bucket, by its index in ``counts``; empty without traces."""
 
     __slots__ = ("_bounds", "counts", "exemplars", "sum")
 
@@ -196,12 +196,12 @@ class Histogram:
         self.sum += value * times
 
     def exemplify(self, exemplar: Exemplar) -> None:
-        """Set the exemplar of a value that is observed, too."""
+        """Set the exemplar of its value's bucket. The value itself must be observed separately."""
         self.exemplars[bisect_left(self._bounds, exemplar.value)] = exemplar
 
 
 class ClusterRows(NamedTuple):
-    """The metrics of a cluster: by metric, label values to a number or a histogram."""
+    """The metrics of a cluster: for each metric a number or a histogram by its label values."""
 
     numbers: Mapping[str, Mapping[tuple[str, ...], float]]
     histograms: Mapping[str, Mapping[tuple[str, ...], Histogram]]
@@ -220,7 +220,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.channels_examining = 0
-        """Consumers that wait until a thread has seen how far damage goes. Not shown."""
+        """Consumers that wait until a thread has found the end of a damage. Not exported."""
         self.publish_total = 0
         self.duplicate_total = 0
         self.deliver_total = 0
@@ -253,7 +253,7 @@ class Metrics:
         """The rows of the metrics of a cluster; None for a broker that is in none."""
 
     def refused(self, code: str, count: int = 1) -> None:
-        """Count ``ERR`` replies by code; the codes of ``errors.py`` bound the label. A redirect does not count."""
+        """Count ``ERR`` replies by code; ``errors.py`` bounds the number of codes. Redirects do not count."""
         if code == Moved.code:
             return
         self.errors[code] = self.errors.get(code, 0) + count
@@ -264,7 +264,7 @@ class Metrics:
 
     @property
     def error_total(self) -> int:
-        """``ERR`` replies of every code."""
+        """The number of ``ERR`` replies of all codes."""
         return sum(self.errors.values())
 
     def cluster_stats(self) -> dict[str, Any]:
@@ -293,7 +293,8 @@ class Metrics:
         return {"cluster": {**numbers, "followers": followers, **({"groups": groups} if groups else {})}}
 
     def tier_stats(self, behind: str | None) -> dict[str, Any]:
-        """The fields of STATS for a bucket; none without ``--tier``. ``behind``: why publishes are refused for its sake."""
+        """The fields of STATS about the bucket; {} without ``--tier``. ``behind``: why publishes are refused because of the
+        bucket."""
         if self.tier_url is None:
             return {}
         refused = None if behind is None else f"publishing is refused: {behind}"

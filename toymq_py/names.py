@@ -26,10 +26,10 @@ _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}\Z")
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return ``name`` when it is a legal topic or consumer name; a dead-letter topic's may be longer by its ``.dlq``, a
-    partition's by its ``#3``.
+    """Return ``name`` if it is a legal topic or consumer name. ``.dlq`` of a dead-letter topic and ``#3`` of a partition do not
+    count towards its length.
 
-    The error does not repeat the name, which may be a token in the wrong place: callers add it where they know better.
+    The error does not repeat the name, which may be a token in the wrong place; callers that know better add it.
 
     Args:
         kind: "topic" or "consumer", for the error.
@@ -44,23 +44,24 @@ def check_name(kind: str, name: str) -> str:
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether a topic may have this name; a dead-letter topic's may be longer by its suffix, a partition's by its number."""
+    """Whether a topic may have this name. ``.dlq`` of a dead-letter topic and ``#3`` of a partition do not count towards its
+    length."""
     return _TOPIC.match(name) is not None or (
         name.endswith(DEAD_LETTERS) and _TOPIC.match(name.removesuffix(DEAD_LETTERS)) is not None
     )
 
 
 def whole_name(name: str) -> str:
-    """The partitioned topic that a partition, or a pattern of all partitions, belongs to, with the ``.dlq`` of dead letters;
-    any other name as it is."""
+    """The partitioned topic of a partition, or of the pattern of all its partitions: ``orders`` for ``orders#3`` and
+    ``orders#*``. A suffix ``.dlq`` stays; other names are returned unchanged."""
     if PARTITION_MARK not in name:
         return name
     return name[: name.index(PARTITION_MARK)] + (DEAD_LETTERS if name.endswith(DEAD_LETTERS) else "")
 
 
 def other_name(name: str) -> str | None:
-    """The other name of all partitions of a topic: ``orders#*`` of ``orders``, and the reverse; so, too, of their
-    dead letters. None for the name of one partition, and for any other pattern."""
+    """The other name for all partitions of a topic: ``orders#*`` for ``orders``, and the reverse; likewise for their dead
+    letters. None for the name of a single partition, and for any other pattern."""
     letters = DEAD_LETTERS if name.endswith(DEAD_LETTERS) else ""
     stem = name.removesuffix(letters)
     if stem.endswith(_ALL_PARTITIONS):
@@ -82,7 +83,8 @@ def is_pattern(name: str) -> bool:
 
 
 def check_host(host: str) -> str:
-    """Return the host of a network address, if a resolver takes it. Raises: ConfigError; a resolver raises UnicodeError."""
+    """Return the host of a network address, if a resolver would accept it. Raises: ConfigError, not the resolver's
+    UnicodeError."""
     invalid = ConfigError(f"invalid host {host[:HOST_CHARS_MAX]!a}: a name has 1 to 63 characters between its dots")
     if len(host) > HOST_CHARS_MAX or not host.isprintable():
         raise invalid
@@ -115,16 +117,16 @@ def check_topic_or_pattern(name: str) -> str:
 
 
 def is_incarnation(text: str) -> bool:
-    """Whether this can be the incarnation of a topic (ADR 0135)."""
+    """Whether a text has the form of a topic's incarnation (ADR 0135)."""
     return _INCARNATION.match(text) is not None
 
 
 class TopicPattern:
-    """A topic name in which whole words may be ``*`` (one word) and the last ``>`` (one or more). What stands between two
-    dots is a word, also when it is empty: ``a.`` has two.
+    """A pattern of topic names: words may be ``*`` (any one word), and the last one ``>`` (one or more words). Dots separate
+    words, which may be empty: ``a.`` has two.
 
-    A wildcard never matches ``dlq`` as the last word: dead-letter topics must be spelled out. Behind a name ``#*`` is every
-    partition: ``orders#*``, ``orders#*.dlq``.
+    A wildcard never matches ``dlq`` as the last word: dead-letter topics must be spelled out. ``#*`` after a name matches
+    every partition: ``orders#*``, ``orders#*.dlq``.
     """
 
     __slots__ = ("_regex", "_words", "text")
@@ -152,7 +154,8 @@ class TopicPattern:
 
     @classmethod
     def of_partitions(cls, name: str) -> "TopicPattern":
-        """Matches every partition of a topic, or, for ``<topic>.dlq``, the dead-letter topics of them. Its text is the name."""
+        """A pattern that matches every partition of a topic, or for ``<topic>.dlq`` their dead-letter topics. Its text is
+        ``name``."""
         pattern = cls(other_name(name) or name)
         pattern.text = name
         return pattern
@@ -196,10 +199,10 @@ class TopicPattern:
 
 
 def _word_may_match(word: str, other: str, *, last: bool) -> bool:
-    """Whether a word of a pattern and a word of another one can match the same word of a name."""
+    """Whether a word of one pattern and a word of another pattern can match the same word of a name."""
     return word == other or (word == "*" and not (last and other == "dlq"))
 
 
 def _rest_may_match(rest: list[str], other: list[str]) -> bool:
-    """Whether ``>`` and the remaining words of another pattern can match the same words."""
+    """Whether a pattern's ``>`` and the remaining words of another pattern can match the same words."""
     return rest == [">"] and other[-1] != "dlq"

@@ -1,4 +1,4 @@
-"""Commands for a topic that may be partitioned: they act on each partition that is with this process. Contract: groups.md,
+"""Commands for a topic that may be partitioned: they act on each partition that this process has. Contract: groups.md,
 stage 4; ADR 0184. Belongs to the event loop."""
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,8 @@ Counted = Callable[[int, OSError | RequestError | None], None]
 
 
 def create(broker: Broker, name: str, changes: Mapping[str, str], done: Done) -> None:
-    """Create a topic, with its partitions where ``changes`` say so, or confirm one. Raises: as ``Broker.create``, BadName."""
+    """Create a topic, partitioned if ``changes`` has a number of partitions, or confirm an existing one. Raises: as
+    ``Broker.create``, BadName."""
     broker.refuse_late()
     whole = None if PARTITIONS in changes else _whole(broker, name)
     if PARTITIONS not in changes and (whole is None or name.endswith(DEAD_LETTERS)):
@@ -37,8 +38,8 @@ def _is_topic(broker: Broker, name: str) -> bool:
 
 
 def _whole(broker: Broker, name: str) -> Partitioned | None:
-    """The partitioned topic to create or delete. What the groups have agreed on is then asked of etcd, whatever is known of it
-    here.
+    """Find the partitioned topic to create or delete. In a cluster with groups the state known here only tells whether the name
+    is that of a partitioned topic; etcd is asked afterwards.
 
     Raises: BeingDeleted, StorageFailed.
     """
@@ -61,8 +62,8 @@ def configure(broker: Broker, name: str, changes: Mapping[str, str], done: Done)
 
 
 def settings_of(broker: Broker, name: str) -> dict[str, Any] | None:
-    """The settings of a topic, or those that all its partitions here have, with their number; None without one here. Raises:
-    NoSuchTopic."""
+    """The settings of a topic; of a partitioned one those that all its partitions here have in common, with the number of
+    partitions, or None if none is here. Raises: NoSuchTopic."""
     members = broker.partitioned.members(name)
     if members is None:
         return dict(broker.topic(name).settings.to_json())
@@ -155,7 +156,8 @@ def _forget(broker: Broker, name: str, consumer: str, done: Done) -> None:
 
 
 def for_each_with(broker: Broker, name: str, begin: Callable[[str, Done], None], done: Done) -> None:
-    """Begin something for a topic, or for each partition that has the consumer. Raises: as ``begin``, for a plain topic."""
+    """Call ``begin`` for a topic, or for each of its partitions that has the consumer. Raises: as ``begin``, for a plain
+    topic."""
     members = broker.partitioned.members(name)
     if members is None:
         begin(name, done)
@@ -166,7 +168,7 @@ def for_each_with(broker: Broker, name: str, begin: Callable[[str, Done], None],
 
 
 def check_seek(broker: Broker, name: str, start: Start) -> None:
-    """Refuse an id as a position in all partitions. Raises: BadArgument."""
+    """Refuse to seek a consumer of all partitions to an id, as each partition has its own ids. Raises: BadArgument."""
     if start.kind == "id" and broker.partitioned.find(name) is not None:
         others = "or give earliest, latest or a time"
         raise BadArgument(f"{start} is an id, and each partition has its own: name one, such as {name}#0, {others}")

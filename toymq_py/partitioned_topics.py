@@ -2,16 +2,16 @@
 
 Contract: groups.md, stage 4; ADR 0184. Belongs to the event loop.
 
-    CREATE   1  partitions.json has the topic          DELETE   1  partitions.json says that it goes
+    CREATE   1  partitions.json gets the topic         DELETE   1  partitions.json marks the topic as being deleted
              2  each partition is made                          2  each partition is removed, with its dead letters
-                                                                3  partitions.json has it no more
+                                                                3  the topic is removed from partitions.json
 
-A kill between two steps leaves a directory that the next start completes, before it opens a topic. Of several workers each has
-the whole file, and the partitions that are placed with it. In a cluster with groups the leaders agree on the topics in etcd
-(``PartitionTable``, ADR 0198), and the file is a copy, for the day when etcd has forgotten them.
+After a kill between two steps the next start completes the change before it opens a topic. With several workers, each has the
+whole file, and the partitions that are placed with it. In a cluster with groups the leaders agree on the topics in etcd
+(``PartitionTable``, ADR 0198), and the file is a copy in case etcd loses them.
 
-A topic that has partitions on the disk, and that the file does not know, is *lost*: it is refused until CREATE says its number,
-so that no plain topic takes its name (ADR 0216).
+A topic that has partitions on the disk, but is not in the file, is *lost*: it is refused until a CREATE with its number of
+partitions, so that no plain topic takes its name (ADR 0216).
 """
 
 import logging
@@ -64,7 +64,7 @@ class PartitionedTopics:
     ) -> None:  # fmt: skip
         """
         Args:
-            topics, unopened: the broker's own. Lost topics are among ``unopened``.
+            topics, unopened: the broker's dicts. Lost topics are put into ``unopened``.
         """
         self.by_name: dict[str, Partitioned] = {}
         """The partitioned topics that are served, and those that are being made or deleted."""
@@ -136,7 +136,7 @@ class PartitionedTopics:
             self._unopened.pop(name, None)
 
     def _agreed(self, name: str, topic: Partitioned | None, deleting: bool) -> None:
-        """Apply a change of what the leaders of the groups have agreed on."""
+        """Apply a change of a topic on which the leaders of the groups have agreed; ``topic`` None: it does not exist."""
         before = self._content().get(name)
         self._stuck.pop(name, None)
         if topic is None:
@@ -162,7 +162,8 @@ class PartitionedTopics:
     # -- looking
 
     def find(self, name: str) -> Partitioned | None:
-        """The partitioned topic of this name, or the one whose dead letters have it. Raises: BeingDeleted, StorageFailed."""
+        """The partitioned topic of this name, or the one for whose dead letters it stands. Raises: BeingDeleted,
+        StorageFailed."""
         topic = self.by_name.get(name) or self.by_name.get(name.removesuffix(DEAD_LETTERS))
         if topic is not None and (topic.name in self._busy or topic.name in self._stuck):
             raise self._stuck.get(topic.name) or self._not_now(topic.name)
@@ -196,13 +197,13 @@ class PartitionedTopics:
         return BeingDeleted(name, self._busy[name].append, what)
 
     def members(self, name: str) -> list[str] | None:
-        """The partitions of a partitioned topic that are with this process, or their dead-letter topics; None for another
-        topic. Raises: BeingDeleted."""
+        """The partitions of a partitioned topic that this process has, or their dead-letter topics; None if the topic is not
+        partitioned. Raises: BeingDeleted."""
         topic = self.find(name)
         return None if topic is None else list(self.here(topic.members(name)))
 
     def pattern_of(self, name: str) -> TopicPattern | None:
-        """The name itself if it is a pattern, or the pattern of a partitioned topic's partitions; None for another topic.
+        """A name as a pattern: itself if it is one, or the pattern of a partitioned topic's partitions; None for a plain topic.
 
         Raises: BadName, BeingDeleted.
         """
@@ -211,8 +212,8 @@ class PartitionedTopics:
         return TopicPattern.of_partitions(name) if self._has_some and self.find(name) is not None else None
 
     def other_name(self, name: str) -> str:
-        """The other name that a subscription to all partitions may have: ``orders#*`` of ``orders``, and the reverse. The name
-        itself, if it has no other: ``orders`` of a plain topic."""
+        """The other name that a subscription to all partitions may have: ``orders#*`` for ``orders``, and the reverse; the name
+        itself for a plain topic."""
         is_whole = is_pattern(name) or name in self.by_name or name.removesuffix(DEAD_LETTERS) in self.by_name
         return (other_name(name) or name) if is_whole else name
 
@@ -275,10 +276,10 @@ class PartitionedTopics:
         """Make a topic with its partitions, or confirm an existing one. A lost topic comes back.
 
         Args:
-            has: whether there is a topic here.
+            has: whether a topic of a name exists here.
             make: makes or confirms one partition, which is placed here.
-            remove: removes one.
-            group: the group of the cluster that shall have all partitions.
+            remove: removes one partition.
+            group: the group of the cluster that shall have all partitions; None: they are spread over all groups.
 
         Raises: BadName, BadArgument, TopicExists, BeingDeleted; then ``done`` is not called.
         """
@@ -328,7 +329,8 @@ class PartitionedTopics:
         self, table: PartitionTable, wanted: Partitioned, group: str | None, has: Callable[[str], bool],
         make: Callable[[str, Mapping[str, str], Done], None], done: Done,
     ) -> None:  # fmt: skip
-        """Make the partitions of this group. After a failure, a repeat of the command completes them. Raises: BeingDeleted."""
+        """Agree on a topic with the other groups, then make this group's partitions. After a failure, a repeat of the command
+        completes them. Raises: BeingDeleted."""
         end = self._begin_alone(wanted.name, done)
 
         def made(outcome: Partitioned | RequestError) -> None:
@@ -344,8 +346,8 @@ class PartitionedTopics:
         table.make(wanted, group, made)
 
     def _begin_alone(self, name: str, done: Done) -> Done:
-        """Begin a change of a topic alone: no other one runs until the end, which the returned function reports. Raises:
-        BeingDeleted."""
+        """Begin an exclusive change of a topic: other changes are refused until the returned function, which calls ``done``, is
+        called. Raises: BeingDeleted."""
         if name in self._busy:
             raise self._not_now(name)
         self._busy[name] = []
@@ -358,7 +360,7 @@ class PartitionedTopics:
         return end
 
     def _delete_agreed(self, table: PartitionTable, name: str, remove: Callable[[str, Done], None], done: Done) -> None:
-        """Remove the partitions of this group. Raises: BeingDeleted."""
+        """Agree on the deletion with the other groups, and remove this group's partitions. Raises: BeingDeleted."""
         end = self._begin_alone(name, done)
         self._deleting.add(name)
 
@@ -383,7 +385,7 @@ class PartitionedTopics:
         table.begin_delete(name, begun)
 
     def delete(self, name: str, remove: Callable[[str, Done], None], done: Done) -> None:
-        """Remove the topic; ``remove`` removes one partition or dead-letter topic, which need not exist.
+        """Remove a partitioned topic; ``remove`` removes one partition or dead-letter topic, which need not exist.
 
         Raises: BeingDeleted; then ``done`` is not called.
         """
@@ -455,8 +457,8 @@ def _undeleted(name: str, error: OSError | RequestError) -> RequestError:
 def for_each(
     names: Sequence[str], begin: Callable[[str, Done], None], done: Done, *, lacking: type[RequestError] | None = None
 ) -> None:
-    """Begin something for each name; ``done`` gets the first error when all have ended. An error ``lacking`` counts only if all
-    have it."""
+    """Call ``begin`` for each name; when all have ended, ``done`` gets the first error. An error of the class ``lacking``
+    counts only if all names have it."""
     left, succeeded = len(names), 0
     errors: list[OSError | RequestError] = []
 

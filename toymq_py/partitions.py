@@ -1,8 +1,8 @@
 """Partitioned topics: their names, and the partition that a message goes to. Contract: groups.md, stage 4; ADR 0184. Pure.
 
 ``CREATE orders partitions=8`` makes the topics ``orders#0`` to ``orders#7``. A partition is a topic: it has a log, ids,
-consumers, settings and a place of its own. A change of the function of the route would divide the messages of a key over two
-partitions: the tests pin its values.
+consumers, settings and a place of its own. A change of ``partition_of_route`` would split the messages of a key over two
+partitions, so tests pin its values.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,14 +31,14 @@ def partition_of_route(route: bytes, count: int) -> int:
 
 
 def number_of(name: str) -> int | None:
-    """The number of a partition, also of the dead-letter topic of one; None for any other topic."""
+    """The number of a partition, or of the partition that a dead-letter topic belongs to; None for any other topic."""
     _, mark, number = name.removesuffix(DEAD_LETTERS).partition(PARTITION_MARK)
     return int(number) if mark and number.isdigit() else None
 
 
 def wholes_of(names: Iterable[str]) -> dict[str, int]:
-    """The topics that have partitions, or dead letters of partitions, among these names, with the least number of partitions of
-    each."""
+    """The partitioned topics that have partitions, or their dead letters, among these names, each with the lowest possible
+    number of partitions."""
     found: dict[str, int] = {}
     for name in names:
         if (number := number_of(name)) is not None:
@@ -48,7 +48,7 @@ def wholes_of(names: Iterable[str]) -> dict[str, int]:
 
 
 def without_number(name: str, least: int) -> str:
-    """The text for a topic that has partitions although no file tells their number."""
+    """The error text for a lost topic: it has partitions on the disk, but no file tells their number."""
     return (
         f"partitions of {name} are here, up to {name}{PARTITION_MARK}{least - 1}, and partitions.json does not know the topic: "
         f"CREATE {name} {PARTITIONS}=N brings it back with what is in them; N is the number that it had, at least {least}"
@@ -56,7 +56,7 @@ def without_number(name: str, least: int) -> str:
 
 
 def half_made(name: str) -> PlacementUnknown:
-    """The error for a topic, or one of its partitions, that some workers or groups know and others do not."""
+    """The error for a partitioned topic that some workers or groups know and others do not."""
     whole = whole_name(name)
     text = "has its partitions at some workers or groups and not at others: it is being made or deleted, try again"
     return PlacementUnknown(f"{whole} {text}; if that was interrupted, repeat the CREATE or DELETE of it")
@@ -89,14 +89,14 @@ class Partitioned:
         object.__setattr__(self, "names", tuple(f"{self.name}{PARTITION_MARK}{number}" for number in range(self.count)))
 
     def members(self, name: str) -> tuple[str, ...]:
-        """The partitions, or their dead-letter topics where ``name`` is that of the dead letters of the whole."""
+        """The names of the partitions, or of their dead-letter topics if ``name`` has the suffix ``.dlq``."""
         return tuple(one + DEAD_LETTERS for one in self.names) if name.endswith(DEAD_LETTERS) else self.names
 
 
 def described_whole(name: str, count: int, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The JSON object of a partitioned topic, made of those of its partitions: numbers are sums, ages and attempts are the
-    largest; ``settings`` are those that all have, ``settings_differ`` the names of others; ``parts`` are the partitions
-    themselves."""
+    """The JSON object of a partitioned topic, made from those of its partitions: numbers are sums, ages and attempts are the
+    largest; ``settings`` are those that all have in common, ``settings_differ`` the names of others; ``parts`` are the
+    objects of the partitions."""
     parts = sorted(parts, key=lambda part: number_of(str(part["topic"])) or 0)
     summed = ("messages", "bytes", "segments", "expired_total", "dead_lettered_total", "dropped_total", "lost")
     states = [str(part["state"]) for part in parts]
@@ -130,7 +130,7 @@ def common_settings(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def differing_settings(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names of settings that not all partitions have with the same value, such as one whose change was interrupted."""
+    """The names of settings that differ between partitions, such as one whose change was interrupted."""
     common = common_settings(found)
     return sorted({name for one in found for name in one if name not in common})
 

@@ -1,7 +1,7 @@
 """Placement of topics: the worker that has a topic, and the group that gets a new one, by rendezvous hashing of its name.
 
-Contract: groups.md, stages 2 and 3; ADR 0128, 0188. Pure. A change of ``score`` loses sight of topics that workers have stored:
-the tests pin its values.
+Contract: groups.md, stages 2 and 3; ADR 0128, 0188. Pure. After a change of ``score`` workers would not find stored topics, so
+tests pin its values.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,12 +27,13 @@ BOUND = 1.25
 
 
 def named(place: Place) -> str:
-    """The name of a place in words."""
+    """The name of a place for texts, such as ``worker 1``."""
     return f"worker {place}" if isinstance(place, int) else f"group {place}"
 
 
 def score(place: Place, topic: str) -> bytes:
-    """A place's score for a topic: the place with the highest one has the topic. A dead-letter topic is with its origin."""
+    """A place's score for a topic: the place with the highest score has the topic. A dead-letter topic is placed with its
+    origin."""
     return blake2b(f"{place}/{topic.removesuffix(DEAD_LETTERS)}".encode(), digest_size=8).digest()
 
 
@@ -42,11 +43,11 @@ def worker_of(topic: str, workers: int) -> int:
 
 
 def choose_group(topic: str, loads: Mapping[P, float], load: float = 0.0) -> P:
-    """The group of a new topic: the one that the hash chooses of those with room; without any, the least loaded.
+    """The group for a new topic: the hash chooses among those with room; if none has room, the least loaded.
 
     Args:
-        loads: of each group, at least one.
-        load: of the topic, if it is known.
+        loads: the load of each group; at least one group.
+        load: the load of the topic, if known.
     """
     limit = BOUND * (sum(loads.values()) + load) / len(loads)
     fits = [group for group, has in loads.items() if has + load <= limit]
@@ -56,7 +57,7 @@ def choose_group(topic: str, loads: Mapping[P, float], load: float = 0.0) -> P:
 
 
 def spread(partitions: Sequence[str], counts: Mapping[P, int]) -> dict[str, P]:
-    """The group of each new partition: the one that the hash chooses of those that have the fewest.
+    """The group for each new partition: the hash chooses among the groups that have the fewest partitions of the topic.
 
     Args:
         counts: how many partitions of the topic each group has already; at least one group.
@@ -71,7 +72,7 @@ def spread(partitions: Sequence[str], counts: Mapping[P, int]) -> dict[str, P]:
 
 
 class PlaceLink(Protocol):
-    """A session's connection to another place: commands go there as bytes, and come back as frames."""
+    """A session's connection to another place (a worker or group): commands are sent as bytes, replies come back as frames."""
 
     finishing: bool
     reached: bool
@@ -85,7 +86,7 @@ class PlaceLink(Protocol):
         """Send some bytes, now or as soon as the other end reads."""
 
     def finish(self) -> None:
-        """Send no more commands: the other end ends its waits, answers, and closes."""
+        """End the sending of commands: the other end ends its waits, sends its answers, and closes."""
 
     def pause(self) -> None:
         """Stop reading until ``resume``, since the client does not read."""
@@ -97,7 +98,7 @@ class PlaceLink(Protocol):
 
 
 class PartitionTable(Protocol):
-    """The partitioned topics of a cluster with groups, on which the leaders agree. See ``GroupPartitions``."""
+    """The partitioned topics of a cluster with groups, on which the leaders agree. ``GroupPartitions`` implements it."""
 
     on_change: Callable[[str, Partitioned | None, bool], None]
     """Called with a name, its partitioned topic (None: there is none), and whether that is being deleted, when this has
@@ -106,13 +107,13 @@ class PartitionTable(Protocol):
     """Whether this is all; if not, the partitioned topics that the directory knows besides count, too."""
 
     def known(self) -> Mapping[str, tuple[Partitioned, bool]]:
-        """The partitioned topics known now, as in ``on_change``."""
+        """The partitioned topics known now, each with whether it is being deleted."""
 
     def make(
         self, wanted: Partitioned, group: str | None, done: Callable[[Partitioned | RequestError], None]
     ) -> None:
-        """Agree on a new topic and the groups of its partitions, all in ``group`` if that is named, or learn of an existing
-        topic; ``done`` gets the topic as it is."""
+        """Agree on a new topic and the groups of its partitions, or learn of an existing topic; ``done`` gets the topic that is
+        agreed on. ``group``: the group for all partitions; None: all groups."""
 
     def begin_delete(self, name: str, done: Callable[[Partitioned | RequestError], None]) -> None:
         """Record that a topic is being deleted. ``done`` gets the topic, whose partitions here have to be removed."""
@@ -122,7 +123,8 @@ class PartitionTable(Protocol):
 
 
 class Placement:
-    """The workers of a broker, as one of them knows them. Without ``addresses`` there is only this process. Immutable."""
+    """The places of a broker's topics, as one worker knows them. Without ``addresses`` there is only this process.
+    Immutable."""
 
     def __init__(
         self, worker: int = 0, addresses: Sequence[str] = (), sockets: Sequence[str] = (), http_sockets: Sequence[str] = (),
@@ -131,12 +133,12 @@ class Placement:
     ) -> None:  # fmt: skip
         """
         Args:
-            addresses: of each worker: ``host:port``, and its other addresses behind it.
-            sockets: of each worker: the path of the Unix socket on which the others reach it.
+            addresses: for each worker its ``host:port``, followed by its other addresses.
+            sockets: for each worker the path of the Unix socket on which other workers reach it.
             http_sockets: the same for HTTP.
-            changes: memory that all workers share: see ``change_of``. None: nothing tells of changes.
-            pids: the same, with the process of each worker; 0 while it has none.
-            stands_still: as of ``Heartbeats``.
+            changes: shared memory with a number for each worker (``change_of``); None: changes are not reported.
+            pids: shared memory with the process id of each worker; 0 while it has none.
+            stands_still: ``Heartbeats.stands_still``.
         """
         self.worker = worker
         self.addresses = addresses
@@ -148,27 +150,27 @@ class Placement:
 
     @property
     def is_divided(self) -> bool:
-        """Whether topics may be elsewhere."""
+        """Whether other workers or groups may have topics."""
         return bool(self.addresses)
 
     @property
     def passes_on(self) -> bool:
-        """Whether commands are passed on for a client that does not follow MOVED."""
+        """Whether commands for topics of other places are passed on for clients that do not follow MOVED."""
         return True
 
     @property
     def table(self) -> PartitionTable | None:
-        """The table of partitioned topics; None: each process keeps its own."""
+        """The table of partitioned topics on which groups agree; None: each process keeps its own."""
         return None
 
     @property
     def here(self) -> Place:
-        """This place."""
+        """The place that this process is: its worker's number or its group."""
         return self.worker
 
     @property
     def part(self) -> str | None:
-        """The part of the whole that this process is, for reports about it alone; None if it is the whole."""
+        """What this process is, such as ``worker 1 of 4``, for reports about it alone; None if it is the whole broker."""
         return f"worker {self.worker} of {len(self.addresses)}" if self.addresses else None
 
     def places(self) -> Sequence[Place]:
@@ -176,7 +178,7 @@ class Placement:
         return range(len(self.addresses))
 
     def place_of(self, topic: str) -> Place:
-        """The place of a topic, as far as it is known; otherwise this place."""
+        """The place of a topic, if known; otherwise this place."""
         return self.worker_of(topic)
 
     def has(self, partition: str) -> bool:
@@ -186,10 +188,10 @@ class Placement:
     def connected(
         self, place: Place, received: Callable[[list[bytes]], None], lost: Callable[[], None], *, trusted: bool = False
     ) -> PlaceLink | None:
-        """A session's connection to another place; None: the caller makes one to the path in ``sockets``
+        """Open a session's connection to another place; None: the caller makes one to the path in ``sockets``
         (``session.upstream``).
 
-        ``trusted``: with all rights, to another group.
+        ``trusted``: with all rights, for a connection to another group.
         """
         return None
 
@@ -198,7 +200,8 @@ class Placement:
         return worker_of(topic, len(self.addresses)) if self.addresses else self.worker
 
     def moved(self, topic: str) -> RequestError | None:
-        """The error for a topic that is elsewhere: Moved, or PlacementUnknown while nothing can be reached there."""
+        """The error for a topic of another place: Moved, or PlacementUnknown while that place cannot be reached; None for a
+        topic that is here."""
         if not self.addresses:
             return None
         worker = self.worker_of(topic)
@@ -212,11 +215,12 @@ class Placement:
         return error
 
     def again(self, topic: str) -> RequestError:
-        """The error for a publish that must be repeated behind others that went elsewhere: MOVED to this place."""
+        """The error for a publish that must be repeated, to keep the order after others that went elsewhere: MOVED to this
+        place."""
         return Moved(f"{self.addresses[self.worker] if self.addresses else '-'} (worker {self.worker}) has the topic {topic}")
 
     def admit(self, topic: str, group: str | None = None) -> None:
-        """Allow making a topic here that does not exist here. ``group``: the requested one.
+        """Check that a topic that does not exist here may be made here. ``group``: the requested group.
 
         Raises: Moved, BeingPlaced, PlacementUnknown, TopicExists; BadArgument for an unknown group.
         """
@@ -226,47 +230,48 @@ class Placement:
             raise error
 
     def is_here_by_record(self, topic: str, cluster: str) -> bool | None:
-        """Whether a topic whose move was interrupted is here, given the cluster's UUID in its mark; None when etcd does not
-        answer."""
+        """Whether this group has a topic whose move was interrupted, by its record in etcd; None when etcd does not answer.
+        ``cluster``: the UUID in the topic's mark."""
         return None
 
     def problem_of(self, place: Place) -> str:
-        """The known problem of a place that does not answer; "" for none."""
+        """Why a place does not answer, if known; "" otherwise."""
         if not isinstance(place, int) or place == self.worker or not self._stands_still(place):
             return ""
         return standstill(pid) if (pid := self.pid_of(place)) is not None else ""  # else it is just being replaced
 
     def check_led(self, why: str, words: str) -> None:
-        """Refuse a change of all groups that would be made only in part. ADR 0270.
+        """Refuse a change of all groups that would only be made in part. ADR 0270.
 
         Args:
-            why: what a group that is away would miss of it.
-            words: the command to repeat.
+            why: what a group without a leader would miss, for the error.
+            words: the command to repeat, for the error.
 
         Raises: PlacementUnknown: a group is known to have no leader.
         """
 
     def pid_of(self, place: Place) -> int | None:
-        """The process id of a worker; None when it has no process now, or it is not known."""
+        """The process id of a worker; None when it has no process now, or that is unknown."""
         return None if self._pids is None or not isinstance(place, int) else self._pids[place] or None
 
     def gone(self, topic: str) -> None:
         """Note that a topic does not exist any more, or was not made."""
 
     def check(self, topic: str) -> None:
-        """Check that a topic is here. Raises: Moved when another worker has it. A pattern may have topics at each worker."""
+        """Check that a topic is here. Raises: Moved when another worker has it. Patterns pass, as each worker may have
+        topics."""
         if not is_pattern(topic) and (error := self.moved(topic)) is not None:
             raise error
 
     def change_of(self, worker: int) -> int | None:
-        """A number that changes whenever a worker has changed its partitioned topics on the disk; None during a change, and
-        where changes are not reported."""
+        """A number that changes whenever a worker has changed its partitioned topics on the disk; None during a change, or if
+        changes are not reported."""
         change = None if self._changes is None else self._changes[worker]
         return None if change is None or change % 2 else change
 
     def changing(self, over: bool) -> None:
-        """Note that this worker begins, or has ended, a change of its partitioned topics on the disk. If the worker is killed
-        meanwhile, its successor ends the change."""
+        """Note that this worker begins a change of its partitioned topics on the disk, or has ended it (``over``). If the
+        worker is killed meanwhile, its successor ends the change."""
         if self._changes is not None and self._changes[self.worker] % 2 == over:
             self._changes[self.worker] += 1
 
@@ -279,6 +284,6 @@ class Placement:
         return [*of_others[: self.worker], ours, *of_others[self.worker :]]
 
     def described(self, sees: Callable[[str], bool] | None) -> dict[str, Any]:
-        """The JSON of CLUSTER. ``sees``: whether a client may see a topic; None: it does not ask for them."""
+        """The JSON of CLUSTER. ``sees``: whether the client may see a topic; None: topics are left out."""
         found = {"worker": self.worker, "workers": [addresses.split() for addresses in self.addresses]}
         return found if self._pids is None else {**found, "pids": list(self._pids)}

@@ -1,4 +1,4 @@
-"""Messages between the layers: their ids, limits, and runs of records as columns."""
+"""Messages as layers pass them: their ids, limits, and runs of records, stored as columns."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ PAYLOAD_BYTES_LIMIT = 64 * 1024 * 1024
 
 
 def shape_of(keys: Sequence[bytes], payloads: Sequence[bytes]) -> Shape | None:
-    """The common shape of a run's records; None when they differ, or there are none."""
+    """The lengths of key and payload that all records of a run have; None when they differ, or there are no records."""
     if not keys:
         return None
     key_lens, payload_lens = list(map(len, keys)), list(map(len, payloads))
@@ -35,12 +35,12 @@ def shape_of(keys: Sequence[bytes], payloads: Sequence[bytes]) -> Shape | None:
 class Records:
     """A run of committed records in ascending id order, as columns.
 
-    Columns instead of objects: at several 100,000 messages a second a row object per message is what costs.
+    Columns instead of objects: at several 100,000 messages a second an object per message would cost the most.
     Immutable by convention; slices share the columns' items. ``memo`` belongs to the encoder of the run: the session
-    keeps the shared MSG frames there.
+    caches MSG frames there, shared by all subscribers.
 
-    Shapes: all columns have ``len(ids)`` items. ``keys[i]`` is b"" for none. ``headers`` is None when no record of
-    the run has a header block, else b"" where one has none. ``expires_at_ns`` (wall clock) is None when no record of the
+    All columns have ``len(ids)`` items. ``keys[i]`` is b"" for none. ``headers`` is None when no record of the run has a
+    header block, else b"" for a record without one. ``expires_at_ns`` (wall clock) is None when no record of the
     run expires, else 0 where one does not.
     """
 

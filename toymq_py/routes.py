@@ -1,4 +1,4 @@
-"""Routing of publishes to partitions: by route, by group key, or the next one in turn. Contract: groups.md, stage 4; ADR 0184.
+"""Routing of publishes to partitions: by route, by group key, or round robin. Contract: groups.md, stage 4; ADR 0184.
 Pure."""
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ class Router:
     __slots__ = ("_first", "_turns")
 
     def __init__(self, first: int = 0) -> None:
-        """``first``: where the turns begin, different for each connection: connections that publish one message each would
+        """``first``: where round robin begins, different for each connection: connections that publish one message each would
         otherwise all choose partition 0."""
         self._first = first
         self._turns: dict[str, int] = {}
@@ -26,14 +26,14 @@ class Router:
     ) -> list[int]:  # fmt: skip
         """The partition of each publish.
 
-        The route is what the publisher says, else the group key, so that the order per group is that of one partition. A key
-        with a sequence names a producer and is no route: its publishes go in turn by their sequence, so that a repeat goes
-        where the first one went. Others without a route go in turn.
+        The route is the one that the publisher gave, else the group key, so that the messages of a group stay in one
+        partition, in order. A key with a sequence names a producer and is not a route: its publishes go round robin by
+        sequence, so that a repeated publish goes to the same partition. Others without a route go round robin.
 
         Args:
-            keys: b"" for none.
-            routes: b"" for none.
-            blocks: header blocks.
+            keys: the key of each publish; b"" for none.
+            routes: the route that the publisher gave for each; b"" for none.
+            blocks: the header block of each.
         """
         count = whole.count
         if routes is None and blocks is None:

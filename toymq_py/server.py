@@ -39,7 +39,7 @@ def cannot_listen(option: str, address: str, error: OSError) -> str:
 
 
 class Server:
-    """Serves one broker on listeners, in ``run`` until ``stop``."""
+    """Serves one broker on listeners: ``run`` serves until ``stop``."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Server:
         """
         Args:
             authority: checks tokens; None allows everything.
-            certificates: of the TLS listeners.
+            certificates: for the TLS listeners.
         """
         self._broker = broker
         self._clock = clock
@@ -117,9 +117,9 @@ class Server:
                 timer.cancel()
 
     def stop(self, *, at_once: bool = False, within_s: float | None = None) -> None:
-        """Begin the shutdown; with ``at_once`` drop all that is not committed. Idempotent.
+        """Begin the shutdown; with ``at_once`` drop everything that is not committed. Idempotent.
 
-        ``within_s``: how long acks are waited for at most; commits and offsets have ``--shutdown-timeout`` all the same.
+        ``within_s``: the longest wait for acks; commits and offsets may still take ``--shutdown-timeout``.
         """
         self._at_once = self._at_once or at_once
         if within_s is not None:
@@ -148,16 +148,16 @@ class Server:
     # -- sessions
 
     def passed(self, trusted: bool) -> SessionProtocol:
-        """Make the protocol of a connection over which another group passes a client's commands on, as from another worker.
-        ``trusted``: the node itself asks, with all rights."""
+        """Make the protocol of a connection by which another group passes a client's commands on. ``trusted``: the other
+        group's node asks on its own behalf, with all rights."""
         return SessionProtocol(partial(self._open_session, trusted=trusted), self._broker.quotas.read_buffer)
 
     def errands(self) -> Errands | None:
-        """The errands to all groups, for requests without a client; None without groups."""
+        """The object that asks all groups of a cluster, for requests that come by HTTP; None without groups."""
         return Errands(self._broker, self._clock, self._loop) if self._broker.placement.table is not None else None
 
     def _open_session(self, protocol: SessionProtocol, *, trusted: bool = False) -> Session | None:
-        """Make the session of a connection. Returns: None when it is refused; then the reason is written and it is closed."""
+        """Make the session of a connection. Returns: None for a refused connection, which is then closed with the reason."""
         broker = self._broker
         if self._stopping.is_set():
             protocol.transport.abort()
@@ -180,7 +180,8 @@ class Server:
         return session
 
     def _refuse(self, transport: asyncio.Transport, error: RequestError) -> None:
-        """Write the reason and close. A few linger until the client has read it; more would use up the descriptors."""
+        """Write the reason and close. A few refused connections stay open until the client has read the reason; more would use
+        up the descriptors."""
         self._broker.metrics.refused(error.code)
         lingers = self._refused < REFUSED_LINGER_MAX
         refuse(transport, error, linger_s=LINGER_S if lingers else 0)
@@ -196,7 +197,7 @@ class Server:
             session.rights_changed()
 
     def _check_expiry(self) -> None:
-        """End sessions whose token has expired: a session that only listens has no next command that would find out."""
+        """End sessions whose token has expired. Sessions that only receive send no further command that would detect it."""
         if self._authority is not None:
             left_s = self._authority.look_at_time()
             delay_s = EXPIRY_CHECK_S if left_s is None else min(left_s, EXPIRY_CHECK_S)
@@ -227,7 +228,7 @@ class Server:
     # -- shutdown
 
     async def _drain(self) -> None:
-        """Stop deliveries, take the acks that still arrive, commit, flush: all within ``--shutdown-timeout``."""
+        """Stop deliveries, accept the acks that still arrive, commit, and flush, all within ``--shutdown-timeout``."""
         broker = self._broker
         timeout_s, acks_s = broker.options.shutdown_timeout_ms / 1000, self._within_s
         acks_until = self._loop.time() + acks_s - min(FINISH_S, acks_s / 4)

@@ -3,10 +3,10 @@
 Contract: delivery.md, "Shutdown"; ADR 0083, ADR 0102. Knows no sessions. Belongs to the event loop.
 
 1. ``begin``: deliveries end; changes that wait for others are refused.
-2. Sessions are refused all but acks meanwhile, by themselves (``session/gate.py``).
+2. Meanwhile sessions refuse all commands but acks (``session/gate.py``).
 3. ``finish``: dead letters, commits and offsets go to the disk; then the ends of logs are recorded, which only makes the next
 start faster.
-4. At the deadline ``finish`` is over, whatever the disk has taken by then: what was answered is there.
+4. At the deadline ``finish`` ends, however much the disk has taken: what was answered is stored.
 """
 
 import logging
@@ -41,7 +41,7 @@ class Shutdown:
         scheduler: Scheduler,
         clock: Clock,
     ) -> None:
-        """``topics`` is the broker's own, as it changes."""
+        """``topics``: the broker's dict, which may change."""
         self._topics = topics
         self._subscriptions = subscriptions
         self._dead_letters = dead_letters
@@ -55,7 +55,7 @@ class Shutdown:
     def begin(self, ends_at: float) -> None:
         """End every subscription and poll, and refuse changes that have not begun.
 
-        ``ends_at``: when ``finish`` is over at the latest, by the monotonic clock.
+        ``ends_at``: when ``finish`` ends at the latest, on the monotonic clock.
         """
         self._ends_at = ends_at
         self._subscriptions.end_all("SHUTTING_DOWN")
@@ -65,8 +65,8 @@ class Shutdown:
         self._dead_letters.stop_redrives()
 
     def finish(self, done: Callable[[], None]) -> None:
-        """Store the dead letters that are due, commit pending batches, flush the offsets, then call ``done``: at the
-        deadline although some is missing.
+        """Store the dead letters that are due, commit pending batches, flush the offsets, then call ``done``; at the
+        deadline call it even if some of that is not done.
         """
         self._finished = done
         if self._ends_at < inf:
@@ -115,5 +115,5 @@ class Shutdown:
 
     @property
     def is_late(self) -> bool:
-        """Whether the deadline is over: files are closed as they are."""
+        """Whether the deadline has passed: files are then closed as they are."""
         return self._clock.monotonic() >= self._ends_at

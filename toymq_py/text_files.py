@@ -1,4 +1,4 @@
-"""Reads text files that an operator names: configuration, tokens, certificates. Reads little, whatever the path leads to."""
+"""Reads text files that an operator names: configuration, tokens, certificates. Limits the size, whatever the path leads to."""
 
 import tomllib
 from pathlib import Path

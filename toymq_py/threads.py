@@ -1,4 +1,4 @@
-"""Starts daemon threads. A thread that the operating system refuses (a limit of processes) is an ``OSError``, as a file is."""
+"""Starts daemon threads. If the operating system refuses a thread (a limit of processes), an ``OSError`` is raised."""
 
 import errno
 import threading

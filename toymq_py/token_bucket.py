@@ -4,7 +4,7 @@ from toymq_py.clock import Clock
 
 
 class TokenBucket:
-    """``burst`` at once, then ``per_s`` a second. Belongs to one thread."""
+    """Allows ``burst`` events at once, then ``per_s`` a second. Belongs to one thread."""
 
     __slots__ = ("_at", "_burst", "_clock", "_left", "_per_s")
 
@@ -16,12 +16,12 @@ class TokenBucket:
         self._at = clock.monotonic()
 
     def wait_s(self) -> float:
-        """How long until there is one to take, in seconds; 0 when there is one."""
+        """Seconds until a token is available; 0 when one is."""
         now = self._clock.monotonic()
         self._left = min(self._left + (now - self._at) * self._per_s, self._burst)
         self._at = now
         return max(1 - self._left, 0.0) / self._per_s
 
     def take(self) -> None:
-        """Take one, which is owed when there is none: it comes off what comes next."""
+        """Take a token. If none is available, the count goes below zero, and the next wait is longer."""
         self._left -= 1

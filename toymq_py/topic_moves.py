@@ -1,13 +1,13 @@
-"""Topics that go to another group of a cluster, or come from one, while the broker serves the others. ADR 0194.
+"""Topics that move to another group of a cluster, or come from one, while the broker serves its other topics. ADR 0194.
 
-A topic and its dead-letter topic go together; both are named by the topic, the origin. Knows neither other groups nor where a
-topic is. Belongs to the event loop.
+A topic and its dead-letter topic move together; both are named by the topic, the origin. Knows neither other groups nor where
+topics are. Belongs to the event loop.
 
-    goes     quiet     no dead letter is on its way
-             close     sessions end, what was published is committed, offsets are stored; the files change no more
-             open      it stays here, after all
-             remove    it is elsewhere
-    comes    open      its files are whole, and it is here
+    leaves   quiet     wait until no dead letter is being moved
+             close     sessions end, publishes are committed, offsets are stored; the files no longer change
+             open      if the topic stays here after all
+             remove    if the other group has the topic
+    arrives  open      once its files are complete and this group has the topic
 """
 
 import logging
@@ -45,10 +45,10 @@ class TopicMoves:
     ) -> None:
         """
         Args:
-            topics, unopened: the broker's own.
+            topics, unopened: the broker's dicts.
             open_topic: recovers a topic from its path into ``topics``; raises OSError, DamagedData, DataDirectoryError.
-            opened: told of each topic that is served from now on.
-            closed: told the name of each that is served no more.
+            opened: called with each topic that is served from now on.
+            closed: called with the name of each topic that is no longer served.
         """
         self.marks: dict[str, Mark] = {}
         self._topics = topics
@@ -68,8 +68,8 @@ class TopicMoves:
         """Finish the moves that a kill has interrupted. Blocks; call it before any topic is open.
 
         Args:
-            is_here: whether this group has a topic, given the cluster's UUID of its mark; None when that is not known. Then it
-                stays closed.
+            is_here: tells whether this group has a topic, given the cluster's UUID in its mark; None when unknown, and then
+                the topic stays closed.
 
         Raises: DamagedData, OSError.
         """
@@ -100,7 +100,8 @@ class TopicMoves:
     # -- marks
 
     def mark(self, origin: str, mark: Mark | None, done: Stored) -> None:
-        """Put a mark into ``moves.json``, or take it out. ``done`` is called when that is on stable storage, or cannot be."""
+        """Set or remove (None) the mark of a topic in ``moves.json``. ``done`` is called when that is on stable storage or
+        failed."""
         if mark is None:
             self.marks.pop(origin, None)
         else:
@@ -128,11 +129,12 @@ class TopicMoves:
         return [name for name in _pair(origin) if name in self._topics]
 
     def is_stored(self, origin: str) -> bool:
-        """Whether there are files of the topic."""
+        """Whether files of the topic exist here."""
         return any(self._directory.has_topic(name) for name in _pair(origin))
 
     def refusal(self, origin: str) -> str | None:
-        """Why a topic cannot leave: its copy here may be better than what can be read of it."""
+        """Why a topic cannot move away: a copy of a damaged topic, for example, would lack records that a repair may find
+        here."""
         for name in _pair(origin):
             if (error := self._unopened.get(name)) is not None:
                 return str(error)
@@ -144,7 +146,7 @@ class TopicMoves:
         return None
 
     def quiet(self, origin: str, done: Callable[[], None]) -> None:
-        """Begin no more moves of dead letters, and call ``done`` when none is on its way."""
+        """Stop moving dead letters to and from the topic, and call ``done`` when no move of one is under way."""
         self._dead_letters.suspend(self._pair_open(origin), _gone(origin), done)
 
     def resume(self, origin: str) -> None:
@@ -153,7 +155,7 @@ class TopicMoves:
 
     def close(self, origin: str, done: Closed) -> None:
         """End a topic as a clean stop does, and close its files. It leaves ``topics`` at once. ``done`` is called when nothing
-        writes its files any more, with the error that kept its offsets from the disk, if any. Assumes that it is quiet."""
+        writes its files any more, with the error if its offsets could not be stored. Assumes that ``quiet`` is done."""
         closing = [self._topics.pop(name) for name in self.names(origin)]
         waiting = set(closing)
         errors: list[OSError | RequestError] = []
@@ -235,5 +237,5 @@ def _pair(origin: str) -> tuple[str, str]:
 
 
 def _gone(origin: str) -> PlacementUnknown:
-    """The error for holders of a topic that has gone; new commands wait."""
+    """The error for subscriptions and waiting requests of a topic that is closed for its move; new commands wait."""
     return PlacementUnknown(f"{origin} is being moved to another group: send it again")

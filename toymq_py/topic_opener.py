@@ -1,7 +1,7 @@
 """Opens the topics of a data directory, and reports what is wrong with each. Contract: storage.md, "Recovery".
 
-Blocks; nothing is served before. The caller knows which parts of the directory belong to other brokers. Topics are recovered on
-several threads, since each syncs a file and a directory, and are then made one by one. ADR 0277.
+Blocks; nothing is served meanwhile. The caller knows which topics belong to other workers. Topics are recovered on several
+threads, since each syncs a file and a directory, and are then made one by one. ADR 0277.
 """
 
 import logging
@@ -44,9 +44,9 @@ class TopicOpener:
     ) -> None:  # fmt: skip
         """
         Args:
-            threads: how many recover topics; 0: the caller's does.
-            topics, unopened: the broker's own.
-            make: makes a topic of its name, its settings and what was recovered, as ``Topic``.
+            threads: the number of threads that recover topics; 0: the caller's thread does.
+            topics, unopened: the broker's dicts, which get the topics.
+            make: makes a topic from its name, settings and recovered state; has the arguments of ``Topic``.
         """
         self._fs = fs
         self._clock = clock
@@ -60,8 +60,8 @@ class TopicOpener:
         self._threads = threads
 
     def open_all(self, names: Iterable[str]) -> None:
-        """Open topics. One that fails stays closed until a restart, and the others are served. Raises: as ``open``, with
-        ``strict_recovery`` alone."""
+        """Open topics. A topic that fails stays closed until a restart, and the others are served. Raises: as ``open``, but
+        only with ``strict_recovery``."""
         for name, recover in self._recoveries(names):
             try:
                 self._serve(name, recover())
@@ -72,7 +72,7 @@ class TopicOpener:
                 self._unopened[name] = StorageFailed(f"{name} could not be opened when the broker started: {error}")
 
     def _recoveries(self, names: Iterable[str]) -> Iterator[tuple[str, Callable[[], Recovered]]]:
-        """Recover topics. Yields: each name, in order, and a call that returns the outcome, or raises it."""
+        """Recover topics. Yields: each name, in order, and a function that returns the recovered state, or raises the error."""
         if not self._threads:
             for name in names:
                 yield name, lambda: self._recover(name, self._directory.topic_path(name))  # noqa: B023 (called at once)
@@ -95,8 +95,8 @@ class TopicOpener:
         self._serve(name, self._recover(name, path))
 
     def _recover(self, name: str, path: str) -> Recovered:
-        """Read a topic's directory, mend it, and sync what counts from now on. On any thread: of the broker, it knows only its
-        options. Raises: as ``open``."""
+        """Read a topic's directory, repair torn tails, and sync the result. Runs on any thread, as it uses nothing of the
+        broker but the options. Raises: as ``open``."""
         found = topic_settings.load(self._fs, path)
         if found.problem is not None and self._options.strict_recovery:
             raise DataDirectoryError(f"topic {name}: {found.problem}, and --strict-recovery is on")
@@ -118,7 +118,7 @@ class TopicOpener:
         return Recovered(found, loaded, recovered)
 
     def _serve(self, name: str, found_there: Recovered) -> None:
-        """Make a topic of what was recovered. Raises: DataDirectoryError with ``strict_recovery``."""
+        """Make a topic from its recovered state, and report its damage. Raises: DataDirectoryError with ``strict_recovery``."""
         found, loaded, recovered = found_there
         topic = self._make(name, found.settings, recovered=recovered, offsets=loaded, incarnation=found.incarnation)
         if found.problem is not None:

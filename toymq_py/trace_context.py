@@ -20,7 +20,7 @@ class TraceContext(NamedTuple):
     Attributes:
         trace_id: 32 hex digits.
         span_id: 16 hex digits.
-        sampled: the first span asks to record the trace.
+        sampled: whether the trace is to be recorded.
         state: the ``tracestate`` header, "" for none.
     """
 
@@ -31,7 +31,7 @@ class TraceContext(NamedTuple):
 
     @property
     def traceparent(self) -> str:
-        """The value of the header, for the next receiver."""
+        """The value of the ``traceparent`` header, for the next receiver."""
         return f"00-{self.trace_id}-{self.span_id}-{_SAMPLED if self.sampled else 0:02x}"
 
 

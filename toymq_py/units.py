@@ -1,4 +1,4 @@
-"""Numbers, durations and sizes as people write them, ``30s`` and ``64MiB``. Knows no bytes on the wire or on disk."""
+"""Numbers, durations and sizes as people write them, such as ``30s`` and ``64MiB``. Knows no protocol and no file format."""
 
 import re
 from datetime import UTC, datetime
@@ -17,15 +17,16 @@ _QUANTITY = re.compile(r"(\d{1,19})\s*([A-Za-z]*)\Z", re.ASCII)
 
 
 def parse_number(what: str, text: str, low: int = 0, high: int = MSG_ID_MAX) -> int:
-    """An unsigned decimal number, with zeros ahead of it or without, of at most 20 digits; ``int`` alone would take "1_0", "+5"
-    and " 5". Raises: BadArgument, which names ``what``."""
+    """Parse an unsigned decimal number of at most 20 digits, with or without leading zeros; ``int`` alone would accept "1_0",
+    "+5" and " 5". Raises: BadArgument, which names ``what``."""
     if not (text.isascii() and text.isdigit() and len(text) <= 20 and low <= int(text) <= high):
         raise BadArgument(f"invalid {what} {text[:50]!a}: write a whole number from {span(low, high)}")
     return int(text)
 
 
 def check_number(what: str, value: object, low: int = 0, high: int = MSG_ID_MAX) -> int:
-    """A number of a JSON document; ``isinstance`` alone would take true. Raises: BadArgument, which names ``what``."""
+    """Check that a value of a JSON document is an integer in range; ``isinstance`` alone would accept true. Raises:
+    BadArgument, which names ``what``."""
     if type(value) is not int or not low <= value <= high:
         # TOML has hexadecimal numbers of any length, and str() refuses to write one of thousands of digits
         shown = hex(value) if type(value) is int and value.bit_length() > 64 else str(value)
@@ -34,12 +35,13 @@ def check_number(what: str, value: object, low: int = 0, high: int = MSG_ID_MAX)
 
 
 def span(low: int, high: int) -> str:
-    """``1 to 7``, of numbers that an error asks for; the longest duration also in words."""
+    """A range of numbers for an error text, such as ``1 to 7``; the longest duration is also given in words."""
     return f"{low} to {high}{' (ten years)' if high == DURATION_MS_MAX else ''}"
 
 
 def counted(count: int, noun: str, predicate: str = "") -> str:
-    """``1 record``, ``2 records``, ``0 records``; with a predicate in the plural, ``are lost``: ``1 record is lost``."""
+    """A count with its noun: ``1 record``, ``2 records``. With a plural predicate such as ``are lost``: ``1 record is
+    lost``."""
     words = f"{count} {noun}" if count == 1 else f"{count} {noun}s"
     return f"{words} {agreeing(predicate, count)}" if predicate else words
 
@@ -83,8 +85,8 @@ def parse_time_ns(text: str) -> int:
 
 
 def check_delay(delay_ms: int | None, ttl_ms: int | None) -> None:
-    """Refuse a publish that could never be delivered: a ttl counts from the publish, also with a delay. The wire takes it, and
-    the message expires. Raises: BadArgument."""
+    """Refuse a publish that could never be delivered, as its ttl, which counts from the publish, ends before its delay. (The
+    TCP protocol accepts such a publish, and the message expires.) Raises: BadArgument."""
     if delay_ms is not None and ttl_ms is not None and delay_ms >= ttl_ms:
         delay, ttl = format_duration(delay_ms), format_duration(ttl_ms)
         why = "it would expire before it is due; ttl counts from the publish"
@@ -92,8 +94,8 @@ def check_delay(delay_ms: int | None, ttl_ms: int | None) -> None:
 
 
 def duration_doubt(found: object) -> str | None:
-    """A question to the user about a duration below a second without a unit: `--visibility 5` means 5 ms, and 5 s are more
-    likely meant."""
+    """A question to the user about a duration without a unit below one second, else None: `--visibility 5` means 5 ms, although
+    5 s was more likely meant."""
     if not str(found).isdecimal() or not 0 < int(str(found)) < 1000:
         return None
     number = int(str(found))
@@ -150,7 +152,8 @@ PLAIN_SETTINGS = frozenset(("max_attempts", "dedupe_keys", "backlog_max_messages
 
 
 def parse_setting(name: str, text: str) -> str:
-    """Convert a topic setting as people write it, such as ``30s``, to its form on the wire, ``30000``. Raises: ConfigError."""
+    """Convert a topic setting as people write it, such as ``30s``, to the form in the protocols, ``30000``. Raises:
+    ConfigError."""
     if text != "default" and name in DURATION_SETTINGS:
         return str(parse_duration_ms(text))
     if text != "default" and name in SIZE_SETTINGS:
@@ -159,7 +162,7 @@ def parse_setting(name: str, text: str) -> str:
 
 
 def setting_doubt(name: str, found: object) -> str | None:
-    """``duration_doubt`` for a topic setting, a number or a text. None where a short time is usual."""
+    """A question to the user about a topic setting (``duration_doubt``); None also for settings that are usually short."""
     return duration_doubt(found) if name in DURATION_SETTINGS and name not in USUALLY_SHORT else None
 
 

@@ -1,3 +1,3 @@
-"""The version of this release: read by the build, told by the broker."""
+"""The version of this release, which the build reads and the broker reports."""
 
 __version__ = "0.1.0"

@@ -1,8 +1,8 @@
 """``toymq serve --workers N``: broker processes over one data directory, each with a part of the topics, and their parent.
 
 Contract: groups.md, stage 2; ADR 0128, 0177. Loaded only with several workers. The parent holds the lock of the whole
-directory and the bound sockets, has no threads and no loop, and forks; a worker's broker holds the lock of its own directory. A
-worker that dies is replaced, with a back-off when it lives short, and the others go on.
+directory and the bound sockets, has no threads and no event loop, and forks; a worker's broker holds the lock of its own
+directory. A worker that dies is replaced, after a back-off if it was short-lived, while the others go on.
 """
 
 import asyncio
@@ -32,20 +32,20 @@ from toymq_py.storage.workers_file import check_no_part, check_worker, divide, w
 UNIX_PATH_BYTES_MAX = 103
 """Longest path that fits into a socket address everywhere: Linux takes 107 bytes, the BSDs and macOS 103."""
 ORPHANS_S = 5.0
-"""How much longer than its shutdown may take the workers of a supervisor that was killed may live."""
+"""How much longer than the shutdown timeout the workers of a killed supervisor may live."""
 LOOK_S = 0.1
 WAITED_FOR = {*PASSED_ON, signal.SIGCHLD}
 
 
 @dataclass(slots=True)
 class Seat:
-    """The description of a worker, from which its process begins, and each successor of it."""
+    """The description of a worker, from which its process, and each later one that replaces it, is started."""
 
     worker: int
     options: ServeOptions
     listeners: daemon.Listeners
     addresses: Sequence[str]
-    """The addresses of each worker: ``host:port``, and its other addresses behind it."""
+    """The addresses of each worker: ``host:port``, and its other addresses after it."""
     sockets: Sequence[str]
     http_sockets: Sequence[str]
     """The paths of each worker's Unix sockets for the other workers; see ``Placement``."""
@@ -58,7 +58,7 @@ class Seat:
     lives: int = -1
 
     def serve(self, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]]) -> None:
-        """See ``daemon.serve``. Raises: also DataDirectoryError: its directory went away while the supervisor runs."""
+        """Run the worker's broker (``daemon.serve``). Raises: also DataDirectoryError when its directory has disappeared."""
         check_worker(RealFileSystem(), self.options.data_dir.rpartition("/workers/")[0], self.worker)
         placement = Placement(
             self.worker, self.addresses, self.sockets, self.http_sockets, self.changes, self.pids, self.beats.stands_still
@@ -71,7 +71,7 @@ class Seat:
         daemon.serve(self.options, begin, reloads, daemon.OfWorker(self.listeners, placement, self.lives))
 
     def _is_of_one(self, address: str) -> bool:
-        """Whether an address is this worker's alone; those at which any worker takes connections are told before."""
+        """Whether an address belongs to this worker only; addresses of all workers are printed once by the supervisor."""
         return address.startswith("http") or address in self.addresses[self.worker].split()
 
 
@@ -115,7 +115,7 @@ def seats(options: ServeOptions, clock: Clock) -> Iterator[list[Seat]]:
 
 
 def _bind_own(options: ServeOptions, worker: int, held: contextlib.ExitStack) -> dict[str, list[socket.socket]]:
-    """Bind the addresses of one worker. Raises: ConfigError; DataDirectoryError, which tells where they come from."""
+    """Bind the addresses of one worker. Raises: ConfigError; DataDirectoryError, which tells from which option they come."""
     try:
         return dict(daemon.bind_all(options, options.listeners(), held))
     except DataDirectoryError as error:
@@ -123,7 +123,7 @@ def _bind_own(options: ServeOptions, worker: int, held: contextlib.ExitStack) ->
 
 
 def _lock(fs: FileSystem, root: str, within_s: float, clock: Clock) -> DirectoryLock:
-    """Lock the directory. After a kill of a supervisor, its workers hold the lock until they have ended: wait for them.
+    """Lock the directory. The workers of a killed supervisor hold the lock until they end: wait for them.
 
     Raises: DirectoryLocked, DataDirectoryError.
     """
@@ -168,8 +168,8 @@ def _socket_path(directory: str, name: str, opened: int) -> str:
 
 @contextlib.contextmanager
 def _bound(path: str, *, waits: bool) -> Iterator[socket.socket]:
-    """Bind a socket for the other workers; an existing one is of a dead supervisor, since this one has the lock. Only the user
-    of this process may connect. ``waits``: bytes sent before the worker is first up wait for it.
+    """Bind a Unix socket for the other workers. An existing file is from a dead supervisor, since this one has the lock. Only
+    the user of this process may connect. ``waits``: listen at once, so that connections wait until the worker is up.
 
     Raises: DataDirectoryError.
     """
@@ -207,18 +207,18 @@ class _Process:
     unusable: bool = False
 
     def is_run_by(self, pid: int) -> None:
-        """``pid``: 0 for none."""
+        """Note the process of the worker. ``pid``: 0 for none."""
         self.pid = self.seat.pids[self.seat.worker] = pid
 
 
 class Workers:
-    """Runs a process for each seat until it is stopped."""
+    """Runs a process for each worker until it is stopped."""
 
     def __init__(self, seats: Sequence[Seat], run: Callable[[Seat], int], say: Callable[[str], None], clock: Clock) -> None:
         """
         Args:
-            run: runs a worker, in its process; returns the exit code.
-            say: logs a line and leaves no thread behind.
+            run: runs a worker in its process; returns the exit code.
+            say: logs a line, without leaving a thread behind.
         """
         self._processes = [_Process(seat) for seat in seats]
         self._run = run
@@ -229,7 +229,8 @@ class Workers:
         self._looked = self._monotonic()
 
     def supervise(self) -> int:
-        """Run the workers until the end. Returns: the exit code, 2 when no worker can start. Raises: OSError (no process)."""
+        """Run the workers until they are stopped. Returns: the exit code, 2 when no worker can start. Raises: OSError (fork
+        failed)."""
         gc.collect()
         gc.freeze()  # what was imported stays shared with the workers: a collection there would copy its pages
         signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR)
@@ -260,7 +261,7 @@ class Workers:
                 each.is_run_by(fork(lambda lives, seat=each.seat: self._become(seat, lives), line))  # type: ignore[misc] # its default
 
     def _become(self, seat: Seat, lives: int) -> int:
-        """Set up a child: leave to the other processes what belongs to them."""
+        """Set up a child process: close what belongs to the other processes, and run its worker. Returns: the exit code."""
         ours = {listener for some in seat.listeners.values() for listener in some}
         for other in self._processes:
             for some in other.seat.listeners.values():
@@ -271,7 +272,7 @@ class Workers:
         return self._run(seat)
 
     def _until_due_s(self) -> float:
-        """For how long there is nothing to do unless a signal comes, in seconds."""
+        """How many seconds to wait for a signal: until a dead worker is to be replaced, or the heartbeats are to be checked."""
         waiting = [each.due for each in self._processes if not each.pid and not self._stopping]
         return min(max(min(waiting) - self._monotonic(), 0.0) if waiting else LOOK_AT_BEATS_S, LOOK_AT_BEATS_S)
 

@@ -1,4 +1,4 @@
-"""Arguments of queues and exchanges: what they mean here, and which are refused by name. Pure. Contract: amqp.md, "Model"."""
+"""Arguments of queues and exchanges: what they mean, and which are refused. Pure. Contract: amqp.md, "Model"."""
 
 import json
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ from toymq_py.amqp.streams import is_stream, stream_settings
 from toymq_py.units import DURATION_MS_MAX
 
 QUEUE_TYPES = ("classic", "quorum", "stream")
-"""The types of queues: all are durable logs here; each consumer of a stream reads by itself (``streams``)."""
+"""The types of queues: all are durable logs here; each consumer of a stream reads at its own position (``streams``)."""
 OVERFLOWS = {"drop-head": "drop-oldest", "reject-publish": "reject", "reject-publish-dlx": "reject"}
 STRATEGIES = ("at-most-once", "at-least-once")
-"""The strategies for dead letters: each letter is stored before its message is gone, whichever is asked for."""
+"""The strategies for dead letters. Either way each letter is stored before its message leaves the queue."""
 NUMBERS = {
     "x-message-ttl": (0, DURATION_MS_MAX), "x-expires": (1, DURATION_MS_MAX), "x-max-length": (1, 1 << 62),
     "x-max-length-bytes": (1, 1 << 62), "x-delivery-limit": (0, (1 << 20) - 1),
@@ -24,12 +24,12 @@ STRINGS = ("x-overflow", "x-queue-type", "x-dead-letter-exchange", "x-dead-lette
 """Arguments that are short strings: no dead letter could be sent to a longer exchange or routing key."""
 
 KEPT_BYTES_MAX = 4096
-"""Most bytes of the arguments of one queue, exchange or binding, as JSON: tens of thousands of them stay in memory, and in one
-file."""
+"""Most bytes of the arguments of one queue, exchange or binding, as JSON: tens of thousands of these stay in memory, and in
+one file."""
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments as they can be kept: JSON has their values. Raises: AmqpError."""
+    """Return the arguments with values that JSON can store. Raises: AmqpError when a value cannot be, or all are too large."""
     kept = {name: _plain(name, value) for name, value in given.items()}
     if kept and (size := len(json.dumps(kept))) > KEPT_BYTES_MAX:
         raise AmqpError(PRECONDITION_FAILED, f"arguments have {size} bytes as JSON: at most {KEPT_BYTES_MAX} are kept")
@@ -61,13 +61,13 @@ def consumer_priority(arguments: Mapping[str, Any]) -> int:
 
 
 def drops_to_exchange(arguments: Mapping[str, Any]) -> bool:
-    """Whether messages beyond the length of a queue go to its dead-letter exchange. Then the queue's topic has no limit."""
+    """Whether messages beyond a queue's maximum length go to its dead-letter exchange. If so, the topic has no limit."""
     drops = arguments.get("x-overflow") in (None, "drop-head")
     return is_limited(arguments) and drops and arguments.get("x-dead-letter-exchange") is not None
 
 
 def is_limited(arguments: Mapping[str, Any]) -> bool:
-    """Whether a queue was declared with a length."""
+    """Whether a queue was declared with a maximum length."""
     return any(arguments.get(name) is not None for name in ("x-max-length", "x-max-length-bytes"))
 
 
@@ -77,7 +77,7 @@ def refuses_to_exchange(arguments: Mapping[str, Any]) -> bool:
 
 
 def topic_settings(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """The topic settings of a queue's arguments, as CREATE takes them. Raises: AmqpError."""
+    """Translate a queue's arguments to topic settings, by name, as the verb CREATE takes them. Raises: AmqpError."""
     for name, (least, most) in NUMBERS.items():
         value = arguments.get(name)
         if value is not None and (type(value) is not int or not least <= value <= most):

@@ -1,8 +1,8 @@
 """How AMQP publishers are held back while the disk is low or memory is high: connection.blocked, and publishes that wait.
 
 Contract: amqp.md, "Model" (connection.blocked); ADR 0163, ADR 0232. While the disk is low, a publish with confirms or in a
-transaction is refused, and its client knows. Without, nothing would tell: it waits, and what follows on its connection waits
-behind it, as in RabbitMQ. While memory is high every publish waits, and each tx.commit.
+transaction is refused, and the client learns of it. A publish without either cannot be answered: it waits, and frames behind it
+on the connection wait, too, as in RabbitMQ. While memory is high every publish waits, and each tx.commit.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from toymq_py.amqp.methods import Method
 from toymq_py.broker import Broker
 
 LOOK_S = 0.2
-"""How often waiting publishes check whether there is space, or memory, where no other publish asks."""
+"""How often waiting publishes check whether disk space or memory is available again."""
 DISK, MEMORY = "low on disk", "low on memory"
 """RabbitMQ's words for the reason why publishers are blocked."""
 
@@ -26,7 +26,8 @@ class Alarm:
     object for all connections."""
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, on_change: Callable[[], None]) -> None:
-        """``on_change`` is called in a turn of its own, since the change may be found in the middle of a publish."""
+        """``on_change``: called when the alarm changes, in a later callback of the event loop, not in the middle of a
+        publish."""
         self.is_on = False
         """Whether the disk is low."""
         self._loop = loop
@@ -71,7 +72,7 @@ class Alarm:
 
 
 class Publisher(Protocol):
-    """The part of a channel that ``Blocking`` needs."""
+    """What ``Blocking`` needs of a channel."""
 
     @property
     def tells_refusals(self) -> bool:
@@ -87,7 +88,7 @@ class Blocking:
         self.is_known = False
         """Whether the client has the capability ``connection.blocked``."""
         self.publishes = False
-        """Whether the connection has published: any other need not be told."""
+        """Whether the connection has published; only then the client is told."""
         self.waits_for_room = False
         """Whether the connection is not read, since it holds too much (``Room``)."""
         self._told = False

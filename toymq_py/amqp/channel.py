@@ -1,7 +1,7 @@
 """One channel of an AMQP connection: its methods, applied to the broker.
 
-Contract: amqp.md, "Model". A method is applied at once, or gives a coroutine where it waits for the disk: then what follows on
-the connection waits, too. Belongs to the event loop.
+Contract: amqp.md, "Model". A method is applied at once, or returns a coroutine where it has to wait for the disk; the frames
+behind it on the connection then wait, too. Belongs to the event loop.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,11 +27,11 @@ from toymq_py.units import DURATION_MS_MAX
 
 REPLY_TO_BYTES = REPLY_TO.encode()
 READ_THE_QUEUE = frozenset(("basic.get", "queue.declare", "queue.purge", "queue.delete"))
-"""Methods that find what their channel published before: a message is in its queue once it is on stable storage."""
+"""Methods that wait for earlier publishes of their channel, whose messages are in the queue once they are on stable storage."""
 
 
 class Outlet(consumers.Outlet, Protocol):
-    """The part of its connection that a channel needs."""
+    """What a channel needs of its connection."""
 
     body_bytes_max: int
     held: Held
@@ -53,7 +53,7 @@ class Channel:
         self._confirms: Confirms | None = None
         self._transaction: Transaction | None = None
         self._closed = False
-        """Whether the channel has closed. The client hears nothing more of it then: its number may be another channel's."""
+        """Whether the channel has closed. Then nothing more is sent for it, as its number may belong to another channel."""
         self.publishes = Publishes(
             queues, outlet.held, confirmed=self._confirmed, refused=self._refused, progress=outlet.progress,
             waits_for_space=lambda: not self.tells_refusals,
@@ -94,7 +94,7 @@ class Channel:
             await later
 
     def describe(self) -> dict[str, Any]:
-        """A JSON object (docs/http.md, "Connections")."""
+        """The channel as a JSON object (docs/http.md, "Connections")."""
         mode = "transactions" if self._transaction is not None else None if self._confirms is None else "confirms"
         return {"channel": self.number, "mode": mode, **self.consumers.describe(), "unconfirmed": self.publishes.count}
 
@@ -154,7 +154,7 @@ class Channel:
         self._in_transaction(lambda: self.publishes.add(topics, body, block, ttl_ms, delay_ms), len(body) + len(block))
 
     def _with_reply_name(self, raw: bytes) -> bytes:
-        """Properties in which the general name for direct replies is that of this channel. Raises: AmqpError."""
+        """Replace ``amq.rabbitmq.reply-to`` in encoded properties by this channel's own reply name. Raises: AmqpError."""
         found = properties.decode(raw)
         if found.get("reply-to") != REPLY_TO:
             return raw
@@ -163,7 +163,7 @@ class Channel:
         return properties.encode({**found, "reply-to": reply_name(self.consumers.reply_token)})
 
     def _reply_to(self, envelope: Envelope, content: Content, *, mandatory: bool) -> None:
-        """Send a direct reply to the channel that waits for it, if it still does."""
+        """Send a direct reply to the channel that waits for it; return it to its publisher if none does and it is mandatory."""
         came = self.queues.replies.waiting(envelope.routing_key)
         if came is not None:
             self._in_transaction(lambda: came(envelope, content.body), len(content.body))
@@ -189,8 +189,8 @@ class Channel:
             self._outlet.write(self._confirms.frame(count, stored))
 
     def _refused(self, error: RequestError, topic: str, as_declared: bool) -> None:
-        """Handle a publish that was not stored: without confirms nothing else would tell the client. ``as_declared``: its queue
-        was declared with a length, and is full."""
+        """Handle a publish that was not stored: fail the transaction, or close a channel without confirms, whose client would
+        not learn of it otherwise. ``as_declared``: the queue was declared with a maximum length, and is full."""
         if error.code in audit.REFUSED:
             self._outlet.audit("publish", {"topic": topic}, error.code)
         told = amqp_error(error)
@@ -212,7 +212,7 @@ class Channel:
     # -- transactions
 
     def _in_transaction(self, call: Callable[[], None], size: int = 0) -> None:
-        """Do something now, or at tx.commit in a transaction. ``size``: bytes that it holds until then. Raises: AmqpError."""
+        """Make a call now, or in a transaction at tx.commit. ``size``: bytes that it holds until then. Raises: AmqpError."""
         if self._transaction is None:
             call()
         else:
@@ -257,7 +257,7 @@ def _ttl_ms(expiration: str | None) -> int | None:
 
 
 def _delay_ms(found: Mapping[str, Any]) -> int | None:
-    """How long a message of a delayed exchange waits, by its header ``x-delay``. Raises: AmqpError."""
+    """The delay in milliseconds of a message to a delayed exchange, from its header ``x-delay``. Raises: AmqpError."""
     delay = found.get("headers", {}).get("x-delay")
     if delay is None:
         return None

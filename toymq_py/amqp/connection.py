@@ -29,12 +29,12 @@ BASIC = 60
 
 
 class NotAmqp(Exception):
-    """The first bytes are not the header of AMQP 0-9-1: answer with it and close."""
+    """The first bytes are not the protocol header of AMQP 0-9-1: send that header as the answer, and close."""
 
 
 @dataclass(slots=True)
 class Content:
-    """A method with its content. ``properties``: their bytes, flags first, as they came."""
+    """A method with its content. ``properties``: the encoded properties as received, flags first."""
 
     method: Method
     properties: bytes
@@ -42,7 +42,7 @@ class Content:
 
 
 class Signal(Enum):
-    """The protocol header or a heartbeat: it concerns the connection and no channel."""
+    """The protocol header or a heartbeat: an event of the connection, not of a channel."""
 
     GREETING = "the protocol header came"
     HEARTBEAT = "a heartbeat came"
@@ -54,7 +54,7 @@ Event = tuple[int, Method | Content | AmqpError | Signal]
 
 @dataclass(slots=True)
 class _Incoming:
-    """A method whose content is on its way. ``missing`` None: the header did not come yet."""
+    """A method whose content is incomplete. ``missing``: bytes of the body still to come; None before the header."""
 
     method: Method
     properties: bytes = b""
@@ -72,7 +72,7 @@ class AmqpConnection:
             frame_max: the largest frame in bytes.
             body_bytes_max: the largest body; a larger one is refused on its channel.
             channel_max: the highest channel number.
-            expects_header: of a server: the client begins with the protocol header.
+            expects_header: True on a server, which receives the protocol header first.
         """
         self._reader = frames.FrameReader(frame_max)
         self._body_bytes_max = body_bytes_max
@@ -86,7 +86,7 @@ class AmqpConnection:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of unfinished frames and bodies, and of the event that was given back."""
+        """Bytes of unfinished frames and bodies, and of an event that ``give_back`` returned."""
         return self._reader.held_bytes + self._body_bytes
 
     @property
@@ -96,11 +96,11 @@ class AmqpConnection:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether an event was given back; it comes first among the next events."""
+        """Whether ``give_back`` returned an event, which ``events`` will yield first."""
         return self._back is not None
 
     def give_back(self, event: Event) -> None:
-        """Take back the last event, which cannot be applied yet: it comes again. Assumes that no other is read before."""
+        """Return the last event, which cannot be applied yet: ``events`` yields it again. Assumes that none was read since."""
         self._back = event
         self._body_bytes += _body_size(event)
 

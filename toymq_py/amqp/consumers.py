@@ -38,7 +38,7 @@ TAKE_MESSAGES = 128
 
 
 class Outlet(Owner, Protocol):
-    """The part of its connection that a channel's consumers need."""
+    """What a channel's consumers need of the connection."""
 
     @property
     def frame_max(self) -> int:
@@ -50,12 +50,12 @@ class Outlet(Owner, Protocol):
 
     @property
     def is_crowded(self) -> bool:
-        """Whether so much waits for the client that direct replies are dropped."""
+        """Whether so many bytes wait for the client to read them that direct replies are dropped."""
 
     def write(self, *pieces: bytes) -> None: ...
 
     def wake(self, consumer: Consumer) -> bool:
-        """Have ``deliver`` called for a consumer. Returns: whether that happens soon."""
+        """Schedule ``deliver`` for a consumer. Returns: False when it has to wait, as for a client that does not read."""
 
     def check_subscriptions(self) -> None:
         """Check that the connection may have one more subscription. Raises: AmqpError."""
@@ -65,7 +65,7 @@ class Outlet(Owner, Protocol):
 
 
 class Consumers:
-    """Consumers of a channel, the messages that it has not settled, and the methods about them."""
+    """The consumers of a channel and its unsettled messages, with the AMQP methods that concern them."""
 
     def __init__(
         self, number: int, outlet: Outlet, queues: Queues, reply: Callable[..., None], queue_of: Callable[[Method], str],
@@ -74,8 +74,8 @@ class Consumers:
         """
         Args:
             reply: writes a method of this channel.
-            queue_of: the queue that a method names. Raises: AmqpError.
-            in_transaction: does it now, or at tx.commit. Raises: AmqpError.
+            queue_of: returns the queue that a method names. Raises: AmqpError.
+            in_transaction: makes a call now, or in a transaction at tx.commit. Raises: AmqpError.
         """
         self._number = number
         self._outlet = outlet
@@ -260,7 +260,7 @@ class Consumers:
         return None
 
     def _ended(self, consumer: Consumer) -> None:
-        """Handle the end of a topic: another protocol has deleted it, or the broker shuts down."""
+        """Handle the end of a queue's topic: another protocol has deleted it, or the broker shuts down."""
         if self.by_tag.get(consumer.tag) is consumer:
             self._told(consumer)
             self._drop(consumer)
@@ -271,7 +271,7 @@ class Consumers:
             self._reply("basic.cancel", consumer_tag=consumer.tag, no_wait=True)
 
     def _drop(self, consumer: Consumer) -> None:
-        """End a consumer. Its delivered messages stay with the channel until they are settled; so long their leases last."""
+        """End a consumer. The channel keeps its delivered messages, and their leases, until they are settled."""
         self.by_tag.pop(consumer.tag, None)
         if consumer.reader is not None:
             consumer.reader.close()
@@ -315,7 +315,7 @@ class Consumers:
     # -- delivering
 
     def _room(self, consumer: Consumer) -> int:
-        """How many messages of a consumer the client takes now."""
+        """How many messages may be delivered to a consumer now, by the prefetch of its channel."""
         if self._stopped:
             return 0
         if not self._channel_prefetch or consumer.no_ack:
@@ -344,7 +344,7 @@ class Consumers:
         return True
 
     def _deliver_stream(self, consumer: Consumer, reader: StreamReader) -> bool:
-        """As ``deliver``, for a consumer of a stream."""
+        """Write messages of a stream to its consumer, as ``deliver`` does."""
         if reader.is_over:
             self._ended(consumer)
             return False
@@ -385,7 +385,7 @@ class Consumers:
             self._outlet.when_taken(partial(self._taken, source, ranges_of(written)))
 
     def _taken(self, source: Any, ids: list[tuple[int, int]], _: None) -> None:
-        """Note messages that were delivered without acks."""
+        """Ack messages of a ``no-ack`` consumer, once the socket has taken them."""
         source.ack(ids)
         self._end_retired()
 

@@ -26,11 +26,11 @@ GO_BY_THEMSELVES = ("expired", "maxlen")
 def dead_letter_of(
     queues: Queues, message: Unacked, target: tuple[str, str], reason: str, settled: Callable[[bool], None] | None = None
 ) -> None:
-    """Publish a message to the dead-letter exchange, and ack it in its queue when the copy is on stable storage. One that no
-    queue gets, or whose exchange is gone, is dropped, as RabbitMQ does.
+    """Publish a message to the dead-letter exchange, and ack it in its queue when the copy is on stable storage. It is
+    dropped if no queue gets it or the exchange is gone, as in RabbitMQ.
 
-    ``settled``: called with True when it has left its queue, with False when it was not stored; then the message is ready again
-    at once, and the caller tries again. Without, it comes again by itself.
+    ``settled``: called with True when the message has left its queue, with False when the copy was not stored; then the message
+    is ready again at once, and the caller retries. Without ``settled``, a message that was not stored is retried later.
     """
     _Letter(queues, message, target, reason, settled).send()
 
@@ -56,9 +56,9 @@ def letter_of(
     """The header block of a dead letter, and the topics that it goes to.
 
     Args:
-        queue: that gives it up.
-        block: of the message.
-        at_s: the time of its death.
+        queue: the queue that the message leaves.
+        block: the header block of the message.
+        at_s: when it leaves, in seconds since 1970.
 
     Raises: AmqpError, when the exchange is gone.
     """
@@ -74,8 +74,8 @@ def letter_of(
 
 
 def _passed(queues: Queues, reason: str, deaths: list[dict[str, Any]]) -> set[str]:
-    """Topics of the queues that a message has left since its last rejection, because it expired or was beyond the length. It
-    would cycle for ever, so RabbitMQ drops it there."""
+    """Topics of the queues that dead-lettered a message since its last rejection. A message that expires, or exceeds
+    a queue's length, must not return to these queues: it would cycle for ever, so RabbitMQ drops it."""
     if reason not in GO_BY_THEMSELVES:
         return set()
     passed = set[str]()
@@ -149,8 +149,8 @@ class _Letter:
 
 
 def with_death(found: dict[str, Any], queue: str, envelope: Envelope, reason: str, at_s: int) -> dict[str, Any]:
-    """The properties of a dead letter: RabbitMQ's ``x-death``, newest first, one entry a queue and reason, and
-    ``x-first-death-…``. A letter has no expiration of its own any more."""
+    """The properties of a dead letter: with RabbitMQ's ``x-death``, newest first, one entry for each queue and reason, and with
+    ``x-first-death-…``. The property ``expiration`` is removed."""
     expiration = found.get("expiration")
     found = {name: value for name, value in found.items() if name != "expiration"}
     headers = dict(found.get("headers", {}))

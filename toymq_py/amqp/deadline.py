@@ -5,14 +5,14 @@ from collections.abc import Callable
 
 
 class Deadline:
-    """Calls a function at a time, at most one at once. Belongs to the event loop."""
+    """Calls a function at a set time; holds one pending call at most. Belongs to the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, delay_s: float, call: Callable[[], None]) -> None:
-        """Set the timer, instead of the call that was due."""
+        """Make the call in ``delay_s`` seconds; it replaces a pending one."""
         self.cancel()
         self._timer = self._loop.call_later(delay_s, call)
 

@@ -1,6 +1,6 @@
 """Declarations of one AMQP channel: its methods on exchanges, queues and bindings.
 
-Contract: amqp.md, "Model". Each gives a coroutine where it waits for the disk. Belongs to the event loop.
+Contract: amqp.md, "Model". A method returns a coroutine where it has to wait for the disk. Belongs to the event loop.
 """
 
 import secrets
@@ -22,7 +22,7 @@ COUNT_MAX = 0xFFFFFFFF
 
 
 class Owner(Protocol):
-    """The part of a connection that declarations need: it owns the exclusive queues."""
+    """What declarations need of a connection, which owns exclusive queues."""
 
     @property
     def rights(self) -> OpenRights:
@@ -33,7 +33,7 @@ class Owner(Protocol):
 
 
 class Declarations:
-    """The methods of the classes exchange and queue."""
+    """The AMQP methods ``exchange.*`` and ``queue.*`` of one channel."""
 
     def __init__(self, owner: Owner, queues: Queues, reply: Callable[..., None]) -> None:
         """``reply`` writes a method of this channel."""

@@ -1,4 +1,4 @@
-"""Exchanges, queues and bindings for operators: list the declared ones, and declare those of a definitions file.
+"""Exchanges, queues and bindings for operators: list those declared, and declare those of a definitions file.
 
 Contract: amqp.md, "Model" (definitions); ``config/amqp_definitions.py`` has their form. ADR 0162.
 """
@@ -16,11 +16,11 @@ from toymq_py.config.definitions import done_before
 from toymq_py.errors import BadArgument, RequestError
 
 _OWNER = object()
-"""The owner of no exclusive queue."""
+"""An owner that has no exclusive queues."""
 
 
 def defined(topology: Topology) -> Iterator[AmqpDefinition]:
-    """The definitions of a virtual host that outlive a restart."""
+    """The durable exchanges, queues and bindings of a virtual host, as definitions."""
     for exchange in topology.exchanges.values():
         if exchange.durable and exchange.name not in PREDECLARED:
             yield AmqpDefinition("exchange", exchange_values(topology, exchange))
@@ -100,7 +100,7 @@ def binding_values(topology: Topology, binding: Binding) -> dict[str, Any]:
 async def declare_defined(vhosts: Vhosts, wanted: Iterable[AmqpDefinition]) -> list[Declare]:
     """Declare, durably, the definitions that do not exist yet.
 
-    Returns: what was declared. Raises: BadArgument, which names the declaration that failed, and those before it, which stay.
+    Returns: what was declared. Raises: BadArgument, which names the failed definition and those declared before, which stay.
     """
     present = by_key(each for queues in vhosts for each in defined(queues.topology))
     changes = plan(by_key(wanted), present)

@@ -65,11 +65,11 @@ class Consumer:
     """Whether a message has expired; None where the topic drops expired messages."""
 
     def activate(self) -> bool:
-        """Let the consumer take messages from now on. Returns: False when its topic is gone; the client has heard of it."""
+        """Let the consumer take messages from now on. Returns: False when its topic is gone; the client was told."""
         return self.on_activated(self)
 
     def wake(self) -> bool:
-        """Tell the consumer that it may take. Returns: whether it does so soon."""
+        """Tell the consumer that messages are ready. Returns: whether it takes some soon."""
         return self.on_woken(self)
 
     def drop(self) -> None:
@@ -82,11 +82,11 @@ class Consumer:
 
     @property
     def gives_up(self) -> bool:
-        """Whether messages may go to a dead-letter exchange instead of the client."""
+        """Whether some messages, such as expired ones, go to a dead-letter exchange instead of the client."""
         return self.delivery_limit is not None or self.is_over is not None
 
     def reason_to_give_up(self, delivery: Delivery, row: int) -> str | None:
-        """Why a message goes to the dead-letter exchange, in RabbitMQ's words; None for one to be delivered."""
+        """Why a message goes to the dead-letter exchange, in RabbitMQ's words; None if it is to be delivered."""
         if self.delivery_limit is not None and delivery.attempt > self.delivery_limit + 1:
             return "delivery_limit"
         return "expired" if self.is_over is not None and self.is_over(delivery, row) else None
@@ -142,7 +142,7 @@ class UnackedMessages:
 
 
 def by_source(messages: list[Unacked]) -> Iterator[tuple[TopicChannel | StreamReader, list[tuple[int, int]]]]:
-    """Settled messages as id ranges, by the consumer or the stream reader that has leased them."""
+    """Group settled messages by the consumer or stream reader that leased them, as id ranges."""
     ids: dict[TopicChannel | StreamReader, list[int]] = {}
     for message in messages:
         ids.setdefault(message.source, []).append(message.msg_id)
@@ -159,12 +159,12 @@ class DeliveryFrames:
         self._frame_max = frame_max
 
     def encode(self, tag: int, queue: str, delivery: Delivery, row: int) -> tuple[list[bytes], str]:
-        """The frames of one message, and its routing key."""
+        """The frames that deliver one message, and its routing key."""
         envelope, body = content_of(queue, delivery, row)
         return self.encode_content(tag, envelope, body, redelivered=delivery.attempt > 1), envelope.routing_key
 
     def encode_content(self, tag: int, envelope: properties.Envelope, body: bytes, *, redelivered: bool) -> list[bytes]:
-        """The frames of a message."""
+        """The frames that deliver a message, from its properties and body."""
         rest = _TAG.pack(tag, redelivered) + fields.shortstr(envelope.exchange) + fields.shortstr(envelope.routing_key)
         channel, size = self._channel, len(self._head) + len(rest)
         return [

@@ -50,7 +50,7 @@ class AmqpError(Exception):
 
     @property
     def reply_text(self) -> str:
-        """``NOT_FOUND - no queue 'x'``, as long as a short string may be."""
+        """A text such as ``NOT_FOUND - no queue 'x'``, cut to the length of an AMQP short string."""
         return f"{NAMES.get(self.code, 'ERROR')} - {self.text}".encode()[:TEXT_BYTES_MAX].decode(errors="ignore")
 
 
@@ -73,7 +73,7 @@ def _shown(value: object, *, with_type: bool) -> str:
 
 
 def amqp_error(error: AmqpError | RequestError | OSError) -> AmqpError:
-    """An error of the broker or of its disk, as an AMQP error."""
+    """Convert an error of the broker or of its disk to an AMQP error."""
     if isinstance(error, AmqpError):
         return error
     if isinstance(error, OSError):

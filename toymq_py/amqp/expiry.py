@@ -1,9 +1,9 @@
-"""Messages that expire in a queue with a dead-letter exchange, or are beyond its length: they go there, consumed or not.
+"""Sends messages that expire, or exceed a queue's maximum length, to its dead-letter exchange, whether consumers exist or not.
 
 Contract: amqp.md, "Model" (x-message-ttl, expiration, x-max-length, x-dead-letter-exchange); RabbitMQ, "Time-to-Live", "Queue
-Length Limit". Such a queue has neither ttl nor limit in its topic, which would drop messages: it looks at the message that is
-the next to be taken, and gives it up when its time has come or the queue is too long, so messages leave in the order of the
-queue. Belongs to the event loop.
+Length Limit". The topic of such a queue has neither ttl nor limit, which would drop messages. Instead this file looks at the
+head of the queue, and dead-letters that message when it has expired or the queue is too long, so messages leave in the order
+of the queue. Belongs to the event loop.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ logger = logging.getLogger("toymq_py.amqp")
 AT_ONCE = 64
 """Messages that expire in one go; other work has its turn before the next."""
 DROPPED_AT_ONCE = 512
-"""Dead letters stored in one go of messages beyond the length: more than publishers append meanwhile, so that they do not pile
-up."""
+"""Dead letters that are stored in one go for messages beyond the length: more than publishers append meanwhile, so that they do
+not pile up."""
 TAKERS_FIRST_S = 0.01
-"""The delay before a queue is cut whose consumers have credit: messages that they take at once were never beyond the length."""
+"""The delay before a queue with ready consumers is cut: messages that they take at once were never beyond the length."""
 LOOK_MIN_S, LOOK_MAX_S = 1.0, 60.0
-"""How often expired messages are looked for, where messages have expirations of their own: an expired one behind the lowest may
-become the lowest."""
+"""The shortest and longest time between two searches for expired messages, if messages have expirations of their own: an
+expired one may have become the head of the queue."""
 LATEST_S = 86_400.0
 SAY_EVERY_S = 10.0
 """The time between two lines of the log about refused messages that a queue has lost."""
@@ -99,7 +99,7 @@ class Expiry:
                 self._lost, self._say_again_at = 0, now + SAY_EVERY_S
 
     def begin(self) -> None:
-        """Look now, and after each commit if the length is limited."""
+        """Begin: examine the queue now, and after each commit if its length is limited."""
         self.look_in(0.0)
         self._listen()
 
@@ -128,7 +128,7 @@ class Expiry:
                     self.look_in(0.0)
 
     def look_in(self, delay_s: float) -> None:
-        """Look after some seconds, or earlier."""
+        """Examine the queue in ``delay_s`` seconds, or earlier if that is already scheduled."""
         if self._closed:
             return
         at = self._loop.time() + min(delay_s, LATEST_S)
@@ -199,7 +199,7 @@ class Expiry:
                 return
 
     def _beyond(self, delivery: Delivery, row: int) -> tuple[Unacked, str]:
-        """The known state of a message beyond the length, and the reason why it leaves."""
+        """A message beyond the maximum length, as an unacked one, and why it leaves: ``expired`` or ``maxlen``."""
         return self._unacked(delivery, row), "expired" if self._is_over(delivery.records, row) else "maxlen"
 
     def _unacked(self, delivery: Delivery, row: int) -> Unacked:
@@ -247,7 +247,7 @@ class Expiry:
             dead_letter_of(self._queues, message, target, reason, self._settled)
 
     def _settled(self, stored: bool) -> None:
-        """Note a stored or refused dead letter; after a refusal, say of a full target, retry the head after 1, 2, 4 … 60 s."""
+        """Note whether a dead letter was stored. If not, as when its target is full, retry the head after 1, 2, 4 … 60 s."""
         self._letters -= 1
         if stored:
             if self._surplus:

@@ -1,8 +1,8 @@
 """Values of AMQP 0-9-1: numbers, strings and field tables. Sans-IO.
 
 Contract: the specification, 4.2.5, with RabbitMQ's types of table values (its page "AMQP 0-9-1 Errata"). Written by hand: the
-decoder of pamqp copies the rest of a table for each of its values, which is quadratic, and takes a string that is shorter than
-it says (ADR 0123).
+decoder of pamqp copies the rest of a table for each of its values, which is quadratic, and accepts a string that is shorter
+than its announced length (ADR 0123).
 """
 
 import struct
@@ -36,7 +36,7 @@ class Reader:
         self.end = len(data)
 
     def _take(self, count: int) -> int:
-        """Consume ``count`` bytes. Returns: their position."""
+        """Consume ``count`` bytes. Returns: the position of the first one."""
         at = self.at
         if count > self.end - at:
             raise AmqpError(SYNTAX_ERROR, "a value goes on behind the end of its frame")

@@ -28,7 +28,7 @@ PROPERTIES = {
 
 
 class Handshake:
-    """What the two ends agree on. ``apply`` gives the frame that answers a method."""
+    """Negotiates a connection, and keeps what both ends agreed on. ``apply`` returns the frame that answers a method."""
 
     def __init__(self, login: Login, address: str | None, vhosts: Vhosts) -> None:
         self.queues = vhosts.default

@@ -1,7 +1,7 @@
 """Limits the memory of message bodies that arrive: beyond it AMQP connections are not read, except one at a time.
 
-Contract: amqp.md, "Limits"; ADR 0232. Bodies that have come in part hold memory until they are whole: if all waited for room,
-there would be none. Belongs to the event loop. Knows no method.
+Contract: amqp.md, "Limits"; ADR 0232. Partly received bodies hold memory until they are complete. If every connection paused,
+none would complete, so one at a time is read. Belongs to the event loop. Knows no method.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ IDLE_TURNS_MAX = 2
 
 
 class Intake:
-    """Decides whether one connection is read, and knows when it was read last."""
+    """Decides whether bytes of one connection are read, and keeps the time when some arrived last."""
 
     def __init__(self, room: "Room", clock: Clock, blocking: Blocking, fail: Callable[[AmqpError], None]) -> None:
         """``fail`` closes the connection with an error."""
@@ -39,7 +39,7 @@ class Intake:
         self.reading = True
         self.last_read = clock.monotonic()
         self.idle_turns = 0
-        """Turns in a row in which nothing came."""
+        """Turns in a row in which no bytes came."""
         self._room = room
         self._clock = clock
         self._blocking = blocking
@@ -51,10 +51,10 @@ class Intake:
         self.idle_turns = 0
 
     def settle(self, held_bytes: int, arriving_bytes: int, *, wants: bool) -> None:
-        """Account for what the connection holds, and read or not.
+        """Account for what the connection holds, then pause or resume reading.
 
         Args:
-            arriving_bytes: the part that only more bytes of the client reduce: unfinished messages and transactions.
+            arriving_bytes: the part of them in unfinished messages and transactions, which only further input releases.
             wants: whether more input can be applied.
         """
         has_room, seat = True, self.seat
@@ -68,7 +68,7 @@ class Intake:
         self.read_or_not()
 
     def check(self, channel_bytes: int, method: Index) -> None:
-        """Check that there is room for more channels. No message of theirs is arriving, so waiting would not help.
+        """Check that memory has room for more channels. To wait would not help, since an idle channel does not free any.
 
         Raises: AmqpError.
         """
@@ -80,13 +80,13 @@ class Intake:
         self._room.leave(self)
 
     def wait(self, waits: bool, *, told: bool = False) -> None:
-        """Wait for room, or stop waiting. ``told``: the wait is long enough to tell the client."""
+        """Wait for room, or stop waiting. ``told``: tell the client with connection.blocked, as the wait is long."""
         self._blocking.waits_for_room = waits and told
         self._blocking.publishes = self._blocking.publishes or waits
         self._blocking.tell()
 
     def read_or_not(self) -> None:
-        """Pause or resume reading. A connection that was not read has missed no heartbeats."""
+        """Pause or resume reading. Time in which the broker did not read is not counted as missed heartbeats."""
         wants = self._wanted and not self._room.holds(self)
         if wants != self.reading and not self.transport.is_closing():
             self.reading = wants
@@ -98,7 +98,7 @@ class Intake:
 
 
 class Room:
-    """The connections that wait for room, first in first out; one object for all of them."""
+    """The connections that are not read until the broker holds fewer bytes, first in first out. The AMQP server has one."""
 
     def __init__(self, quotas: Quotas, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self._quotas = quotas
@@ -107,7 +107,7 @@ class Room:
         self._deadline = Deadline(loop)
         self._waiting: dict[Intake, float] = {}  # since when
         self._turn: Intake | None = None
-        """The connection that goes on although there is no room, until the message that it holds is whole."""
+        """The connection that is read although there is no room, until its message is complete."""
         self._turn_since = 0.0
 
     def holds(self, intake: Intake) -> bool:
@@ -148,7 +148,7 @@ class Room:
             self._deadline.set(LOOK_S, self._look)
 
     def _check_turn(self, now: float) -> None:
-        """Pass the turn on from a connection that does not use it, or has had it for long, if others wait."""
+        """Give the turn to the next connection, if the current one does not use it or has had it for long."""
         intake = self._turn
         if intake is None or not self._waiting:
             return

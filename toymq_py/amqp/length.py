@@ -18,11 +18,11 @@ SURPLUS_MAX = 16_384
 
 
 class LengthLimit:
-    """How long a queue may grow. Only ready messages count, as in RabbitMQ; bytes are those of the log, as exact as
+    """The maximum length of a queue. Only ready messages count, as in RabbitMQ; bytes are those in the log, as exact as
     ``Log.bytes_between``."""
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
-        """``arguments`` are the queue's."""
+        """``arguments``: those of the queue's declaration."""
         self._messages_max: int | None = arguments.get("x-max-length")
         self._bytes_max: int | None = arguments.get("x-max-length-bytes")
 
@@ -50,7 +50,7 @@ class Surplus:
         """
         Args:
             subscribe: attaches to the queue's consumer of a topic, with a window. Raises: RequestError, OSError.
-            given_up: what is known of a message of a delivery, and why it leaves the queue.
+            given_up: returns one message of a delivery as an unacked one, and the reason why it leaves the queue.
         """
         self._limit = limit
         self._subscribe = subscribe
@@ -88,7 +88,7 @@ class Surplus:
             self._subscription.channel.return_uncounted(ids)
 
     def rest(self) -> None:
-        """Take no share of the queue's messages while there is no surplus."""
+        """Unsubscribe from the queue unless messages are leased, so that all its messages go to consumers."""
         if self._subscription is not None and not self._subscription.lessee.inflight:
             self.close()
 

@@ -2,7 +2,7 @@
 
 Contract: amqp.md, "Model" (users); docs/security.md; ADR 0163. The password of a user is a token; the user's name is for the
 log alone. With EXTERNAL the client's certificate has the token's name. Without an auth file everything is allowed, as
-everywhere.
+for other protocols.
 """
 
 import logging
@@ -23,18 +23,18 @@ USER_CHARS_MAX = 256
 
 
 class OpenRights:
-    """Every right: the client of a broker without tokens has it."""
+    """All rights, as clients have at a broker without tokens."""
 
     name: str | None = None
     is_admin = True
 
     def __init__(self, user: str = "") -> None:
-        """``user``: as the client calls itself."""
+        """``user``: the name that the client logged in with."""
         self._user = user
 
     @property
     def user(self) -> str:
-        """The user whose publishes these are: the value that ``user-id`` may have."""
+        """The name of the user: the only value that the property ``user-id`` of a publish may have."""
         return self._user
 
     def check(self) -> None:
@@ -51,15 +51,15 @@ class OpenRights:
         """Check the right to subscribe. Raises: AmqpError (ACCESS_REFUSED)."""
 
     def administer(self, about: Mapping[str, str]) -> None:
-        """``about``: as in the audit trail; first the name of what would change. Raises: AmqpError (ACCESS_REFUSED)."""
+        """Check the right to administer. ``about``: what would change, by kind. Raises: AmqpError (ACCESS_REFUSED)."""
 
     def declare(self, topic: str) -> None:
-        """Allow asking for a queue, or declaring it as it is: any right to the queue suffices. Raises: AmqpError
+        """Check the right to a passive or repeated declaration of a queue: any right to the queue suffices. Raises: AmqpError
         (ACCESS_REFUSED)."""
 
     def declare_exchange(self, name: str) -> None:
-        """Allow declaring an existing exchange as it is, as publishers do first: for an admin, or with any right to publish,
-        whatever the exchange leads to today. Raises: AmqpError (ACCESS_REFUSED)."""
+        """Check the right to declare an existing exchange again, as publishers do first. Admins have it, and tokens with a
+        right to publish to any topic, whatever the exchange is bound to. Raises: AmqpError (ACCESS_REFUSED)."""
 
 
 class TokenRights(OpenRights):
@@ -126,7 +126,7 @@ class TokenRights(OpenRights):
 
 
 class Login:
-    """The SASL mechanisms of a broker."""
+    """Logs clients in by SASL."""
 
     def __init__(self, authority: Authority | None) -> None:
         """``authority``: checks tokens; None allows everything."""
@@ -134,15 +134,15 @@ class Login:
 
     @staticmethod
     def mechanisms(names: Sequence[str] | None) -> str:
-        """``names``: those in the client's certificate; None without one."""
+        """The SASL mechanisms to offer. ``names``: the names in the client's certificate; None without a certificate."""
         return "PLAIN AMQPLAIN" if names is None else "PLAIN AMQPLAIN EXTERNAL"
 
     def log_in(
         self, mechanism: str, response: bytes, names: Sequence[str] | None, address: str | None
     ) -> OpenRights:
-        """``names`` as in ``mechanisms``.
+        """Log a client in by its SASL response. ``names``: as for ``mechanisms``.
 
-        Returns: what the client may. Raises: ValueError for a response of another form, AmqpError, AuthFailed.
+        Returns: the client's rights. Raises: ValueError for a malformed response, AmqpError, AuthFailed.
         """
         if mechanism == "EXTERNAL" and names is not None:
             return self._by_certificate(response, names, address)
@@ -190,7 +190,7 @@ def _recorded(address: str | None, token: str | None = None) -> Iterator[None]:
 
 
 def _credentials(mechanism: str, response: bytes) -> tuple[bytes, bytes]:
-    """User and password. Raises: ValueError, AmqpError."""
+    """Decode user and password from a SASL response. Raises: ValueError, AmqpError."""
     if mechanism == "PLAIN":
         parts = response.split(b"\0")
         if len(parts) != 3:

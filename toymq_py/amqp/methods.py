@@ -144,7 +144,7 @@ class Method:
 
 
 def decode(payload: bytes) -> Method:
-    """The method of a frame; it is not to be changed. Raises: AmqpError (COMMAND_INVALID, SYNTAX_ERROR)."""
+    """Decode a frame's method, which callers must not change. Raises: AmqpError (COMMAND_INVALID, SYNTAX_ERROR)."""
     if payload.startswith(_ACK) and len(payload) == 13:
         values = {"delivery_tag": int.from_bytes(payload[4:12]), "multiple": bool(payload[12] & 1)}
         return Method((60, 80), "basic.ack", values)

@@ -1,12 +1,12 @@
 """Names of AMQP queues as names of topics: one to one. ADR 0123, 0164.
 
-A name that a topic may have stands for itself, but not that of a partition, ``orders#3``. Others, such as
-``celery@host.celery.pidbox``, begin with ``_amqp-``, and each byte that a topic's name does not have is ``-`` and its two
-hexadecimal digits. A name that would be too long is known by its digest.
+A queue whose name is a legal topic name, and not that of a partition (``orders#3``), has the topic of this name. Other names,
+such as ``celery@host.celery.pidbox``, become ``_amqp-`` and the name, in which each byte that is illegal in a topic's name is
+escaped as ``-`` and two hexadecimal digits. A name that would be too long is replaced by its digest.
 
-A queue of another virtual host than ``/`` is ``_vhost.``, the host, a dot and the queue, escaped in the same way; a dot of the
-host's name, too, so that the host is one word of the topic. Where host or queue are too long, ``--`` and a digest stand for it:
-no escape has two dashes.
+The topic of a queue in another virtual host than ``/`` is named ``_vhost.``, the host, a dot and the queue, escaped in the same
+way. Dots in the host's name are escaped, too, so that the host is one word of the topic. A host or queue that is too long is
+replaced by ``--`` and a digest; no escape contains two dashes.
 """
 
 import re
@@ -22,7 +22,7 @@ _ESCAPED = re.compile(rb"[^A-Za-z0-9._]")
 
 
 def topic_of(queue: str, vhost: str = DEFAULT_VHOST) -> str:
-    """The topic of a queue."""
+    """The name of a queue's topic."""
     if vhost == DEFAULT_VHOST:
         is_plain = is_topic_name(queue) and PARTITION_MARK not in queue  # a queue is no partition, whatever its name
         if is_plain and not queue.startswith((PREFIX, DIGEST_PREFIX, VHOST_PREFIX)):

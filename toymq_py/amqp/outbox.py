@@ -49,7 +49,7 @@ class Outbox:
         return written
 
     def write_all(self) -> bool:
-        """Give the frames to the transport, room or not: they are the last ones. Returns: whether there were any."""
+        """Write all frames to the transport even if the socket is full: the last ones. Returns: whether there were any."""
         if not self._frames:
             return False
         data, self._frames, self.held_bytes = b"".join(self._frames), [], 0

@@ -1,8 +1,8 @@
-"""Properties of an AMQP message, and how they stand in the header block of the log.
+"""Properties of an AMQP message, and their form in the header block of a record in the log.
 
 Contract: amqp.md, "Model" (basic.publish); the specification, 1.8.3; ADR 0123. The block of a message that came by AMQP begins
-with the line ``amqp-properties``: exchange, routing key and properties byte for byte, in base64, so that nothing is lost on the
-way. The lines behind it show the same to other protocols, as far as a header line can.
+with the line ``amqp-properties``: exchange, routing key and properties byte for byte, in base64, so that nothing is lost. The
+lines after it show the same to other protocols, as far as header lines can.
 """
 
 import binascii
@@ -52,7 +52,7 @@ class Envelope(NamedTuple):
 
 
 def decode(data: bytes) -> dict[str, Any]:
-    """Properties by name. Raises: AmqpError (SYNTAX_ERROR)."""
+    """Decode properties to a dict by name. Raises: AmqpError (SYNTAX_ERROR)."""
     reader = Reader(data)
     flags = reader.short()
     if flags & 0b11:
@@ -97,7 +97,7 @@ def expiration_of(raw: bytes) -> int | None:
 
 
 def priority_of(most: int, block: bytes) -> int:
-    """The priority of a message by its header block, ``most`` at most; 0 without one, and of another protocol."""
+    """The priority of a message from its header block, at most ``most``; 0 if it has none or came by another protocol."""
     if not block.startswith(MARK):
         return 0
     end = block.find(b"\n")
@@ -118,14 +118,14 @@ def priority_of(most: int, block: bytes) -> int:
 
 
 def milliseconds(expiration: str) -> int | None:
-    """The text of an expiration as a number, as large as a duration may be; None for something else."""
+    """Parse the text of an expiration, cut to the largest duration; None for a text that is not a number."""
     if not (expiration.isascii() and expiration.isdigit() and len(expiration) <= 15):
         return None
     return min(int(expiration), DURATION_MS_MAX)
 
 
 def as_logged(envelope: Envelope) -> tuple[bytes, Mapping[str, Any]]:
-    """The header block of a published message, and its properties, which are not to be changed. Raises: AmqpError."""
+    """The header block of a published message, and its decoded properties, which callers must not change. Raises: AmqpError."""
     return (_as_logged_before if len(envelope.properties) <= ALIKE_BYTES_MAX else _as_logged)(envelope)
 
 
@@ -153,7 +153,7 @@ def block_of(envelope: Envelope, found: Mapping[str, Any]) -> bytes:
 
 
 def envelope_of(queue: str, block: bytes) -> Envelope:
-    """As ``_envelope_of``."""
+    """The envelope to deliver a logged message with (``_envelope_of``); reuses the result for the same small block."""
     return (_envelope_before if len(block) <= ALIKE_BYTES_MAX else _envelope_of)(queue, block)
 
 

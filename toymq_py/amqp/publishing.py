@@ -81,11 +81,11 @@ class Publishes:
     ) -> None:  # fmt: skip
         """
         Args:
-            confirmed: called with how many publishes, the oldest that wait, were stored (True) or refused (False).
+            confirmed: called with a count: so many of the oldest unanswered publishes were stored (True) or refused (False).
             refused: called with the error of a publish that was not stored, the topic that refused it, and whether its queues
                 were declared to refuse.
-            waits_for_space: whether a publish waits while the disk is low, and is not refused.
-            progress: called when publishes were answered: there is room again.
+            waits_for_space: returns whether a publish waits while the disk is low, instead of being refused.
+            progress: called when publishes were answered, so that more may be accepted.
         """
         self._queues = queues
         self._broker = queues.broker
@@ -119,7 +119,7 @@ class Publishes:
     def add(
         self, topics: tuple[str, ...], body: bytes, block: bytes, ttl_ms: int | None = None, delay_ms: int | None = None
     ) -> None:
-        """Publish to topics. An empty list is valid: such a message is confirmed in its turn."""
+        """Publish to topics. Without any, the message is only confirmed, in the order of publishes."""
         run, extras = self._run, (ttl_ms is not None, delay_ms is not None)
         if run is None or run.topics != topics or (run.with_ttl, run.with_delay) != extras or len(run.bodies) >= RUN_MAX:
             self.flush()
@@ -252,7 +252,7 @@ class Publishes:
             call_all(calls, None)
 
     def _overflowed(self, pending: _Pending) -> bool:
-        """Send the messages that full queues refused to their dead-letter exchanges, where declared so. Returns: whether all
+        """Dead-letter the messages that full queues refused, where ``reject-publish-dlx`` was declared. Returns: whether all
         refusals came from queues with a declared length: RabbitMQ does not report those to a publisher without confirms."""
         full = [topic for topic, error in pending.failed.items() if error.code in OVERFLOWS]
         for topic in full:

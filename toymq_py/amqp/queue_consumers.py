@@ -10,7 +10,7 @@ from toymq_py.amqp.errors import ACCESS_REFUSED, AmqpError
 
 
 class QueueConsumer(Protocol):
-    """The part of a consumer that its queue needs."""
+    """What a queue needs of a consumer."""
 
     order: "QueueConsumers | None"
     """The order of the consumers, where they have different priorities: it is asked before a message is taken."""
@@ -22,11 +22,11 @@ class QueueConsumer(Protocol):
     def priority(self) -> int: ...
 
     def activate(self) -> bool:
-        """Let the consumer take from now on. Returns: False when its topic is gone; the client has heard of it."""
+        """Let the consumer take messages from now on. Returns: False when its topic is gone; the client was told."""
 
     def wake(self) -> bool:
-        """Tell the consumer that it may take. Returns: whether it does so soon: not without credit, or if its client does not
-        read."""
+        """Tell the consumer that messages are ready. Returns: whether it takes some soon; False without credit, or if its
+        client does not read."""
 
     def drop(self) -> None:
         """Drop the consumer: its queue is being deleted."""
@@ -40,7 +40,7 @@ class QueueConsumers:
 
     With different priorities, a consumer takes only while none of a higher priority has credit, and is woken when none has any
     left. A queue with a single active consumer gives messages to no other; when that one leaves, the consumer with the highest
-    priority follows, the first one of these.
+    priority becomes active, among equals the one that came first.
     """
 
     def __init__(self, name: str, vhost: str, *, single_active: bool) -> None:
@@ -56,7 +56,7 @@ class QueueConsumers:
         return len(self._all)
 
     def add(self, consumer: QueueConsumer) -> bool:
-        """Add a consumer. Returns: whether it takes now; otherwise it is activated in its turn.
+        """Add a consumer. Returns: whether it may take messages now; otherwise it is activated in its turn.
 
         Raises: AmqpError (ACCESS_REFUSED) when the queue has an exclusive consumer, or when this one is exclusive and the queue
         has others or a single active one.
@@ -89,7 +89,7 @@ class QueueConsumers:
         return True
 
     def take_all(self) -> list[QueueConsumer]:
-        """Remove all consumers of a queue that is being deleted. Returns: them."""
+        """Remove and return all consumers, as the queue is being deleted."""
         found = list(self._all)
         self._all.clear()
         self._waiting.clear()
@@ -112,11 +112,11 @@ class QueueConsumers:
         self._by_priority = sorted(self._all, key=lambda consumer: -consumer.priority) if ranked else []
 
     def wake_one(self) -> bool:
-        """Wake a consumer. Returns: whether one takes soon."""
+        """Wake one consumer that can take messages. Returns: whether there was one."""
         return any(consumer.wake() for consumer in self._all)
 
     def must_wait(self, consumer: QueueConsumer) -> bool:
-        """Whether a consumer with a higher priority takes the ready messages. It is woken, and this one is when it may take."""
+        """Whether a consumer with a higher priority takes the ready messages. It is woken; ``pass_on`` wakes this one."""
         for other in self._by_priority:
             if other.priority <= consumer.priority:
                 break
@@ -126,7 +126,7 @@ class QueueConsumers:
         return False
 
     def pass_on(self) -> None:
-        """Wake the waiting consumers: one has no credit or is gone."""
+        """Wake the consumers that ``must_wait`` held back: one of a higher priority has no credit left, or is gone."""
         waiting, self._waiting = self._waiting, {}
         for consumer in waiting:
             consumer.wake()

@@ -61,7 +61,7 @@ class ExpiringQueue(Protocol):
 
 
 class ExpiringQueues(Protocol):
-    """The part of ``expiry.Expiries`` that the topology needs."""
+    """What ``Queues`` needs of ``expiry.Expiries``."""
 
     def watch(self, queue: Queue) -> None: ...
 
@@ -147,8 +147,8 @@ class Queues:
         return exchange, queue.arguments.get("x-dead-letter-routing-key", routing_key)
 
     def retry_in_s(self, name: str) -> float:
-        """When to retry a message whose dead letter was not stored: at most ``RETRIES_PER_S`` of a queue, however many wait, so
-        that a full target does not use up a core."""
+        """Seconds until the retry of a message whose dead letter was not stored. A queue has at most ``RETRIES_PER_S`` of
+        them, however many messages wait, so that a full target does not use up a core."""
         now = self._loop.time()
         at = self._next_retry[name] = max(now + RETRY_S, self._next_retry.get(name, 0.0) + 1 / RETRIES_PER_S)
         return at - now
@@ -184,7 +184,7 @@ class Queues:
         return subscription
 
     def is_limited(self, topic: str) -> bool:
-        """Whether the queue of a topic was declared with a length."""
+        """Whether the queue of a topic was declared with a maximum length."""
         queue = self.topology.queues.get(topic)  # an ordinary name is itself
         if queue is None or queue.topic != topic:
             queue = next((each for each in self.topology.queues.values() if each.topic == topic), None)
@@ -195,8 +195,8 @@ class Queues:
         return queue is not None and is_stream(queue.arguments)
 
     def is_undeclared(self, wanted: Queue) -> bool:
-        """Whether a queue is a topic of another protocol that is used as it is, so that nothing need be stored. A topic is
-        durable, and so is a queue that is declared as transient on it."""
+        """Whether a declaration only names an existing topic of another protocol, so that nothing need be stored. A topic is
+        durable, so the queue is, too, even when declared as transient."""
         arguments = dict(wanted.arguments)
         as_a_topic = arguments.pop("x-queue-type", "classic") in ("classic", "quorum") and not arguments
         is_there = wanted.name not in self.topology.queues and self.broker.has(wanted.topic)
@@ -215,11 +215,11 @@ class Queues:
         """Declare a queue, or confirm one that is alike.
 
         Args:
-            owner: the connection, which has an exclusive queue for itself.
-            may_make: called before a new one is made. Raises: AmqpError.
-            defined: by a file of definitions, which may define its topic, too: that keeps its settings. The caller saves.
+            owner: the connection, which owns the queue if that is exclusive.
+            may_make: called before a new queue is made, to check the right to it. Raises: AmqpError.
+            defined: the queue comes from a definitions file. Its topic, if it exists, keeps its settings; the caller saves.
 
-        Returns: whether it is new, and its messages and consumers. Raises: AmqpError, RequestError.
+        Returns: whether the queue is new, and its numbers of messages and consumers. Raises: AmqpError, RequestError.
         """
         self._check_owner(wanted.name, owner)
         settings = topic_settings(wanted.arguments)
@@ -267,7 +267,7 @@ class Queues:
         poll.close()
 
     async def delete(self, name: str, owner: object, *, if_unused: bool = False, if_empty: bool = False) -> int | None:
-        """Delete a queue with its messages. Returns: how many were ready; None where there was nothing. Raises: AmqpError,
+        """Delete a queue with its messages. Returns: how many were ready; None if there was no such queue. Raises: AmqpError,
         RequestError."""
         self._check_owner(name, owner)
         topic_name = self.topic_name(name)
@@ -342,8 +342,9 @@ class Queues:
         return was_there
 
     async def bind(self, binding: Binding, owner: object, *, saved: bool = True) -> bool:
-        """Add a binding. ``saved`` False: the caller saves. Returns: whether it is new. Raises: AmqpError, RequestError,
-        OSError."""
+        """Add a binding. ``saved`` False: the caller calls ``save``. Returns: whether it is new.
+
+        Raises: AmqpError, RequestError, OSError."""
         if not binding.to_exchange:
             topic = self.topic(binding.target, owner)
             if binding.target not in self.topology.queues:  # made by another protocol: now it is a queue, too
@@ -361,7 +362,7 @@ class Queues:
         return was_there
 
     async def save(self) -> None:
-        """See ``TopologyFile.save``. Raises: RequestError."""
+        """Put changed declarations on stable storage (``TopologyFile.save``). Raises: RequestError."""
         await self._file.save()
 
     # -- routing
@@ -379,7 +380,7 @@ class Queues:
     # -- consumers
 
     def wake_consumer(self, name: str) -> bool:
-        """Let a consumer of a queue take ready messages. Returns: whether one does so soon: not without credit."""
+        """Wake a consumer of a queue to take ready messages. Returns: whether one takes some soon; False if all lack credit."""
         its = self._consumers.get(name)
         return its is not None and its.wake_one()
 
@@ -424,7 +425,7 @@ class Queues:
             logger.warning("queue %s is not removed: %s", name, error)
 
     def used(self, name: str) -> None:
-        """Restart ``x-expires`` of a queue without consumers: it was declared, got from, or left."""
+        """Restart the ``x-expires`` timer of a queue without consumers: it was declared, read by basic.get, or left."""
         queue = self.topology.queues.get(name)
         expires_ms = None if queue is None else queue.arguments.get("x-expires")
         if (timer := self._expiries.pop(name, None)) is not None:
@@ -443,7 +444,7 @@ class Queues:
         task.add_done_callback(self._tasks.discard)
 
     async def settle(self) -> None:
-        """Wait for removals that have begun."""
+        """Wait until removals of queues that have begun are done."""
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 

@@ -1,7 +1,8 @@
-"""RabbitMQ's direct reply-to: replies go straight to their channel, past all queues, and are not stored.
+"""RabbitMQ's direct reply-to: replies go straight to the requester's channel, past all queues, and are not stored.
 
-A client consumes from ``amq.rabbitmq.reply-to`` and publishes with that ``reply-to``, which becomes a name of its channel
-alone; what is published to that name by the default exchange is delivered to it. Source: RabbitMQ, "Direct Reply-to".
+A client consumes from ``amq.rabbitmq.reply-to`` and publishes requests with this ``reply-to``, which the broker replaces by a
+name of the channel alone. A publish to that name by the default exchange is delivered on the channel. Source: RabbitMQ,
+"Direct Reply-to".
 """
 
 import secrets
@@ -16,7 +17,7 @@ Came = Callable[[Envelope, bytes], None]
 
 
 class Replies:
-    """The channels that wait for replies, by tokens that cannot be guessed."""
+    """The channels that wait for replies, each under a token that cannot be guessed."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, Came] = {}
@@ -36,7 +37,7 @@ class Replies:
 
 
 def is_reply_name(name: str) -> bool:
-    """Whether this is the name of a channel that waits, or waited."""
+    """Whether a queue name has the form of a channel's direct reply name; the channel may be gone."""
     return name.startswith(_OF_A_CHANNEL)
 
 

@@ -1,6 +1,6 @@
 """The AMQP listener: accepts connections and owns their sessions.
 
-Contract: amqp.md. Limits of connections are those of all doors (``Quotas``). Knows no method.
+Contract: amqp.md. Its connections count towards the limits of all listeners (``Quotas``). Knows no AMQP method.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ CLOSED_BY_OPERATOR = AmqpError(CONNECTION_FORCED, "an operator closed this conne
 
 
 class AmqpServer:
-    """Serves AMQP on listeners, in ``run`` until ``stop``. ``load`` comes first."""
+    """Serves AMQP on listeners: ``run`` serves until ``stop``. Call ``load`` first."""
 
     def __init__(
         self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, *, authority: Authority | None = None,
@@ -49,7 +49,7 @@ class AmqpServer:
         """
         Args:
             authority: checks tokens; None allows everything.
-            certificates: of the TLS listeners.
+            certificates: for the TLS listeners.
             vhosts: virtual hosts beside ``/``.
         """
         self.vhosts = Vhosts(broker, loop, vhosts)
@@ -78,7 +78,7 @@ class AmqpServer:
         await self.vhosts.load()
 
     async def prepare(self, wanted: Iterable[AmqpDefinition], source: str | None) -> None:
-        """``load``, then declare what a file of definitions wants. ``source``: its name.
+        """Load the stored declarations, then declare those of a definitions file. ``source``: the file's name.
 
         Raises: DataDirectoryError, where the file in the data directory is damaged; ConfigError; OSError.
         """
@@ -106,11 +106,11 @@ class AmqpServer:
         return chain.from_iterable(map(definitions.binding_rows, self.vhosts))
 
     async def declare(self, wanted: Iterable[AmqpDefinition]) -> list[Declare]:
-        """See ``declare_defined``. Raises: BadArgument, OSError."""
+        """Declare, durably, definitions that do not exist yet. Returns: those declared. Raises: BadArgument, OSError."""
         return await definitions.declare_defined(self.vhosts, wanted)
 
     async def run(self, listeners: Sequence[socket.socket], tls_listeners: Sequence[socket.socket] = ()) -> None:
-        """Accept and serve until ``stop``; then answer the publishes that wait, and say goodbye."""
+        """Accept and serve until ``stop``; then answer the waiting publishes and send connection.close to each client."""
         async with asyncio.TaskGroup() as tasks:
             self._entrance.open(listeners, tls_listeners, tasks)
             await self._stopping.wait()
@@ -129,7 +129,7 @@ class AmqpServer:
             await self.vhosts.settle()
 
     def stop(self, *, within_s: float | None = None) -> None:
-        """Begin the shutdown; ``within_s``: how long clients may take to answer the goodbye, at most. Idempotent."""
+        """Begin the shutdown. ``within_s``: the longest time in which clients may answer connection.close. Idempotent."""
         if within_s is not None:
             self._goodbye_s = min(self._goodbye_s, within_s)
         self._stopping.set()
@@ -181,7 +181,7 @@ class AmqpServer:
 
 
 def _refuse(transport: asyncio.Transport, _: RequestError) -> None:
-    """Close the connection of a client that spoke without TLS: before the handshake AMQP has no words for that."""
+    """Close the connection of a client that did not use TLS: AMQP cannot express a refusal before the handshake."""
     transport.close()
 
 

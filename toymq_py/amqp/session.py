@@ -1,7 +1,7 @@
 """One AMQP connection: handshake, channels, heartbeats, the end.
 
-Contract: amqp.md; the specification, 2.2.4 and 4.2. What comes is applied in its turn (``FairQueue``), as of a TCP session,
-while there is room; messages are taken when the socket has room. Belongs to the event loop.
+Contract: amqp.md; the specification, 2.2.4 and 4.2. Received frames are applied when it is the connection's turn
+(``FairQueue``) and memory has room; messages are taken when the socket has room. Belongs to the event loop.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ RETRY_S = 0.5
 
 
 class Session(BoundedProtocol):
-    """One connection. Also its transport's protocol."""
+    """One AMQP connection, and the asyncio protocol of its transport."""
 
     def __init__(
         self, vhosts: Vhosts, clock: Clock, loop: asyncio.AbstractEventLoop, fair: FairQueue, login: Login,
@@ -65,8 +65,8 @@ class Session(BoundedProtocol):
     ) -> None:  # fmt: skip
         """
         Args:
-            address: of the client, for the audit trail.
-            enter: takes a seat. Raises: TooManyConnections.
+            address: the client's, for the audit trail.
+            enter: admits the connection, and returns its share of the limits. Raises: TooManyConnections.
             ended: called once, when the connection is gone.
         """
         options = vhosts.broker.options
@@ -164,7 +164,7 @@ class Session(BoundedProtocol):
 
     @property
     def _is_busy(self) -> bool:
-        """Whether a method waits for the disk. (mypyc would take the attribute itself for None after a look.)"""
+        """Whether a method waits for the disk. (A property, since mypyc would take the attribute for None after one check.)"""
         return self._work is not None
 
     def _has_room(self) -> bool:
@@ -263,7 +263,7 @@ class Session(BoundedProtocol):
         self._runnable.wake()
 
     def wake(self, consumer: Consumer) -> bool:
-        """Have messages of a consumer taken. Returns: whether that happens soon."""
+        """Schedule deliveries to a consumer. Returns: whether they happen soon."""
         self._ready[consumer] = None
         self._runnable.wake()
         return not self._outbox.stalled
@@ -284,7 +284,7 @@ class Session(BoundedProtocol):
         self._outbox.when_taken(call)
 
     def fail(self, number: int, error: AmqpError) -> None:
-        """Close a channel with an error, or the connection."""
+        """Close a channel, or the whole connection, with an error."""
         if number == 0 or error.closes_connection:
             self._fail(error)
             return
@@ -301,7 +301,7 @@ class Session(BoundedProtocol):
             self._last_write = self._clock.monotonic()
 
     def _settle(self) -> None:
-        """Account for the bytes held here, and read no more than can be applied."""
+        """Account for the bytes that the connection holds, and pause reading when nothing more can be applied."""
         if self._gone:
             return
         unapplied = self._connection.held_bytes + self.held.in_transactions
@@ -345,7 +345,7 @@ class Session(BoundedProtocol):
 
     @property
     def is_crowded(self) -> bool:
-        """Whether so much waits for the client that direct replies are dropped."""
+        """Whether so many bytes wait for the client that direct replies are dropped."""
         return self._outbox.full
 
     @property
@@ -360,7 +360,7 @@ class Session(BoundedProtocol):
     # -- channels
 
     def _on_channel(self, number: int, what: Method | Content) -> None:
-        """Handle what came on a channel. Raises: AmqpError, RequestError, OSError."""
+        """Handle a method or content of a channel. Raises: AmqpError, RequestError, OSError."""
         if not self.handshake.is_over:
             raise AmqpError(COMMAND_INVALID, f"channel {number} before connection.open-ok")
         channel = self.channels.get(number)
@@ -422,7 +422,7 @@ class Session(BoundedProtocol):
     # -- heartbeats and the end
 
     def _beat(self) -> None:
-        """Send a heartbeat if nothing else was written; end a connection whose peer was silent for two of them."""
+        """Send a heartbeat if nothing else was written; end a connection whose peer was silent for two heartbeat intervals."""
         heartbeat_s = self.handshake.heartbeat_s
         if not heartbeat_s or self._gone:
             return
@@ -454,7 +454,7 @@ class Session(BoundedProtocol):
         self.close_with(AmqpError(CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'"))
 
     def close_with(self, error: AmqpError) -> None:
-        """Send the reason, and close once the client has read it."""
+        """Send an error as the reason, and close once the client has read it."""
         self._fail(error)
         self._flush()
 
@@ -479,7 +479,7 @@ class Session(BoundedProtocol):
         self.handshake.queues.owner_gone(self)
 
     def _close_transport(self) -> None:
-        """Close once the client has read the written frames, or does not read them."""
+        """Close once the client has read the written frames, or after a time if it does not read."""
         self._outbox.write_all()
         self._end()
         self.transport.close()
@@ -496,5 +496,5 @@ class Session(BoundedProtocol):
         self._close_channels()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection at once."""
         self.transport.abort()

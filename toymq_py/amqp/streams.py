@@ -1,4 +1,4 @@
-"""Streams: queues whose consumers read from a position of their own, and take nothing from others.
+"""Streams: queues that each consumer reads from its own position, without taking messages from other consumers.
 
 Contract: amqp.md, "Model" (x-queue-type stream, x-stream-offset); RabbitMQ, "Streams"; ADR 0161. A stream is a topic without
 the consumer of queues: its retention alone removes messages. Belongs to the event loop.
@@ -32,12 +32,12 @@ Offset = str | int
 
 
 def is_stream(arguments: Mapping[str, Any]) -> bool:
-    """Whether a queue with these arguments is a stream."""
+    """Whether a queue's arguments declare a stream."""
     return arguments.get("x-queue-type") == "stream"
 
 
 def age_ms(name: str, value: Any) -> int:
-    """An age like ``7D``. Raises: AmqpError (PRECONDITION_FAILED)."""
+    """Parse an age such as ``7D`` to milliseconds. ``name``: the argument's. Raises: AmqpError (PRECONDITION_FAILED)."""
     found = _AGE.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         raise AmqpError(PRECONDITION_FAILED, f"invalid arg '{name}': {str(value)[:40]!r} is not a number with a unit of YMDhms")
@@ -45,8 +45,8 @@ def age_ms(name: str, value: Any) -> int:
 
 
 def check_stream(queue: Queue, vhost: str) -> None:
-    """Check the arguments of a stream. Raises: AmqpError (PRECONDITION_FAILED), in RabbitMQ's words, for those that no stream
-    has."""
+    """Check the arguments of a stream. Raises: AmqpError (PRECONDITION_FAILED), in RabbitMQ's words, for those that
+    streams do not have."""
     of = f"for queue '{queue.name}' in vhost '{vhost}': it is a stream"
     wrong = {"non-durable": not queue.durable, "exclusive-owner": queue.exclusive, "auto-delete": queue.auto_delete}
     for what, is_so in wrong.items():
@@ -81,7 +81,7 @@ def offset_of(arguments: Mapping[str, Any]) -> Offset:
 
 
 def position_of(topic: Topic, offset: Offset) -> int:
-    """The id of an offset, within the ids of the topic. Raises: OSError."""
+    """The message id at which an offset begins, within the topic's range of ids. Raises: OSError."""
     first, limit = topic.id_range()
     if offset == "first":
         return first
@@ -98,8 +98,7 @@ def position_of(topic: Topic, offset: Offset) -> int:
 
 
 class StreamReader:
-    """Reads a topic for one consumer, as far as its credit goes. Settled messages are credit again, however they were
-    settled."""
+    """Reads a topic for one consumer, as far as its credit goes. A settled message, acked or not, gives its credit back."""
 
     def __init__(self, topic: Topic, position: int, window: int, wake: Callable[[], object]) -> None:
         """``wake`` is called when there may be something to read."""
@@ -117,8 +116,8 @@ class StreamReader:
         return self._topic.deleted
 
     def read(self, max_bytes: int, max_count: int) -> tuple[Records, int, int] | None:
-        """The next records: a run, its first row, and the row behind the last. After None ``wake`` is called when there are
-        some, or when the topic is deleted. Raises: OSError."""
+        """The next records: a batch, the first row of it to take, and the row after the last. None if there are none; ``wake``
+        is then called when some exist or the topic is deleted. Raises: OSError."""
         count = min(max_count, self.window - self.inflight)
         while count > 0 and not self.closed:
             first, limit = self._topic.id_range()
@@ -157,7 +156,7 @@ class StreamReader:
             self._wake()
 
     def nack(self, ids: Sequence[IdRange], delay_s: float | None) -> None:
-        """As ``ack``: a stream delivers nothing again."""
+        """Return the credit of settled messages, as ``ack``, since a stream redelivers nothing."""
         self.ack(ids)
 
     def close(self) -> None:

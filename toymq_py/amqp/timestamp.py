@@ -7,4 +7,4 @@ class Timestamp(int):
 
 
 class Long(int):
-    """An integer that takes 64 bits in a table, however small it is: clients in typed languages count on it."""
+    """An integer that is encoded with 64 bits in a table, however small it is, as clients in typed languages expect."""

@@ -43,13 +43,13 @@ class Exchange:
 
     @property
     def routes_as(self) -> str:
-        """The type that decides where its messages go."""
+        """The exchange type by which messages are routed."""
         return str(self.arguments.get("x-delayed-type")) if self.type == DELAYED else self.type
 
 
 @dataclass(frozen=True)
 class Queue:
-    """A declared queue. ``topic`` has its messages; an ``exclusive`` one goes with its connection."""
+    """A declared queue. ``topic``: the topic with its messages. An ``exclusive`` queue is deleted with its connection."""
 
     name: str
     topic: str
@@ -65,7 +65,7 @@ class Queue:
 
     @property
     def goes_by_itself(self) -> bool:
-        """Whether the queue is deleted without a queue.delete: with its connection, with its last consumer, or unused."""
+        """Whether the queue is deleted without queue.delete: with its connection, its last consumer, or by ``x-expires``."""
         return self.exclusive or self.auto_delete or self.arguments.get("x-expires") is not None
 
 
@@ -98,7 +98,7 @@ class Topology:
     # -- exchanges
 
     def exchange(self, name: str) -> Exchange:
-        """The exchange of a name. Raises: AmqpError (NOT_FOUND)."""
+        """Find an exchange. Raises: AmqpError (NOT_FOUND)."""
         found = self.exchanges.get(name)
         if found is None:
             raise AmqpError(NOT_FOUND, f"no exchange '{name}' in vhost '{self.vhost}'")
@@ -181,7 +181,7 @@ class Topology:
         return True
 
     def unbind(self, binding: Binding) -> bool:
-        """Remove a binding, and an auto-delete source with its last one. Returns: whether the binding existed."""
+        """Remove a binding; an auto-delete source goes with its last binding. Returns: whether the binding existed."""
         if binding.identity not in self.bindings:
             return False
         self._unbind_all([self.bindings[binding.identity]])
@@ -211,7 +211,7 @@ class Topology:
     # -- routing
 
     def route(self, exchange: str, routing_key: str, headers: Mapping[str, Any]) -> tuple[str, ...]:
-        """The queues of a message, each once, bound ones in the order of their bindings. Raises: AmqpError (NOT_FOUND)."""
+        """The queues that a message is routed to, each once, in the order of their bindings. Raises: AmqpError (NOT_FOUND)."""
         if not exchange:
             return (routing_key,)  # the default exchange: the caller knows whether there is such a queue
         found = self._routes.get((exchange, routing_key))
@@ -229,7 +229,7 @@ class Topology:
     def _walk(
         self, exchange: Exchange, routing_key: str, headers: Mapping[str, Any], queues: dict[str, None], seen: set[str]
     ) -> bool:
-        """Add the queues of an exchange and of those behind it. Returns: whether headers were looked at."""
+        """Add the queues that an exchange routes to, also through other exchanges. Returns: whether headers mattered."""
         if exchange.name in seen:
             return False
         seen.add(exchange.name)
@@ -292,8 +292,8 @@ class Topology:
 
 
 def topic_matches(pattern: list[str], words: list[str]) -> bool:
-    """Whether the words of a routing key match: ``*`` is one word, ``#`` none or more. Linear in memory, and in time the
-    product of both lengths: a pattern with many ``#`` costs no more."""
+    """Whether the words of a routing key match a pattern: ``*`` is one word, ``#`` none or more. Takes linear memory, and time
+    in proportion to the product of both lengths, even with many ``#``."""
     reached = {0}
     for wanted in pattern:
         if wanted == "#":
@@ -306,7 +306,7 @@ def topic_matches(pattern: list[str], words: list[str]) -> bool:
 
 
 def headers_match(wanted: Mapping[str, Any], headers: Mapping[str, Any]) -> bool:
-    """Whether headers match the arguments of a binding: all of them, or any; ``x-…`` count with x-match all-with-x alone."""
+    """Whether headers match all or any of a binding's arguments; those named ``x-…`` count only if x-match is ``…-with-x``."""
     match = str(wanted.get("x-match", "all"))
     with_x = match.endswith("-with-x")
     names = [name for name in wanted if name != "x-match" and (with_x or not name.startswith("x-"))]

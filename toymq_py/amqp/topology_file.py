@@ -1,6 +1,6 @@
 """Writes the declarations of all virtual hosts to ``amqp.json``; changes that come during a write share the next one.
 
-``/`` stands at the top of the file, the others under ``vhosts``. ADR 0123, 0164.
+The virtual host ``/`` stands at the top level of the JSON, others under ``vhosts``. ADR 0123, 0164.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ OTHERS = "vhosts"
 
 
 class TopologyFile:
-    """The file of one broker. Belongs to the event loop."""
+    """The file ``amqp.json`` of one broker. Belongs to the event loop."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -37,7 +37,7 @@ class Transaction:
             call()
 
     def end_commit(self) -> None:
-        """End the commit: everything is stored, or refused. Raises: AmqpError (PRECONDITION_FAILED)."""
+        """End the commit. Raises: AmqpError (PRECONDITION_FAILED) when part of the transaction was not stored."""
         failed, self.failed = self.failed, None
         if failed is not None:
             raise AmqpError(PRECONDITION_FAILED, f"not all of the transaction is stored: {failed.text}", (90, 20))

@@ -21,7 +21,7 @@ class Vhosts:
     """All virtual hosts of a broker. Call ``load`` first. Belongs to the event loop."""
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, names: Iterable[str] = ()) -> None:
-        """``names``: of those beside ``/``."""
+        """``names``: the virtual hosts beside ``/``."""
         self.broker = broker
         self._file = TopologyFile(broker)
         self._loop = loop
@@ -49,13 +49,13 @@ class Vhosts:
             queues.expiries = Expiries(queues, clock, self._loop)
 
     async def load(self) -> None:
-        """Read the file, and remove declarations that do not outlive a restart. Raises: DamagedData, OSError."""
+        """Read ``amqp.json``, and remove declarations that do not outlive a restart. Raises: DamagedData, OSError."""
         for name, found in self._file.read().items():
             if (queues := self._by_name.get(name)) is not None:
                 await queues.load(Topology.from_json(found, name))
 
     def read(self) -> None:
-        """Read the file without changes; adds the virtual hosts in it. Blocks. Raises: DamagedData, OSError."""
+        """Read ``amqp.json`` without changing it, and add the virtual hosts in it. Blocks. Raises: DamagedData, OSError."""
         for name in self._file.read():
             self.add(name)
         for name, found in self._file.read().items():
@@ -67,7 +67,7 @@ class Vhosts:
             self._by_name[name] = Queues(self.broker, self._loop, self._file, name)
 
     async def save(self) -> None:
-        """See ``TopologyFile.save``. Raises: RequestError."""
+        """Put changed declarations on stable storage (``TopologyFile.save``). Raises: RequestError."""
         await self._file.save()
 
     def close(self) -> None:
@@ -76,6 +76,6 @@ class Vhosts:
             queues.close()
 
     async def settle(self) -> None:
-        """Wait for removals that have begun."""
+        """Wait until removals of queues that have begun are done."""
         for queues in self:
             await queues.settle()

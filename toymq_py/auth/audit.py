@@ -33,10 +33,10 @@ def record(
 
     Args:
         action: the command's verb or the operation's name.
-        result: ``OK``, or the code of the error. A redirect to another worker is neither: that one writes the line.
+        result: ``OK``, or the code of the error. A redirect is not recorded: the worker that it leads to writes the line.
         token: the token's name, None for none.
-        address: of the client, without its port, so that its repeats become one counted line.
-        about: the topic, consumer or webhook, by kind.
+        address: the client's, without its port, so that repeats become one counted line.
+        about: names of the topic, consumer or webhook, by kind.
     """
     if result == Moved.code:
         return

@@ -1,6 +1,6 @@
 """Shares of the broker's limits: for each token, for each address, and the reserve for admins.
 
-Contract: docs/security.md, "Limits"; ADR 0058. Pure accounting: no socket, no clock. Belongs to the loop.
+Contract: docs/security.md, "Limits"; ADR 0058. Pure accounting: no socket, no clock. Belongs to the event loop.
 """
 
 from collections.abc import Callable, Collection
@@ -28,7 +28,7 @@ written, and in the tail of the log."""
 
 
 class Limits(Protocol):
-    """The limits among the broker's options (``config.options.BrokerOptions``)."""
+    """The options of the broker that are limits (``config.options.BrokerOptions``)."""
 
     @property
     def max_connections(self) -> int: ...
@@ -82,7 +82,7 @@ class Seat:
         self.holder = address
         """The owner of the connection: its token, or its address while the token is not known."""
         self.held_bytes = 0
-        """The held bytes that count, with the unread and the arriving ones."""
+        """The held bytes that count against limits, including the unread and arriving ones."""
         self.arriving_bytes = self.unread_bytes = 0
         """The bytes that count of ``arriving``, and of ``unread``."""
         self.left = False
@@ -95,7 +95,7 @@ class Seat:
             self.quotas.identify(self, name, admin=admin)
 
     def busy(self) -> None:
-        """Note that a request is being answered: no eviction, unless it is anonymous where tokens are needed."""
+        """Note that a request is being answered: no eviction, unless the connection is anonymous where tokens are needed."""
         self.quotas.busy(self)
 
     def idle(self) -> None:
@@ -103,13 +103,13 @@ class Seat:
         self.quotas.idle(self)
 
     def begin_handshake(self) -> bool:
-        """A handshake of TLS begins, until ``leave``. So many may be under way as ``max_held_bytes`` has room for; the oldest
-        gives way, as one that is honest takes a moment. Returns: False while memory is high: close the connection."""
+        """Count a TLS handshake until ``leave``. Beyond as many as ``max_held_bytes`` has room for, the oldest connection is
+        closed: an honest handshake is short. Returns: False while memory is high; then close the connection."""
         return self.quotas.begin_handshake(self)
 
     @property
     def floor_bytes(self) -> int:
-        """Bytes that the connection may hold whatever others do; they do not count."""
+        """Bytes that the connection may always hold, whatever others hold; they do not count."""
         return self.quotas.floor_bytes
 
     def settle(self, held_bytes: int) -> bool:
@@ -128,7 +128,7 @@ class Seat:
             self.unread_bytes = counted
 
     def arriving(self, arriving_bytes: int) -> bool:
-        """Set the bytes of a message that has not come whole, apart from ``settle``; up to ``floor_bytes`` do not count.
+        """Set the bytes of an incomplete message, beside those of ``settle``; up to ``floor_bytes`` do not count.
 
         Returns: whether there is room for more of it.
         """
@@ -143,7 +143,7 @@ class Seat:
 
     @property
     def over_its_share(self) -> bool:
-        """As ``crowded``, but what is held explains it: it ends when clients read. High memory may last."""
+        """Whether the held bytes exceed a limit, which ends when clients read. Unlike ``crowded``, ignores high memory."""
         return not self.quotas.has_share(self)
 
     def bytes_to_take(self, wanted_bytes: int) -> int:
@@ -151,25 +151,25 @@ class Seat:
         return min(wanted_bytes, self.quotas.floor_bytes) if self.crowded else wanted_bytes
 
     def may_go_on(self) -> bool:
-        """Whether a body that is arriving may go on although the broker holds too much: that of one connection at a time may,
-        so that some are stored where many send at once. The first that asks is it, until it holds nothing. Not while memory is
-        high, or beyond the share of a token or address."""
+        """Whether a body may continue to arrive although the broker holds too much. One connection at a time may, so that
+        bodies get stored where many arrive at once: the first that asks, until it holds nothing. None may while memory is
+        high, or beyond the share of its token or address."""
         return self.quotas.may_go_on(self)
 
     def hold(self, more_bytes: int) -> None:
-        """Count a part of a body. Raises: QueueFull; then take no more of it."""
+        """Count a further part of a body. Raises: QueueFull; then take no more of it."""
         held_bytes = self.held_bytes + more_bytes
         if not self.quotas.settle(self, held_bytes) and held_bytes > self.quotas.floor_bytes:
             raise self.quotas.too_much(self)
 
     def check_answer(self, size: int) -> None:
-        """Check that an answer of ``size`` bytes may be made, beside what others hold; where they hold little, also one that is
-        larger than a limit. High memory alone does not stop it: an operator needs it to find the reason. Raises: QueueFull."""
+        """Check that an answer of ``size`` bytes may be made beside the bytes that others hold; alone it may exceed a limit.
+        High memory alone does not refuse it: operators need answers to find the cause. Raises: QueueFull."""
         if size > self.quotas.floor_bytes and not self.quotas.has_share(self, apart_bytes=self.held_bytes):
             raise self.quotas.too_much(self)
 
     def grow(self, more_bytes: int) -> None:
-        """Count a part of an answer that is made in parts, as ``check_answer``. Raises: QueueFull; then make no more of it."""
+        """Count a part of an answer that is made in parts, as ``check_answer``. Raises: QueueFull; then make no more parts."""
         self.quotas.settle(self, self.held_bytes + more_bytes)
         self.check_answer(self.held_bytes)
 
@@ -274,11 +274,11 @@ class Quotas:
         return seat
 
     def make_room(self) -> bool:
-        """Descriptors have run out: close a connection that would give way for a seat. Returns: False when there is none."""
+        """Close an evictable connection, as file descriptors have run out. Returns: False when there is none."""
         return self._evict_one()
 
     def identify(self, seat: Seat, name: str, *, admin: bool) -> None:
-        """See ``Seat.identify``."""
+        """Count a connection for its token, as ``Seat.identify``."""
         holder = self._tokens.get(name)
         if holder is None or holder.limited is admin:  # new, or an auth file that was read again says otherwise
             holder = Holder(name, self._limits.token_percent, limited=not admin)
@@ -301,18 +301,18 @@ class Quotas:
         self.settle(seat, held_bytes)
 
     def busy(self, seat: Seat) -> None:
-        """See ``Seat.busy``."""
+        """Note that a connection is being answered, as ``Seat.busy``."""
         if self._evictable.pop(seat, 0) is None and self.guarded:
             self._evictable[seat] = None  # the newest
 
     def idle(self, seat: Seat) -> None:
-        """See ``Seat.idle``."""
+        """Note that a connection may be evicted, as ``Seat.idle``."""
         if seat.token is None and not seat.left:
             self._evictable.pop(seat, None)
             self._evictable[seat] = None
 
     def begin_handshake(self, seat: Seat) -> bool:
-        """See ``Seat.begin_handshake``."""
+        """Count a TLS handshake, as ``Seat.begin_handshake``."""
         if self.memory_high:
             self._metrics.limit_reached("memory")
             return False
@@ -323,7 +323,7 @@ class Quotas:
         return True
 
     def leave(self, seat: Seat) -> None:
-        """See ``Seat.leave``."""
+        """Give a seat up, as ``Seat.leave``."""
         self._connections -= 1
         self._handshakes.pop(seat, None)
         self._set_floor()
@@ -343,8 +343,8 @@ class Quotas:
     # -- bytes
 
     def limit_memory(self, max_bytes: int) -> None:
-        """Set the limit of the process's memory. Held bytes are bounded by a part of it: memory is checked a few times a
-        second, and more than what is free may arrive between two checks."""
+        """Set the limit of the process's memory. Held bytes are limited to a part of it, because memory is checked only a few
+        times a second, and more than is free could arrive between two checks."""
         self.memory_max_bytes = max_bytes
         self.max_held_bytes = min(self._limits.max_held_bytes, max_bytes // HELD_OF_MEMORY)
         self._set_floor()
@@ -355,7 +355,7 @@ class Quotas:
         self.read_buffer.limit(self.read_bytes)
 
     def settle(self, seat: Seat, held_bytes: int) -> bool:
-        """See ``Seat.settle``; counts all of it."""
+        """Set the bytes that a connection holds, as ``Seat.settle``, but without a free part."""
         holder, more = seat.holder, -seat.held_bytes if seat.left else held_bytes - seat.held_bytes
         seat.held_bytes += more
         holder.held_bytes += more
@@ -367,13 +367,13 @@ class Quotas:
         return not self.memory_high and self.has_share(seat)
 
     def has_share(self, seat: Seat, *, apart_bytes: int = 0) -> bool:
-        """See ``Seat.over_its_share``. ``apart_bytes``: of the connection, which do not count here."""
+        """Whether held bytes are within the limits. ``apart_bytes``: part of the connection's that does not count here."""
         holder, limit = seat.holder, self.max_held_bytes
         held_bytes, of_holder = self.held_bytes - apart_bytes, holder.held_bytes - apart_bytes
         return held_bytes <= limit and (not holder.limited or of_holder <= holder.share(limit))
 
     def may_go_on(self, seat: Seat) -> bool:
-        """See ``Seat.may_go_on``."""
+        """Whether a connection's body may continue to arrive, as ``Seat.may_go_on``."""
         holder = seat.holder
         if self.memory_high or (holder.limited and holder.held_bytes > holder.share(self.max_held_bytes)):
             return False
@@ -383,7 +383,7 @@ class Quotas:
         return first is seat
 
     def too_much(self, seat: Seat) -> QueueFull:
-        """Count and explain a refusal."""
+        """Count a refusal, and return the error that says which limit is exceeded."""
         holder, limit = seat.holder, self.max_held_bytes
         if self.memory_high and self.has_share(seat):
             return self.memory_refusal()
@@ -403,7 +403,7 @@ class Quotas:
     # -- topics and consumers
 
     def admit_topic(self, name: str, present: int) -> None:
-        """Count a new topic beside ``present`` ones; dead-letter topics with an origin do not count. Raises: TooManyTopics."""
+        """Count a new topic beside the ``present`` ones. Dead-letter topics with an origin are free. Raises: TooManyTopics."""
         present -= len(self.beside)
         limit, maker = self._limits.max_topics, acting_token.get()
         made = 0 if maker is None else self._topics_made.get(maker.name, 0)

@@ -1,7 +1,7 @@
 """Tokens of an auth file and their rights.
 
 Contract: clients.md, "Command lines" (the auth file); reliability.md, "Security"; ADR 0021. Serves TCP sessions and the HTTP
-gateway. Keeps, shows and logs no token, only its SHA-256 digest. Belongs to the loop.
+gateway. Never keeps, shows or logs a token, only its SHA-256 digest. Belongs to the event loop.
 """
 
 import hmac
@@ -28,7 +28,7 @@ _KEYS = ("name", "sha256", "publish", "subscribe", "admin", "expires", "certific
 
 
 class _Patterns:
-    """The topic patterns of one right. Caches its answers for legal names, which are short."""
+    """The topic patterns of one right. Caches the answers for legal names, which are short."""
 
     __slots__ = ("_answers", "_patterns", "texts")
 
@@ -74,9 +74,10 @@ class Grant:
         return self.publish.cover(topic)
 
     def may_subscribe(self, topic_or_pattern: str) -> bool:
-        """SUB, PULL, ACK, NACK, TOUCH, FETCH, OFFSETS. A pattern must fall under one of the token's whole.
+        """Whether SUB, PULL, ACK, NACK, TOUCH, FETCH and OFFSETS are allowed. One pattern of the token must cover all that a
+        given pattern matches.
 
-        An admin reads the dead letters of each topic that it may subscribe to: it could send them back there (REDRIVE).
+        An admin may also read the dead letters of each topic that it may subscribe to, as REDRIVE could send them back there.
         """
         origin = topic_or_pattern.removesuffix(DEAD_LETTERS)
         return self.subscribe.cover(topic_or_pattern) or (
@@ -88,7 +89,7 @@ class Grant:
         return self.admin or self.subscribe.cover(topic)
 
     def allows_all_of(self, before: "Grant") -> bool:
-        """Whether this allows every subscription that ``before`` allowed."""
+        """Whether this grant allows every subscription that the grant ``before`` allowed."""
         letters_too = self.admin or not before.admin or not before.subscribe.texts
         return letters_too and all(map(self.may_subscribe, before.subscribe.texts))
 
@@ -106,8 +107,8 @@ class Authority:
         self._grants = tuple(grants)
         self._expired: frozenset[bytes] = frozenset()
         self.on_change: list[Callable[[], None]] = []
-        """Called after ``replace`` and by ``look_at_time``: keep a grant beyond a request only with its ``present``
-        form."""
+        """Called after ``replace`` and by ``look_at_time``. A grant that is kept beyond a request must then be replaced by
+        its ``present`` one."""
 
     def admit(self, token: str) -> Grant:
         """The grant of a token. Raises: AuthFailed."""
@@ -124,7 +125,7 @@ class Authority:
             raise AuthFailed(f"the token {grant.name} expired at {at:%Y-%m-%dT%H:%M:%SZ}", token=grant.name)
 
     def look_at_time(self) -> float | None:
-        """Call ``on_change`` where tokens have expired since the last look. Returns: seconds until the next one, if any."""
+        """Call ``on_change`` if tokens have expired since the last call. Returns: seconds until the next expiry, if any."""
         now = self._wall_ns()
         ends = {grant.digest: grant.expires_ns - now for grant in self._grants if grant.expires_ns is not None}
         before, self._expired = self._expired, frozenset(digest for digest, left_ns in ends.items() if left_ns <= 0)
@@ -158,7 +159,7 @@ class Authority:
             return None
 
     def renew(self, grant: Grant) -> Grant:
-        """Like ``present``, but raises AuthFailed with the reason where the token has gone or expired."""
+        """The current grant of the same token. Raises: AuthFailed with the reason, when the token is gone or expired."""
         present = next((other for other in self._grants if other.digest == grant.digest), None)
         if present is None:
             raise AuthFailed("this token is no longer in the auth file")

@@ -34,8 +34,8 @@ def backup(directory: str, to: str, prune: bool, as_json: bool) -> None:
 
     The copy holds every message that the broker answered with OK before the backup began. It holds no later ack: a restored
     broker delivers some messages again and loses none. TO is missing, empty, or an earlier backup, of which only changes are
-    copied. What DIRECTORY has lost to damage stays in TO, and is named. The copy of a topic that was made anew since moves to
-    TO/earlier. Exit code 1: something is damaged or missing; if a second run says so, too, it is so in DIRECTORY.
+    copied. Records that DIRECTORY has lost to damage stay in TO, and are named. If a topic was deleted and made anew, its old
+    copy moves to TO/earlier. Exit code 1: something is damaged or missing; if a second run says so, too, it is so in DIRECTORY.
     """
     directory, to = _apart(directory, to)
     fs = RealFileSystem()
@@ -87,12 +87,12 @@ def restore(backup_directory: str, directory: str, at: str | None, unfinished: b
         toymq restore s3://history/orders ./then --at 2026-11-28T09:30:00Z
 
     DIRECTORY is missing or empty: nothing is overwritten. It appears complete or not at all. Exit code 1: something is damaged
-    or missing, as it is in the backup; or, from a bucket, missing: the records that were not sealed are named.
+    or missing in the backup; from a bucket also if records were not sealed yet: they are missing, and named.
 
-    --at takes the records up to TIME, with the consumers and settings that the bucket keeps of then: every ten minutes of the
-    last six hours, every hour of two days, every day of three months, every month before. What retention, PURGE or DELETE
-    removed since is gone, and is named. Each topic gets a new incarnation and ids behind all that were used, so the bucket and
-    the broker that writes to it may go on.
+    --at restores the records up to TIME, with the consumers and settings of that time, of which the bucket keeps a state for
+    every ten minutes of the last six hours, every hour of two days, every day of three months, every month before. What
+    retention, PURGE or DELETE has removed since then is gone, and is named. Each topic gets a new incarnation, and new ids
+    above all that were used, so the bucket and the broker that writes to it stay in use.
     """
     if "://" in backup_directory:
         from toymq_py.cli.tier import restore_from  # imported only when needed

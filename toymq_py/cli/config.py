@@ -62,7 +62,7 @@ def check(file: str | None, named: str | None) -> None:
     """Check the configuration FILE, by default the one that `toymq serve` would read. Starts nothing.
 
     Also reads the files that it names: tokens, certificates and keys, definitions. Prints a line for each error; then the exit
-    code is 1. Asks about a duration below a second without a unit, `visibility = 30`: that is no error.
+    code is 1. A duration below a second without a unit, such as `visibility = 30`, is questioned: that is no error.
     """
     from toymq_py.daemon import check_files  # `toymq --help` need not load the event loop
 

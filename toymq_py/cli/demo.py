@@ -22,7 +22,7 @@ QUIET_S = 0.3
 
 @contextmanager
 def running_broker() -> Iterator[BrokerProcess]:
-    """A broker of the demo's own on a free port, which can be killed. Raises: StartFailed."""
+    """Run a broker for the demo on a free port; it can be killed. Raises: StartFailed."""
     with (
         tempfile.TemporaryDirectory(prefix="toymq-demo-", ignore_cleanup_errors=True) as directory,
         BrokerProcess(
@@ -100,7 +100,7 @@ def until_quiet(subscription: sync.Subscription) -> Iterator[sync.Message]:
 
 
 def consume(broker: BrokerProcess, ledger: Ledger, count: int | None) -> None:
-    """Take and ack messages: ``count`` of them, whose acks are settled, and as many again that are not; or all that come."""
+    """Take and ack ``count`` messages and await their acks, then as many more without awaiting; None: all that come."""
     acked = set(ledger.seen)
     with sync.connect(broker.url) as client:
         subscription = client.sub(TOPIC, CONSUMER, window=WINDOW)

@@ -46,11 +46,11 @@ TIMEOUT_S = 30.0
 NEEDS_IT = "webhooks, alerts, exchanges, queues and bindings are reached over HTTP"
 PAGE = 1000
 AT_ONCE, AT_ONCE_CHARS = 500, 30_000
-"""Of exchanges, queues and bindings declared by a request: the gateway takes 64 KiB of JSON."""
+"""Most declarations of AMQP objects in one request, and their characters: the gateway takes 64 KiB of JSON."""
 
 
 class GatewayClient:
-    """Lists and puts the definitions of a running broker that the wire has no command for, over HTTP."""
+    """Lists and puts, over HTTP, the definitions of a running broker for which its TCP protocol has no command."""
 
     def __init__(self, url: str, token: str | None) -> None:
         """Raises: ConfigError."""
@@ -101,7 +101,7 @@ class GatewayClient:
 
 
 def _defined(kind: type[Webhook] | type[Alert], row: Mapping[str, Any]) -> dict[str, Any]:
-    """The defined fields of a webhook or an alert: the broker adds its state, and a later version may add more."""
+    """The fields of a JSON row that define a webhook or an alert, without its state and without fields of later versions."""
     known = {each.name for each in fields(kind)}
     return {key: value for key, value in row.items() if key in known}
 
@@ -117,15 +117,15 @@ def _refusal_over_http(change: PutWebhook | PutAlert) -> str | None:
 
 
 class RunningBroker:
-    """A running broker, reached over TCP, and over HTTP where the wire has no command."""
+    """A running broker, reached over TCP, and over HTTP where the TCP protocol has no command."""
 
     def __init__(
         self, client: sync.Client, gateway: GatewayClient | None, *, named: bool = False, left_out: str | None = None
     ) -> None:  # fmt: skip
         """
         Args:
-            named: the user named the gateway's URL, so its refusal is an error.
-            left_out: why there is no gateway.
+            named: the user gave the gateway's URL, so a refusal by the gateway is an error.
+            left_out: why there is no gateway, for an error.
         """
         self._client = client
         self._gateway = gateway
@@ -134,8 +134,8 @@ class RunningBroker:
         """Why ``present`` has topics and consumers alone; None when it has all."""
 
     def check(self, wanted: Definitions) -> None:
-        """Check that the broker can have the definitions. Raises: ConfigError when there are webhooks, say, and no gateway to
-        put them."""
+        """Check that the broker can take the definitions. Raises: ConfigError when some, such as webhooks, need a gateway and
+        there is none."""
         of_gateway = {"webhooks": wanted.webhooks, "alerts": wanted.alerts, "exchanges, queues and bindings": wanted.amqp}
         what = next((name for name, some in of_gateway.items() if some), None)
         if what is not None:
@@ -158,14 +158,14 @@ class RunningBroker:
         return described(topics, counts)
 
     def refusal(self, change: Change) -> str | None:
-        """Why ``apply`` would refuse a change, as far as it is known before; None when it would not."""
+        """Why ``apply`` would refuse a change, as far as that can be known in advance; None when it would not."""
         if isinstance(change, PutWebhook | PutAlert):
             return _refusal_over_http(change)
         return change.refusal if isinstance(change, Declare | CreateTopic) else None
 
     def apply(self, wanted: Definitions) -> list[Change]:
-        """Create and change what is wanted. Returns: the changes. Raises: ConfigError, which names the changes before it: they
-        stay."""
+        """Create and change what is wanted. Returns: the changes. Raises: ConfigError, which names the changes made before the
+        error; they stay."""
         changes = plan(wanted, self.present())
         at = 0
         while at < len(changes):
@@ -199,7 +199,7 @@ class RunningBroker:
 
 
 def _together(changes: Sequence[Change], at: int) -> list[Declare]:
-    """The declarations from a position of the changes on that one request carries out; none if another change is there."""
+    """The declarations at ``changes[at:]`` that fit into one request; none if ``changes[at]`` is another kind of change."""
     some: list[Declare] = []
     chars = 0
     for change in changes[at : at + AT_ONCE]:
@@ -213,7 +213,7 @@ def _together(changes: Sequence[Change], at: int) -> list[Declare]:
 
 
 def _with_units(settings: Mapping[str, str]) -> dict[str, str]:
-    """Settings with the units that a client's arguments take."""
+    """Settings by the names and units of a client's arguments."""
     return {name: format_setting(name, text) for name, text in settings.items()}
 
 
@@ -225,17 +225,17 @@ class StoppedBroker:
     left_out: ClassVar[None] = None
 
     def check(self, wanted: Definitions) -> None:
-        """Accept all definitions: the directory holds webhooks and alerts, too."""
+        """Accept all definitions: unlike a running broker without gateway, the directory takes webhooks and alerts, too."""
 
     def present(self) -> Definitions:
         return asyncio.run(self._open(None))[0]
 
     def refusal(self, change: Change) -> str | None:
-        """As of ``RunningBroker``."""
+        """Why ``apply`` would refuse a change; None when it would not (as ``RunningBroker.refusal``)."""
         return change.refusal if isinstance(change, Declare | CreateTopic) else None
 
     def apply(self, wanted: Definitions) -> list[Change]:
-        """As ``RunningBroker.apply``."""
+        """Create and change what is wanted. Returns: the changes. Raises: ConfigError, as ``RunningBroker.apply``."""
         return asyncio.run(self._open(wanted))[1]
 
     async def _open(self, wanted: Definitions | None) -> tuple[Definitions, list[Change]]:
@@ -271,7 +271,7 @@ class StoppedBroker:
 
 
 def _vhosts(broker: Broker, loop: asyncio.AbstractEventLoop) -> Vhosts:
-    """What AMQP declared, of a broker that does not serve it. Blocks. Raises: ConfigError."""
+    """The virtual hosts with the AMQP declarations of a broker that does not serve AMQP. Blocks. Raises: ConfigError."""
     vhosts = Vhosts(broker, loop)
     try:
         vhosts.read()
@@ -281,7 +281,7 @@ def _vhosts(broker: Broker, loop: asyncio.AbstractEventLoop) -> Vhosts:
 
 
 async def _declared(vhosts: Vhosts, wanted: Definitions, before: Sequence[Change]) -> list[Declare]:
-    """Raises: ConfigError."""
+    """Declare the exchanges, queues and bindings of ``wanted`` that do not exist. Raises: ConfigError."""
     for definition in wanted.amqp.values():
         vhosts.add(definition.values["vhost"])  # the broker's options say which it serves
     try:
@@ -318,7 +318,7 @@ def open_described(
 
 
 def _gateways(client: sync.Client) -> Sequence[str] | None:
-    """The gateways' URLs of the process that answers, or of worker 0: see ``told_by``."""
+    """The URLs of the gateways of the process that answers, or of worker 0 (``told_by``); None if unknown."""
     told: dict[str, Any] = {}
     with suppress(RequestError):  # an older broker does not know it
         told = client._ask(cluster())

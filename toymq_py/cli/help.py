@@ -25,7 +25,7 @@ def title_of(text: str) -> str:
 
 
 def for_a_terminal(text: str) -> str:
-    """A page without link targets, which lead nowhere in a terminal."""
+    """The text of a page with the targets of its links removed, as a terminal cannot follow them."""
     return _LINK.sub(r"\1", text)
 
 

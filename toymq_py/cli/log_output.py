@@ -1,7 +1,7 @@
 """The broker's log on stderr: text or JSON, a level per subsystem, repeated lines counted instead of written.
 
-Lines leave the broker on a thread of their own. A pipe whose reader does not read blocks whoever writes to it. That must not be
-the event loop: the broker once stopped all messages for a log line.
+A thread of its own writes the lines. A write to a pipe blocks while the reader of the pipe does not read, and that must not
+block the event loop: the broker once stopped all messages for a log line.
 """
 
 import json
@@ -44,8 +44,8 @@ IN_TEXT = ("trace_id", "span_id")
 
 
 class TextFormatter(logging.Formatter):
-    """One line, whatever the message holds, and a traceback below it, indented: a newline in a client's name or an error's text
-    begins no line of the log."""
+    """Formats a record as one line, and a traceback indented below it, so that a newline in a client's name or an error's text
+    cannot begin a line of the log."""
 
     def __init__(self) -> None:
         super().__init__(TEXT)
@@ -61,8 +61,8 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: ``ts`` (UTC), ``level``, ``logger``, ``message``; ``session``, ``trace_id``, ``span_id``,
-    ``audit``, of ``toymq worker`` ``job``, ``message_id``, ``attempt``, and ``exception`` where there is one."""
+    """Formats a record as one JSON object per line: ``ts`` (UTC), ``level``, ``logger``, ``message``; if known ``session``,
+    ``trace_id``, ``span_id``, ``audit``, ``exception``, and in ``toymq worker`` ``job``, ``message_id``, ``attempt``."""
 
     def format(self, record: logging.LogRecord) -> str:
         row: dict[str, Any] = {
@@ -110,16 +110,16 @@ class _Kind:
 
 
 class Repeats:
-    """Limits repeated lines. Those beyond a limit are counted, and a line tells their number within ``WINDOW_S``. That line
-    counts for its place, so whatever the lines say, no ``WINDOW_S`` has more of one place than its limit. Debug lines are never
-    held back, since debugging wants them all; nor are lines with ``extra={"every": True}``, the audit trail's.
+    """Limits repeated lines, by text and by place: the line of the source that logs them. Lines beyond a limit are counted, and
+    a report tells their number within ``WINDOW_S``. The report counts as a line of its place, so no place writes more lines
+    than its limit in a ``WINDOW_S``. Debug lines are never suppressed, since debugging needs them all; nor are lines with
+    ``extra={"every": True}``, the audit trail's.
 
-    What is remembered has a bound of its own, so nothing need be forgotten early: places are lines of the source, and a text is
-    remembered once a line with it was written.
+    Memory is bounded without an eviction: places are lines of the source, and a text is kept only once it was written.
     """
 
     def __init__(self, clock: Clock) -> None:
-        """``clock``: its monotonic time. The wall clock may be set back, and would suppress lines for as long."""
+        """``clock``: its monotonic time is used, as a wall clock that is set back would suppress lines for that long."""
         self._clock = clock
         self._texts: dict[tuple[str, str], _Kind] = {}  # least recently written first
         self._places: dict[tuple[str, str, int], _Kind] = {}
@@ -127,7 +127,7 @@ class Repeats:
 
     @property
     def untold(self) -> int:
-        """The number of kinds with suppressed lines that were not reported yet."""
+        """The number of texts and places with suppressed lines that were not reported yet."""
         return len(self._untold)
 
     def said(self, record: logging.LogRecord) -> list[logging.LogRecord]:
@@ -170,7 +170,7 @@ class Repeats:
         return self._places.setdefault((record.name, record.pathname, record.lineno), _Kind(ALIKE_MAX))
 
     def _is_full(self, place: _Kind, now: float) -> bool:
-        """Whether a kind may write no more; room is kept for the report of suppressed lines."""
+        """Whether a place has reached its limit, with one line reserved for the report of suppressed lines."""
         return place.used(now) + bool(place.suppressed) >= place.limit
 
     def _suppress(self, kind: _Kind, last: logging.LogRecord, count: int, now: float) -> None:
@@ -181,7 +181,7 @@ class Repeats:
         kind.last = last
 
     def _forget_texts(self, now: float) -> None:
-        """Drop texts without lines that still count."""
+        """Drop texts without lines in the current window."""
         over = list(takewhile(lambda key: not self._texts[key].used(now), self._texts))
         for key in over:
             del self._texts[key]
@@ -196,7 +196,7 @@ def _summary(last: logging.LogRecord, suppressed: int) -> logging.LogRecord:
 
 
 class _Wake(Enum):
-    """A marker in the queue: lines were suppressed, and their number is to be told when the window is over."""
+    """A marker in the queue: lines were suppressed, and their number must be reported at the end of the window."""
 
     WAKE = "wake"
 
@@ -214,8 +214,8 @@ class _Outbox(logging.handlers.QueueHandler):
         self.repeats = Repeats(clock)
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Format the message here, since its arguments may change until the thread sees it. The traceback is left to the
-        formatter."""
+        """Format the message on the calling thread, since its arguments may change before the writer reads it. The traceback is
+        left to the formatter."""
         record = copy(record)
         record.msg, record.args = record.getMessage(), None
         if record.exc_info:
@@ -237,14 +237,14 @@ class _Outbox(logging.handlers.QueueHandler):
             self.dropped += line is not _WAKE
 
     def overdue(self, now: float) -> list[logging.LogRecord]:
-        """Lines of ``Repeats`` that are overdue, for the thread that writes."""
+        """Reports of suppressed lines (``Repeats``) that are overdue, for the thread that writes."""
         with self.lock or nullcontext():
             return self.repeats.overdue(now)
 
 
 @contextmanager
 def to_stderr(levels: str, form: LogFormat = "text") -> Iterator[None]:
-    """Log to stderr while this context lasts. ``levels``: as of ``--log-level``."""
+    """Log to stderr while this context lasts. ``levels``: a text as ``--log-level`` takes it."""
     lines: queue.Queue[Line | None] = queue.Queue(LINES_MAX)
     clock = SystemClock()
     outbox = _Outbox(lines, clock)
@@ -286,7 +286,7 @@ def to_stderr(levels: str, form: LogFormat = "text") -> Iterator[None]:
 
 
 def set_levels(text: str) -> None:
-    """Levels from now on, as of ``--log-level``; also while the broker runs. Raises: ConfigError."""
+    """Change the log levels, also of a running broker. ``text``: as ``--log-level`` takes it. Raises: ConfigError."""
     levels = parse_log_levels(text)
     logging.getLogger().setLevel(levels.default.upper())
     for subsystem in SUBSYSTEMS:

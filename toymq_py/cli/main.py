@@ -1,4 +1,4 @@
-"""The ``toymq`` group, and how an error becomes one line and an exit code (0 ok, 1 failed, 2 usage or unusable)."""
+"""The ``toymq`` command group, and how an error becomes one line and an exit code (0 ok, 1 failed, 2 usage or unusable)."""
 
 import sys
 from typing import ClassVar
@@ -15,8 +15,8 @@ SECTIONS = {
     "Try and learn": ("demo", "bench", "help"),
 }
 COMMANDS = tuple(name for names in SECTIONS.values() for name in names)
-"""Commands, loaded when asked for: a broker need not hold in memory what its other commands use, a quarter of the time that it
-takes to start."""
+"""Commands, each loaded when it is run: a broker need not load the modules of other commands, a quarter of its time to
+start."""
 OF_TOYMQCTL = (
     "pub", "sub", "pull", "tail", "topics", "describe", "consumers", "create", "delete", "purge", "seek", "forget", "ack",
     "nack", "inspect", "dlq", "stats", "top", "ping", "doctor", "connections", "webhooks", "alerts", "cluster", "context",
@@ -26,8 +26,8 @@ OF_TOYMQCTL = (
 
 
 class _Commands(CommandGroup):
-    """The commands. A ``LocalError`` or ``OSError`` is said in one line on stderr, exit code 2: a user needs no traceback for a
-    busy port."""
+    """The command group. A ``LocalError`` or ``OSError`` becomes one line on stderr and exit code 2: a user needs no traceback
+    for a busy port."""
 
     meant: ClassVar = {name: f"toymqctl {name}" for name in OF_TOYMQCTL}
     places: ClassVar = {name: f"toymq_py.cli.{name}:{name}" for name in COMMANDS} | {
@@ -62,5 +62,5 @@ def main() -> None:
         toymqctl pub orders hello
         toymqctl sub orders
 
-    `toymq help quickstart` goes on from here; `toymqctl --help` has what goes over the wire.
+    `toymq help quickstart` continues from here; `toymqctl --help` lists the commands for a running broker.
     """

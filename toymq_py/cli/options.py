@@ -22,11 +22,11 @@ DEFAULT_FILE = "./toymq.toml"
 """The file of options that is read when it exists; a file that is named must exist."""
 CONFIG_VARIABLE = "TOYMQ_CONFIG"
 COMPILE_VARIABLE = "TOYMQ_MYPYC"
-"""The variable of hatch_build.py that says whether a wheel is compiled."""
+"""The environment variable of hatch_build.py that says whether a wheel is compiled."""
 CLIENT_VARIABLES = ("TOYMQ_URL", "TOYMQ_CONTEXT", "TOYMQ_TOKEN", "TOYMQ_HTTP_URL", "TOYMQ_TLS_CA")
-"""Variables of toymqctl and of programs, and no options here: a shell has them for those."""
+"""Environment variables of toymqctl and of client programs, which are not options of the broker."""
 SHARED_VARIABLES = ("tls_cert", "tls_key")
-"""Attributes whose variables toymqctl reads, too: for it they are a client's certificate."""
+"""Attributes whose environment variables toymqctl reads, too, as a client's certificate."""
 _DOUBTS = "toymq_py.cli.options.doubts"
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -130,7 +130,7 @@ def sources(ctx: click.Context, file: str | None) -> dict[str, str]:
 
 
 def without_a_clients(ctx: click.Context, values: dict[str, Any]) -> dict[str, Any]:
-    """The values without the variables of a client certificate: where nothing listens with TLS these are meant for toymqctl."""
+    """Drop values from environment variables of a client certificate if no listener has TLS: they are meant for toymqctl."""
     if any(values.get(option.removeprefix("--").replace("-", "_")) for option in OVER_TLS):
         return values
     kept = dict(values)
@@ -193,8 +193,8 @@ def configuration_text(path: str) -> str:
 
 
 def unknown_variables() -> list[str]:
-    """Environment variables that look like a misspelled option, one line for each. Other TOYMQ_… variables are ignored: a
-    container's platform sets some for a service of that name."""
+    """Environment variables that look like a misspelled option, one line for each. Other TOYMQ_… variables are ignored:
+    container platforms set some for a service named toymq."""
     known = [CONFIG_VARIABLE, COMPILE_VARIABLE, *CLIENT_VARIABLES, *(each.variable for each in OPTIONS)]
     lines = []
     for name in sorted(os.environ):

@@ -22,10 +22,10 @@ from toymq_py.units import counted
 def repair(directory: str, as_json: bool) -> None:
     """Repair a damaged data DIRECTORY whose broker is stopped, and print what is lost.
 
-    Every record that can be read stays, under its id. Damaged files move unchanged to quarantine/ in the directory. Then
-    `toymq verify` finds no damage, and no topic is degraded, but for partitioned topics that are to be created anew: it names
-    them. Exit code 0, also when there was nothing to repair. Exit code 1: a file cannot be read, so it stays; move it away to
-    give up what is in it.
+    Every record that can be read stays, under its id. Damaged files move unchanged to quarantine/ in the directory. Afterwards
+    `toymq verify` finds no damage, and no topic is degraded, except partitioned topics that must be created anew, which it
+    names. Exit code 0, also when there was nothing to repair. Exit code 1: a file cannot be read, so it stays; move it away to
+    give up its content.
     """
     fs = RealFileSystem()
     check_data_directory(fs, directory)

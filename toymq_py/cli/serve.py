@@ -30,9 +30,9 @@ def serve(ctx: click.Context, /, *, config: str | None, **values: Any) -> None:
     """Run the broker until SIGTERM or Ctrl-C.
 
     Prints one line with its address when it is ready. Every option is also read from the environment: --data-dir from
-    TOYMQ_DATA_DIR, and so on; and from a TOML file: `data_dir = "./data"`. The command line goes before the environment, that
-    before the file. Durations take 250ms, 30s, 24h, and a number alone is milliseconds; sizes take bytes or 64MiB. `toymq
-    config show` tells which holds. SIGHUP reads log_level in the file again.
+    TOYMQ_DATA_DIR, and so on; and from a TOML file: `data_dir = "./data"`. The command line overrides the environment,
+    which overrides the file. Durations take 250ms, 30s, 24h, and a number alone is milliseconds; sizes take bytes or 64MiB.
+    `toymq config show` shows the effective values. SIGHUP reads log_level in the file again.
     """
     options = ServeOptions(**without_a_clients(ctx, values), sources=sources(ctx, config))
     reloads: dict[str, Callable[[], None]] = {}
@@ -51,7 +51,7 @@ def serve(ctx: click.Context, /, *, config: str | None, **values: Any) -> None:
 
 
 def _read_levels(options: ServeOptions, file: str, *, pinned: bool) -> None:
-    """Take the file's ``log_level`` into use, unless the command line or the environment has one. Raises: ConfigError."""
+    """Apply the ``log_level`` of the file, unless the command line or the environment has one. Raises: ConfigError."""
     values = read_file(file)
     if not pinned:
         log_output.set_levels(values.get("log_level", DEFAULT_LEVELS))
@@ -85,8 +85,8 @@ def _say_ready(options: ServeOptions, file: str | None, addresses: list[str], wa
 def _supervise(
     options: ServeOptions, file: str | None, reloads: Mapping[str, Callable[[], None]], said: Sequence[str]
 ) -> int:
-    """Run nodes of a cluster, one after the other. A log has a thread: each process has its own, and the supervisor one only
-    while there is no node. Returns: the exit code."""
+    """Run a cluster node, and again after each end of its term. A log has a thread, which a fork does not copy: each node
+    process opens its own, and the supervisor has one only while no node runs. Returns: the exit code."""
     from toymq_py.clock import SystemClock
     from toymq_py.cluster import process, supervisor  # only a cluster needs them
 
@@ -117,7 +117,7 @@ def _supervise(
 def _serve_workers(
     options: ServeOptions, file: str | None, reloads: Mapping[str, Callable[[], None]], said: Sequence[str]
 ) -> int:
-    """Run a broker process for each worker. Each process has its own log, as a log has a thread. Returns: the exit code."""
+    """Run a broker process for each worker. Each opens its own log: a fork does not copy its thread. Returns: the exit code."""
     from toymq_py import worker_processes  # only several workers need it
     from toymq_py.clock import SystemClock
 

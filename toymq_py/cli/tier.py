@@ -73,9 +73,9 @@ def check(url: str, directory: str, repair: bool, delete: tuple[str, ...], as_js
     \b
         toymq tier check s3://history/orders ./data
 
-    What is sealed is read, on the disk and in the bucket, and compared with its checksum: the whole bucket is fetched. Nothing
-    that only the bucket has is ever deleted, unless the topic is marked as deleted there, or the offsets on the disk say that
-    it was removed. The broker may run. Exit code 1: there is a finding that was not mended.
+    All sealed segments are read, on the disk and in the bucket, and compared with their checksums: the whole bucket is fetched.
+    An object that only the bucket has is never deleted, unless its topic is marked as deleted there, or the offsets on the disk
+    say that it was removed. The broker may run. Exit code 1: there is a finding that was not mended.
     """
     parse_tier(url)
     fs = RealFileSystem()
@@ -146,7 +146,7 @@ def restore_from(url: str, directory: str, *, as_json: bool, at: str | None = No
 
 
 def _past_ns(text: str) -> int:
-    """A time of the past. Raises: ConfigError."""
+    """Parse a time of the past to nanoseconds since the epoch. Raises: ConfigError."""
     at_ns, now_ns = parse_time_ns(text), SystemClock.wall_ns()
     if at_ns > now_ns:
         raise ConfigError(f"{text} is in the future, now is {utc(now_ns)}: without --at the newest is restored")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("toymq.workers")
 
 FAILED = 1
-"""Exit code: the broker or the topic went away for good, or something that a job runs had to be left."""
+"""Exit code: the broker or the topic went away for good, or a task or thread of a job did not end."""
 
 
 @click.command()
@@ -54,8 +54,8 @@ def worker(
     APP is a `toymq.App` in MODULE, which is imported from the working directory: `toymq worker shop.jobs:app`. The broker
     is the app's own, or that of TOYMQ_URL.
 
-    SIGTERM and Ctrl-C stop it: no job is begun, running ones have the time of --shutdown-timeout, and what is left goes to
-    other workers. It ends with 0, or with 1 when something failed.
+    SIGTERM and Ctrl-C stop it: no new job begins, running jobs may take --shutdown-timeout, and unfinished ones go to other
+    workers. Exit code 0, or 1 when something failed.
     """
     with log_output.to_stderr(log_level, log_format):
         if reload or processes > 1:
@@ -73,7 +73,8 @@ def worker(
 
 
 def _run(work: Coroutine[Any, Any, bool]) -> tuple[int, bool]:
-    """Run the workers in an event loop of their own. Returns: the exit code, and whether all that jobs run has ended."""
+    """Run the workers in an event loop of their own. Returns: the exit code, and whether all tasks and threads of jobs
+    ended."""
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     code, jobs_ended = 0, True
     try:
@@ -92,8 +93,8 @@ def _run(work: Coroutine[Any, Any, bool]) -> tuple[int, bool]:
 
 
 async def _end_the_rest() -> bool:
-    """Cancel the tasks that jobs have left in the event loop. Returns: whether they have ended, and the pool of
-    ``asyncio.to_thread``."""
+    """Cancel the tasks that jobs have left in the event loop. Returns: whether these tasks and the thread pool of
+    ``asyncio.to_thread`` have ended."""
     from toymq.workers.runner import STUBBORN_S
 
     rest = asyncio.all_tasks() - {asyncio.current_task()}
@@ -112,7 +113,7 @@ async def _until_ended(tasks: Iterable["asyncio.Task[Any]"]) -> None:
 
 
 def of_process(metrics_at: str | None, number: int) -> list[str]:
-    """Options that one of several processes has alone. Raises: ConfigError."""
+    """The options that only process ``number`` gets: the port of its /metrics counts up. Raises: ConfigError."""
     if metrics_at is None:
         return []
     host, port = parse_address(metrics_at)
@@ -147,7 +148,7 @@ def _listening(metrics_at: str | None) -> Iterator[list[socket.socket]]:
 
 
 def _run_processes(arguments: Sequence[str], each: Sequence[Sequence[str]], shutdown_s: float, *, watch: bool) -> int:
-    """Run this command several times, with ``each`` process's own arguments. Returns: the exit code."""
+    """Run this command in several processes; ``each`` has the additional arguments of each one. Returns: the exit code."""
     from toymq.broker_process import TOYMQ
     from toymq.workers.processes import Processes
 
@@ -191,7 +192,7 @@ def load(target: str) -> "App":
 
 
 def _is_of_the_user(filename: str) -> bool:
-    """Whether a file is the user's, and not of Python's import or this package, whose errors say themselves what is wrong."""
+    """Whether a file belongs to the user's code, not to Python's import system or this package."""
     import toymq
 
     ours = (str(Path(toymq.__file__).parent), str(Path(__file__).parents[1]))
@@ -201,14 +202,17 @@ def _is_of_the_user(filename: str) -> bool:
 async def _work(
     app: "App", concurrency: int | None, shutdown_s: float, parent: int | None, listeners: Sequence[socket.socket]
 ) -> bool:
-    """``listeners``: of /metrics and /healthz. Returns: whether all jobs ended. Raises: ToymqError."""
+    """Run the app until a signal. ``listeners``: for its pages /metrics, /healthz. Returns: whether all jobs ended.
+
+    Raises: ToymqError.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     running = asyncio.current_task()
     assert running is not None
 
     def interrupt() -> None:
-        """Ctrl-C: the second one waits for no job."""
+        """Handle Ctrl-C: stop after the running jobs; the second time without waiting for them."""
         if stop.is_set():
             running.cancel()
         else:
@@ -232,7 +236,7 @@ def _leave_it_to_the_parent() -> None:
 
 @contextmanager
 def _serving(app: "App", loop: asyncio.AbstractEventLoop, listeners: Sequence[socket.socket]) -> Iterator[None]:
-    """Serve the pages while this context lasts."""
+    """Serve /metrics and /healthz while this context lasts."""
     if not listeners:
         yield
         return

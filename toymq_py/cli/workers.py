@@ -19,8 +19,8 @@ from toymq_py.units import counted
 def workers(directory: str, number: int | None) -> None:
     """Show over how many workers the topics of a DIRECTORY are divided, or change it while its broker is stopped.
 
-    Only names of directories change, so it takes no time. When it is stopped or killed, the same command goes on; until then
-    nothing serves the directory.
+    Only directories are renamed, so it takes no time. If it is stopped or killed, run it again: it continues, and until it has
+    finished nothing serves the directory.
     """
     fs = RealFileSystem()
     if not fs.is_dir(directory):

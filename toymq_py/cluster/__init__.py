@@ -1,5 +1,5 @@
-"""The process of a cluster node: its supervisor, its answers while it does not lead, its broker while it does. Contract:
-replication.md; ADR 0107.
+"""The process of a cluster node: its supervisor, its answers to clients while it does not lead, and its broker while it leads.
+Contract: replication.md; ADR 0107.
 
 Loaded only with ``--cluster``.
 """

@@ -1,15 +1,15 @@
 """Topics that move to this leader's group: the receiving end of a move. ADR 0194.
 
-Contract: groups.md, stage 3; ``move_line`` has what is said. Belongs to the event loop; files are written on threads, through
-the file system of the broker, so that this group's followers have them.
+Contract: groups.md, stage 3; ``move_line`` has the messages. Belongs to the event loop; files are written on threads, through
+the file system of the broker, which replicates them to this group's followers.
 
-    begun       a new number of the attempt in etcd: none before it can end any more. The mark
-    copied      what the group that has it sends. Nothing is served
-    held        all is on every disk here. What is for the topic waits, since it may be here from now on
-    taken       etcd says so: it is opened
+    begun       the attempt gets a new number in etcd, so no earlier one can succeed; a mark is written
+    copied      the group that has the topic sends its files. The topic is not served here
+    held        all files are on every disk of this group. Commands for the topic wait, as it may belong here from now on
+    taken       etcd says that the topic belongs here: it is opened
     not taken   the copy is removed, and the next attempt begins some time later
 
-One topic at a time. What etcd asks for is done until it is, whatever this leader or the other one goes through.
+One topic moves at a time. A move that etcd asks for is repeated until it succeeds, whichever leaders fail meanwhile.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class NotTaken(Exception):
 
 
 class Impossible(Exception):
-    """No attempt can succeed: the operator who asked for the move has to know."""
+    """No attempt to move the topic can succeed; the error is shown to the operator who asked for the move."""
 
 
 TROUBLES = NotTaken, NotAccepted, BadOperation, OSError, EOFError
@@ -54,7 +54,7 @@ TROUBLES = NotTaken, NotAccepted, BadOperation, OSError, EOFError
 
 
 class Arrivals:
-    """Fetches topics for the group of a leader. ``run`` for as long as it leads."""
+    """Fetches topics for the group of a leader. ``run`` lasts as long as the leader's term."""
 
     def __init__(self, home: Home, kept: KeptPlaces, connect: Connect) -> None:
         self._home = home
@@ -65,7 +65,7 @@ class Arrivals:
         home.placement.held.on_moves = self._news.set
 
     async def run(self) -> None:
-        """Fetch topics until cancelled; then no job of it runs on the disk."""
+        """Fetch topics until cancelled; at its end no disk job is left running."""
         loop = asyncio.get_running_loop()
         while True:
             self._news.clear()
@@ -138,7 +138,7 @@ class Arrivals:
             raise
 
     async def _fetch(self, asked: MoveRequest, address: str) -> None:
-        """Fetch a topic from one address. Raises: as ``_copy``; then the topic is not here, and cannot come by this attempt."""
+        """Fetch a topic from one address. Raises: as ``_copy``; then this attempt has failed."""
         placement, moves, topic = self._home.placement, self._home.broker.moves, asked.topic
         copy = _Copy(self._home, asked)
         try:
@@ -170,7 +170,7 @@ class Arrivals:
 
 
 class _Copy:
-    """The files of one attempt. ``held``: the topic may already belong to this group."""
+    """The received files of one attempt. ``held``: the topic may already belong to this group."""
 
     def __init__(self, home: Home, asked: MoveRequest) -> None:
         self.held = False

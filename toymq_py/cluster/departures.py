@@ -1,13 +1,13 @@
 """Topics that move from this leader's group to others: the sending end of a move. ADR 0194.
 
-Contract: groups.md, stage 3; ``move_line`` has what is said. Belongs to the event loop; files are read on threads.
+Contract: groups.md, stage 3; ``move_line`` has the messages. Belongs to the event loop; files are read on threads.
 
-    rounds      the topic is served. What is sealed is sent, and what was sealed meanwhile, until that is little
-    held        commands for the topic wait. It is closed as at a clean stop; its mark; what is left is sent
-    given       one transaction of etcd. Behind it the copy here is removed, and what waits is told MOVED
-    kept        or it is opened again, and what waits goes on
+    rounds      the topic is served. Sealed segments are sent, then those sealed meanwhile, until few bytes are left
+    held        commands for the topic wait. It is closed as at a clean stop, a mark is written, and the rest is sent
+    given       one transaction of etcd. After it the copy here is removed, and waiting commands are answered MOVED
+    kept        instead of given: the topic is opened again, and waiting commands go on
 
-Only this end asks for that transaction. So until it does, it may keep the topic whatever has become of the other end.
+Only this end asks for the transaction. Until it does, it may keep the topic, whatever has happened to the other end.
 """
 
 import asyncio
@@ -56,10 +56,10 @@ class NotMoved(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The leader's context for both ends of a move.
+    """What both ends of a move need of the leader.
 
     Args:
-        name: of the cluster.
+        name: the cluster's.
         token: the secret of the nodes.
     """
 
@@ -79,11 +79,11 @@ class Home:
 
     @property
     def offload(self) -> Offload:
-        """Runs jobs on the disk; what follows one is called when it is on every disk of the group."""
+        """Runs disk jobs; the callback of a job is called once its writes are on every disk of the group."""
         return self.broker.directory.scheduler
 
     def mark(self, way: Literal["from", "to"], group: str) -> Mark:
-        """The mark of a topic that arrives or leaves."""
+        """The file that marks a topic as arriving (``from``) or leaving (``to``)."""
         return Mark(way, group, self.placement.cluster)
 
 
@@ -91,13 +91,13 @@ class Departures:
     """Gives topics away on behalf of a leader."""
 
     def __init__(self, home: Home, pace: Pace) -> None:
-        """``pace``: of all copies, while their topics are served."""
+        """``pace``: limits the rate of all copies together while their topics are served."""
         self._home = home
         self._pace = pace
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a connection whose first bytes, ``MOVE``, are read."""
+        """Serve a connection that asks for a topic; its first bytes, ``MOVE``, have been read."""
         try:
             async with asyncio.timeout(SILENCE_S):
                 asked = decode(MOVE + await reader.readline())
@@ -138,7 +138,7 @@ class Departures:
         return None
 
     async def close(self) -> None:
-        """End the running moves, and wait for their last job on the disk: another process may use the directory soon."""
+        """End the running moves, and wait for their last disk job, since another process may use the directory soon."""
         tasks = list(self._under_way.values())
         for task in tasks:
             task.cancel()
@@ -180,7 +180,7 @@ class _Departure:
         await self._held()
 
     async def _held(self) -> None:
-        """Hold the topic and give it away. When cancelled, everything stays as it is: the next term begins with the mark."""
+        """Hold the topic and give it away. Cancellation leaves the files as they are: the next term reads the mark."""
         placement, moves, topic, to = self._home.placement, self._home.broker.moves, self._topic, self._asked.to
         began = asyncio.get_running_loop().time()
         revision = placement.revision(topic)
@@ -210,7 +210,7 @@ class _Departure:
             logger.error("topic %s: its copy here is removed at the next start: %s", topic, error)  # noqa: TRY400 (one line)
 
     async def _give(self, revision: int) -> None:
-        """Ask etcd for the switch. Raises: NotMoved when the topic stays here."""
+        """Ask etcd to give the topic to the other group. Raises: NotMoved when the topic stays here."""
         held, asked = self._home.placement.held, self._asked
         if not await held.give(self._topic, revision, asked.to, asked.epoch, asked.attempt):
             raise NotMoved("one of the leaders has changed, or the move was given up")
@@ -224,7 +224,7 @@ class _Departure:
                 raise error
 
     async def _round(self, *, held: bool = False) -> int:
-        """Send the changes since the last round, and wait until the other end has them. Returns: how many bytes. Raises:
+        """Send the changes since the last round, and wait until the other end has stored them. Returns: the bytes sent. Raises:
         NotMoved, OSError, EOFError."""
         fs, root = self._home.fs, self._home.root
         found = await self._on_thread(lambda: list_files(fs, root, self._topic, held=held))
@@ -278,7 +278,7 @@ def list_files(fs: FileSystem, root: str, topic: str, *, held: bool) -> dict[str
 
 
 def is_evicted(fs: FileSystem, root: str, path: str) -> bool:
-    """Whether a file says that segments of its topic are only in a bucket. Blocks. Raises: OSError."""
+    """Whether a file lists segments that were evicted, so that only a bucket has them. Blocks. Raises: OSError."""
     directory, _, name = f"{root}/{path}".rpartition("/")
     if name not in (evicted.FILE_NAME, evicted.OTHER_NAME):
         return False
@@ -287,7 +287,7 @@ def is_evicted(fs: FileSystem, root: str, path: str) -> bool:
 
 
 async def called(begin: Callable[[Callable[..., None]], object]) -> None:
-    """Wait until ``begin`` has called its argument. Raises: the error that it was called with."""
+    """Call ``begin`` with a callback, and wait until the callback is called. Raises: the error that the callback gets."""
     over: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
     def done(error: Exception | None = None) -> None:
@@ -300,4 +300,4 @@ async def called(begin: Callable[[Callable[..., None]], object]) -> None:
 
 
 def _ignore(error: OSError | None) -> None:
-    """Ignore an error: a mark that stays is judged by the record of the topic at the next start."""
+    """Ignore an error when a mark is removed: at the next start the topic's record in etcd decides what a left mark means."""

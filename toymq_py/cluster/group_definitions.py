@@ -1,9 +1,9 @@
 """Definitions in a cluster with groups: each leader applies those of the topics that its own group has, or gets. ADR 0200.
 
-Every leader looks at every topic of its file. One that no group has is placed, as by a CREATE; one that another group has is
-left to the leader there, which has the file, too. So whichever leader comes first, each topic is made once, where it is. A
-partitioned topic is made at all groups by one of them, once all have a leader: without, they would get no partition of it (ADR
-0231). Belongs to the event loop.
+Every leader reads every topic of its file. A topic that no group has is placed, as by a CREATE; one that another group has is
+left to the leader of that group, which has the same file. So each topic is made once, whichever leader comes first. One leader
+makes a partitioned topic at all groups, once all have a leader: a group without one would get no partition (ADR 0231). Belongs
+to the event loop.
 """
 
 import asyncio
@@ -31,8 +31,7 @@ Divide = Callable[[str, Mapping[str, str]], Awaitable[None]]
 
 
 def may_be_later(error: BaseException | None) -> bool:
-    """Whether a repeat may succeed later: a group is away, the disk is full, or another leader is making the topic at the
-    moment."""
+    """Whether a retry may succeed later: a group has no leader, the disk is full, or another leader is making the topic."""
     if isinstance(error, OSError):
         return what_passes(error) is not None
     return isinstance(error, RequestError) and (error.retryable or isinstance(error, NoSuchTopic))
@@ -44,13 +43,13 @@ def _family(name: str) -> str:
 
 
 class GroupDefinitions:
-    """Applies the definitions of one term: ``apply``, then ``run``."""
+    """Applies the definitions during one term of a leader: call ``apply``, then ``run``."""
 
     def __init__(self, wanted: Definitions, source: str | None, broker: Broker, divide: Divide | None) -> None:
         """
         Args:
-            source: the file, for the log.
-            divide: None where the nodes of other groups do not know this one as a node.
+            source: the file's name, for the log.
+            divide: makes a partitioned topic; None where nodes of other groups do not trust this one.
         """
         self._wanted = wanted
         self._source = source
@@ -60,7 +59,7 @@ class GroupDefinitions:
         self._undivided = [name for name, topic in wanted.topics.items() if topic.partitions and divide is not None]
 
     async def apply(self) -> None:
-        """Make the topics that this group has or gets now, as far as that is known."""
+        """Make the topics that belong to this group or can be placed in it now; the others are left to ``run``."""
         left, own = list[str](), list[str]()
         for name in self._left:
             try:
@@ -84,8 +83,8 @@ class GroupDefinitions:
                         self._left.append(name)
 
     async def run(self) -> None:
-        """Make the remaining topics, until none is left. The other groups ask this one while partitions are made, so clients
-        must be served."""
+        """Make the remaining topics, until none is left. This leader must already serve, since other groups send it requests
+        while partitions are made."""
         while self._left or self._undivided:
             await asyncio.sleep(AGAIN_S)
             await self._divide_what_is_left()

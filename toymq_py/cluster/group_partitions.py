@@ -3,14 +3,14 @@
 Contract: groups.md, stage 4. The record of a partitioned topic in etcd names its *home*, the group whose leaders change that
 record, with the number and the settings of the partitions. Each partition has a record of its own, as every topic has.
 
-    CREATE   1  the home writes the record of the topic         DELETE   1  the home says in the record that the topic goes
+    CREATE   1  the home writes the record of the topic         DELETE   1  the home marks the record as being deleted
              2  the home writes the records of the partitions,           2  each group removes its partitions, then their
                 each only while that of the topic stays as it is            records
              3  each group reads them, and makes its partitions          3  the home removes the record, if no partition has one
 
 A kill between two steps leaves a topic that a repeat of the command completes: nothing but these steps makes a partition or its
-record. What a leader knows of the topics of other homes comes from etcd's watch, as the picture does, and from what it read
-itself for a command; CREATE and DELETE are answered when every group has read.
+record. A leader knows the topics of other homes from etcd's watch, and from its own reads of etcd for a command. CREATE and
+DELETE are answered when every group has read the change.
 """
 
 import logging
@@ -34,25 +34,25 @@ T = TypeVar("T")
 
 
 class Books(Protocol):
-    """The part of ``GroupPlacement`` that partitioned topics need."""
+    """What partitioned topics need of ``GroupPlacement``."""
 
     group: str
     epoch: int
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start a task of the term."""
+        """Start a task that ends with the leader's term."""
 
     async def alone(self, origin: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Run a change of a record alone, once no other change runs. Raises: PlacementUnknown."""
+        """Run a change of a topic's record once no other change of it runs. Raises: PlacementUnknown."""
 
     def learn(self, topic: str, record: Record | None) -> None:
-        """Apply a record that was read linearizably; None when there is none."""
+        """Apply a record that was read linearizably from etcd; None when the topic has none."""
 
     def groups_for_parts(self, topic: str, wanted: str | None) -> Sequence[str]:
         """The groups that get the partitions of a topic. Raises: PlacementUnknown when one has no leader; BadArgument."""
 
     def moved_to(self, name: str, topic: str, has: str = "has") -> RequestError:
-        """The error for a topic of another group; ``has``: what to say of that group."""
+        """The MOVED error for a topic of the group ``name``; ``has``: the verb that the text says of that group."""
 
     def has_topic(self, topic: str) -> bool:
         """Whether this broker has the topic or its dead letters."""
@@ -96,16 +96,16 @@ class GroupPartitions:
     def make(
         self, wanted: Partitioned, group: str | None, done: Callable[[Partitioned | RequestError], None]
     ) -> None:
-        """As ``PartitionTable.make``."""
+        """Make a partitioned topic (``PartitionTable.make``). ``done`` gets it, or the error."""
         work = partial(self._books.alone, wanted.name, partial(self._make, wanted, group))
         self._books.spawn(_answered(wanted.name, work, done))
 
     def begin_delete(self, name: str, done: Callable[[Partitioned | RequestError], None]) -> None:
-        """As ``PartitionTable.begin_delete``."""
+        """Mark a partitioned topic as being deleted (``PartitionTable.begin_delete``). ``done`` gets it, or the error."""
         self._books.spawn(_answered(name, partial(self._books.alone, name, partial(self._begin_delete, name)), done))
 
     def end_delete(self, topic: Partitioned, done: Callable[[RequestError | None], None]) -> None:
-        """As ``PartitionTable.end_delete``."""
+        """Remove the record of a deleted partitioned topic (``PartitionTable.end_delete``). ``done`` gets an error or None."""
         work = partial(self._books.alone, topic.name, partial(self._end_delete, topic))
         self._books.spawn(_answered(topic.name, work, done))
 
@@ -195,7 +195,7 @@ class GroupPartitions:
 
 
 def differs(present: Partitioned, wanted: Partitioned) -> str:
-    """The reason why a CREATE with another number does not confirm a topic."""
+    """The error text for a CREATE with another number of partitions than the topic has."""
     there = f"{PARTITIONS}={present.count}, not {wanted.count}"
     return f"{present.name} exists with {there}: the number is fixed at creation"
 

@@ -1,14 +1,14 @@
 """Which group of a cluster has which topic, as the leader of one of them sees it. ADR 0188. Belongs to the event loop.
 
-Contract: groups.md, stage 3. Two books, which never mix:
+Contract: groups.md, stage 3. Two tables, which never mix:
 
-    own       topics whose record names this group. It is true: only this leader changes such a record, and a leader that is
-              replaced acknowledges nothing more. Read when the term begins, changed by transactions that were answered
-    picture   everything else, as etcd's watch tells it, some milliseconds late or, while etcd is away, much. It says where
-              to send a client, no more: the group that is named there decides by its own book
+    own       topics whose record in etcd names this group. Always exact: only this leader changes such a record, and a
+              replaced leader acknowledges nothing more. Read when the term begins, changed by answered transactions
+    picture   all other topics, from etcd's watch: milliseconds late, or much later while etcd is away. It only says where
+              to send a client: the group that it names decides by its own table
 
-A topic that is in neither is claimed in etcd before it is made, and what would make it waits (``NameBusy``). While etcd does
-not answer, topics that are known are served, and new ones are refused with PLACEMENT_UNKNOWN.
+A topic in neither table is claimed in etcd before it is made; commands that would make it wait (``NameBusy``). While etcd does
+not answer, known topics are served, and new ones are refused with PLACEMENT_UNKNOWN.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ T = TypeVar("T")
 RETRY_MIN_S, RETRY_MAX_S = 0.05, 1.0
 """The time between two requests to etcd without an answer."""
 REFUSE_S = 0.2
-"""For so long all that ask for a claim that failed are told; a later request tries again."""
+"""How long requests for a topic whose claim failed are refused; a later request tries again."""
 CLAIMS_MAX = 32
 """Requests to etcd at a time; more wait, and are refused when one of these had no answer."""
 OPEN_S = 30.0
@@ -55,7 +55,7 @@ Connect = Callable[[str, bool, Callable[[], LeaderKey | None], Callable[[list[by
 
 
 class GroupPlacement(Placement):
-    """The placement of topics as a leader sees it: ``open``, ``settle``, then ``run`` for as long as the term lasts."""
+    """The placement of topics as a leader sees it. Call ``open`` and ``settle``, then ``run`` for as long as the term lasts."""
 
     def __init__(
         self, kept: KeptPlaces, group: str, me: ReplicaId, loop: asyncio.AbstractEventLoop, connect: Connect,
@@ -105,8 +105,8 @@ class GroupPlacement(Placement):
 
     async def settle(self, topics: Iterable[str], wholes: Iterable[Partitioned] = ()) -> None:
         """Write a record for each topic that is stored here, then mark the group as placed: other groups place topics only in
-        such a group. A topic whose record names another group is left to that group. ``wholes``: the partitioned ones. Raises:
-        TermEnded."""
+        such a group. A topic whose record names another group is left to that group. ``wholes``: the partitioned topics.
+        Raises: TermEnded."""
         for whole in wholes:
             if whole.name not in self._parts:
                 await self._answered(partial(self._settle_whole, whole))
@@ -133,14 +133,14 @@ class GroupPlacement(Placement):
                     raise TermEnded(str(error)) from error
 
     async def _settle_whole(self, whole: Partitioned) -> None:
-        """Settle a partitioned topic that etcd has forgotten, or that is older than the records. The first group that does so
-        is its home."""
+        """Write the record of a partitioned topic that has none: etcd lost it, or the topic is older than such records. The
+        first group that does so becomes its home."""
         if (await self._kept.divide(StoredPartitions(whole), None, self.group, self.epoch)).done:
             self.claims += 1
         self.learn(whole.name, await self._kept.record(whole.name))
 
     async def run(self, lease: int) -> None:
-        """Follow etcd and publish the load until cancelled. ``lease``: of the term."""
+        """Watch etcd and publish the load until cancelled. ``lease``: the etcd lease of the term."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow())
             tasks.create_task(group_views.weigh(self._kept, lease, lambda: self.done()))
@@ -179,7 +179,7 @@ class GroupPlacement(Placement):
         self._note([*picture.records, *self._parts.known()])
 
     def _note(self, topics: Sequence[str]) -> None:
-        """Apply a change of the picture in the records of these topics."""
+        """Apply changes of these topics' records in the picture."""
         self._absences.look(self._picture.groups)
         self._drop_own(topics)
         for topic in topics:
@@ -188,7 +188,7 @@ class GroupPlacement(Placement):
                 self._parts.note(topic, None if record is None else record.whole)
 
     def _drop_own(self, topics: Iterable[str]) -> None:
-        """Remove records that name this group from the picture: the own book has them, and the watch may be late."""
+        """Remove records that name this group from the picture: the own table has them, and the watch may be late."""
         records = self._picture.records
         for topic in topics:
             if (record := records.get(topic)) is not None and (record.group == self.group or topic in self._own):
@@ -238,7 +238,7 @@ class GroupPlacement(Placement):
         return self._connect(name, trusted, lambda: self.leader_of(name), received, lost)
 
     def leader_of(self, name: str) -> LeaderKey | None:
-        """The leader of a group, as far as it is known."""
+        """The leader of a group; None when it has none or none is known."""
         group = self._picture.groups.get(name)
         return None if group is None else group.leader
 
@@ -253,7 +253,7 @@ class GroupPlacement(Placement):
         return group_views.moved_to(self._picture, self.group, topic, 0.0)  # it is here
 
     def moved_to(self, name: str, topic: str, has: str = "has") -> RequestError:
-        """As ``Books.moved_to``."""
+        """The MOVED error for a topic of the group ``name``; ``has``: the verb that its text says of that group."""
         return group_views.moved_to(self._picture, name, topic, self._absences.seconds(name), has)
 
     def admit(self, topic: str, group: str | None = None) -> None:
@@ -309,26 +309,26 @@ class GroupPlacement(Placement):
 
     @property
     def moves(self) -> Mapping[str, Move]:
-        """As ``Books.moves``."""
+        """The moves that operators asked for, by topic, as far as they are known."""
         return self._picture.moves
 
     def revision(self, topic: str) -> int | None:
-        """The revision of the record of a topic of this group that no change is under way for."""
+        """The etcd revision of the record of a topic of this group; None for others, and while a change of it is under way."""
         return None if topic in self._busy else self._own.get(topic)
 
     def occupy(self, topic: str) -> bool:
-        """As ``Books.occupy``."""
+        """Let commands for a topic wait. Returns: False when another change of its record is under way."""
         if topic in self._busy:
             return False
         self._busy[topic] = []
         return True
 
     def vacate(self, topic: str) -> None:
-        """As ``Books.vacate``."""
+        """End ``occupy``: waiting commands go on."""
         call_all(self._busy.pop(topic))
 
     def refuse_waiting(self, topic: str, error: PlacementUnknown) -> None:
-        """As ``Books.refuse_waiting``."""
+        """Refuse the commands that wait for a topic (``held_topics.Books.refuse_waiting``)."""
         self._refuse(topic, error)
         waiting, self._busy[topic] = self._busy[topic], []
         call_all(waiting)
@@ -336,21 +336,21 @@ class GroupPlacement(Placement):
     # -- parts
 
     def _record(self, origin: str) -> Record | None:
-        """The record of another group's topic, as far as it is known."""
+        """The record of another group's topic from the picture; None when none is known."""
         return None if origin in self._own else self._picture.records.get(origin)
 
     def _is_known(self, origin: str) -> bool:
         return origin in self._own or origin in self._picture.records
 
     def _wait(self, origin: str, call: Callable[[], None]) -> None:
-        """Call a function when the placement of a topic is settled, or cannot be."""
+        """Call a function when the running change of a topic's record is done or has failed."""
         if origin in self._busy:
             self._busy[origin].append(call)
         else:
             call()
 
     def _begin(self, origin: str, work: Coroutine[Any, Any, None]) -> None:
-        """Mark that a change of a record runs alone, until etcd has answered."""
+        """Start a change of a topic's record, and let others wait until etcd has answered."""
         self._busy[origin] = []
         self.spawn(self._settled(origin, work))
 
@@ -372,8 +372,8 @@ class GroupPlacement(Placement):
         self._loop.call_later(REFUSE_S, self._failed.pop, origin, None)
 
     async def _claim(self, origin: str, wanted: str | None) -> None:
-        """Write the record of a topic, or learn that one exists. A named group must have a leader that answers: otherwise the
-        record would be of a topic that does not exist. Raises: EtcdError, PlacementUnknown."""
+        """Write the record of a new topic, or learn that one exists. The group ``wanted`` must have a leader that answers:
+        otherwise the record would name a topic that does not exist. Raises: EtcdError, PlacementUnknown."""
         group = self._chosen(origin) if wanted is None else wanted
         is_there = group != self.group and wanted is not None
         if is_there and not await group_views.answers(partial(self.connected, group, lambda frames: None)):
@@ -393,7 +393,7 @@ class GroupPlacement(Placement):
         self.learn(origin, record)
 
     def learn(self, topic: str, record: Record | None) -> None:
-        """As ``Books.learn``."""
+        """Apply a record that was read linearizably from etcd; None when the topic has none."""
         if record is None or record.group == self.group:
             self._picture.records.pop(topic, None)
         else:
@@ -407,13 +407,13 @@ class GroupPlacement(Placement):
     # -- as ``Books``
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """As ``Books.spawn``."""
+        """Start a task that ends with the leader's term."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def alone(self, origin: str, work: Callable[[], Awaitable[T]]) -> T:
-        """As ``Books.alone``."""
+        """Run a change of a topic's record once no other change of it runs. Raises: PlacementUnknown."""
         await self.quiet([origin])
         self._busy[origin] = []
         try:
@@ -422,7 +422,7 @@ class GroupPlacement(Placement):
             call_all(self._busy.pop(origin))
 
     async def quiet(self, topics: Iterable[str]) -> None:
-        """As ``Books.quiet``."""
+        """Wait until no change of these topics' records is under way. Raises: PlacementUnknown."""
         for topic in topics:
             while topic in self._busy:
                 await self._over(topic)
@@ -430,21 +430,21 @@ class GroupPlacement(Placement):
                     raise failed
 
     async def _over(self, origin: str) -> None:
-        """Wait until a change of a record has an answer, or failed."""
+        """Wait until the running change of a topic's record is done or has failed."""
         over: asyncio.Future[None] = self._loop.create_future()
         self._wait(origin, lambda: None if over.done() else over.set_result(None))
         await over
 
     def groups_for_parts(self, topic: str, wanted: str | None) -> list[str]:
-        """As ``Books.groups_for_parts``."""
+        """The groups that get the partitions of a topic (``group_views.groups_for_parts``)."""
         return group_views.groups_for_parts(self._picture, topic, wanted)
 
     def has_topic(self, topic: str) -> bool:
-        """As ``Books.has_topic``."""
+        """Whether this broker has the topic or its dead letters."""
         return self.is_here(topic) or self.is_here(topic + DEAD_LETTERS)
 
     async def let_go(self, topics: Iterable[str]) -> None:
-        """As ``Books.let_go``."""
+        """Remove this group's records of topics that do not exist any more. Raises: PlacementUnknown."""
         going = [topic for topic in topics if topic in self._own]
         for topic in going:
             self.gone(topic)
@@ -463,8 +463,8 @@ class GroupPlacement(Placement):
         return choose_group(origin, led or {self.group: 0.0})
 
     async def _release(self, origin: str, revision: int) -> None:
-        """Remove the record of a topic that does not exist any more. Until etcd has answered, no topic of that name is made
-        here; requests for one are refused."""
+        """Remove the record of a topic that was deleted here. Until etcd has answered, requests that would make a topic of this
+        name are refused."""
         delay_s = RETRY_MIN_S
         record: Record | None = None
         while True:

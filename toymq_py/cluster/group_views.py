@@ -14,13 +14,13 @@ from toymq_py.replication.kept_places import Group, KeptPlaces, Picture
 WEIGH_S = 10.0
 """How often a leader measures the load of its group."""
 AWAY_S = 4.0
-"""A group that has had no leader for so long is away: most failovers take less."""
+"""A group that has had no leader for this time counts as away: most failovers take less."""
 WEIGHED = 0.1
-"""A leader tells the load of its group when it has changed by more than this part."""
+"""A leader publishes the load of its group when it has changed by more than this fraction."""
 
 
 class Absences:
-    """Since when each group has had no leader. Call ``look`` whenever the picture has changed."""
+    """Tracks since when each group has had no leader. Call ``look`` whenever the picture of the groups has changed."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -37,16 +37,16 @@ class Absences:
 
 
 def problem_of(name: str, absent_s: float) -> str:
-    """What to say of a group without a leader; "" while that may be a failover."""
+    """The text for a group without a leader; "" while that may be a failover."""
     if absent_s < AWAY_S:
         return ""
     return f"has had no leader for {absent_s:.0f} s: look at its nodes (`toymqctl cluster --group {name}`)"
 
 
 def moved_to(picture: Picture, name: str, topic: str, absent_s: float, has: str = "has") -> RequestError:
-    """The error for a topic of another group: MOVED with all its nodes and its gateway.
+    """The error for a topic of another group: MOVED with all nodes and the gateway of that group.
 
-    ``absent_s``: how long that has had no leader; ``has``: what is said of the group.
+    ``absent_s``: how long that group has had no leader; ``has``: the verb that the text says of it.
     """
     group = picture.groups.get(name, Group())
     if not (addresses := group.addresses()):
@@ -71,9 +71,9 @@ def check_made(picture: Picture, name: str) -> None:
 
 
 def check_placed(picture: Picture, topic: str, wanted: str | None = None, absent_s: float = 0.0) -> None:
-    """Allow a topic to be placed, in the ``wanted`` group, which has had no leader for ``absent_s``, or any.
+    """Check that a new topic can be placed: in the ``wanted`` group, which has had no leader for ``absent_s``, or in any.
 
-    Raises: PlacementUnknown, while a group may have it without a record, or the wanted one is away.
+    Raises: PlacementUnknown, while a group may have the topic without a record, or the wanted group has no leader.
     """
     if unplaced := picture.unplaced():
         raise PlacementUnknown(
@@ -86,10 +86,10 @@ def check_placed(picture: Picture, topic: str, wanted: str | None = None, absent
 
 
 def groups_for_parts(picture: Picture, topic: str, wanted: str | None) -> list[str]:
-    """The groups that get the partitions of a topic which CREATE makes or completes: all, or the ``wanted`` one. The partitions
-    stay where they are made, so a group that has just no leader stops it, and not only the other groups get some.
+    """The groups that get the partitions of a topic which CREATE makes or completes: all, or the ``wanted`` one. Partitions
+    stay where they are made, so while any group has no leader CREATE fails, rather than divide the topic among the others.
 
-    Raises: PlacementUnknown: a group has no leader; BadArgument: there is no wanted one.
+    Raises: PlacementUnknown: a group has no leader; BadArgument: the wanted group does not exist.
     """
     if wanted is not None:
         check_made(picture, wanted)
@@ -100,8 +100,8 @@ def groups_for_parts(picture: Picture, topic: str, wanted: str | None) -> list[s
 
 
 def check_led(picture: Picture, why: str, words: str) -> list[str]:
-    """The groups that have topics, if all have a leader. For a change that each of them makes: ``why`` tells what one without a
-    leader would miss, ``words`` the command. Raises: PlacementUnknown: one has none."""
+    """The groups that may have topics, after a check that each has a leader, for a change that each group makes. For the error,
+    ``why`` tells what a group without a leader would miss, ``words`` the command. Raises: PlacementUnknown: one has none."""
     placed = [name for name, group in sorted(picture.groups.items()) if group.placed]
     if unled := [name for name in placed if picture.groups[name].leader is None]:
         remedy = f"start its nodes (`toymqctl cluster --group {unled[0]}`), and repeat {words} when it has one"
@@ -110,11 +110,11 @@ def check_led(picture: Picture, why: str, words: str) -> list[str]:
 
 
 async def answers(connect: Callable[[Callable[[], None]], PlaceLink]) -> bool:
-    """Whether the leader of a group answers: a connection is made and closed. Waits for a group without a leader as long as a
-    failover may take. A leader that refuses this node counts as answering.
+    """Whether the leader of a group answers: connect and close. Waits for a leader as long as a failover may take. A leader
+    that refuses this node counts as answering.
 
     Args:
-        connect: makes a connection, and gets what to call when there is none.
+        connect: begins a connection; its argument is called when the connection fails.
     """
     answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -158,7 +158,7 @@ def described(picture: Picture, here: str, own: Collection[str], sees: Callable[
 
 
 def rows(picture: Picture, here: str, own: Collection[str], claims: int) -> dict[str, Mapping[tuple[str, ...], float]]:
-    """The metrics of the groups. ``own``: the topics that this group has, counted as in ``Picture.counts``."""
+    """The metrics of the groups. ``own``: the topics of this group; ``claims``: the topics that it has claimed in etcd."""
     counts = picture.counts()
     counts[here] = len(own)
     made = {name: group for name, group in picture.groups.items() if group.made}
@@ -173,11 +173,11 @@ def rows(picture: Picture, here: str, own: Collection[str], claims: int) -> dict
 
 
 async def weigh(kept: KeptPlaces, lease: int, done: Callable[[], int]) -> None:
-    """Publish the load of this group now and then.
+    """Publish the load of this group in etcd, every ``WEIGH_S`` if it has changed much.
 
     Args:
-        lease: of the term.
-        done: messages that the broker has stored and delivered.
+        lease: the etcd lease of the term.
+        done: returns how many messages the broker has stored and delivered.
     """
     said, before = -1.0, done()
     while True:

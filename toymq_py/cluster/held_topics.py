@@ -17,14 +17,14 @@ RETRY_MIN_S, RETRY_MAX_S = 0.05, 1.0
 
 
 class Books(Protocol):
-    """The part of ``GroupPlacement`` that held topics need."""
+    """What held topics need of ``GroupPlacement``."""
 
     group: str
     epoch: int
 
     @property
     def moves(self) -> Mapping[str, Move]:
-        """The moves that are asked for, as far as they are known."""
+        """The moves that operators asked for, by topic, as far as they are known."""
 
     def occupy(self, topic: str) -> bool:
         """Let commands for a topic wait. Returns: False when another change of its record is under way."""
@@ -33,14 +33,14 @@ class Books(Protocol):
         """End ``occupy``: waiting commands go on."""
 
     def refuse_waiting(self, topic: str, error: PlacementUnknown) -> None:
-        """Refuse the commands that wait for a topic, and those that come within a moment; later ones wait again."""
+        """Refuse the commands that wait for a topic, and those of the next moment; later ones wait again."""
 
     def learn(self, topic: str, record: Record | None) -> None:
-        """Apply a record that was read linearizably; None when there is none."""
+        """Apply a record that was read linearizably from etcd; None when the topic has none."""
 
 
 class HeldTopics:
-    """The topics on their way to or from another group; ``topic in held`` asks for one."""
+    """The topics that are just moving to or from another group; ``topic in held`` tells whether one is."""
 
     def __init__(self, kept: KeptPlaces, books: Books) -> None:
         self.on_moves: Callable[[], None] = lambda: None
@@ -53,7 +53,7 @@ class HeldTopics:
         return topic in self._held
 
     def wanted(self) -> dict[str, Move]:
-        """The topics that shall move here, as far as is known."""
+        """The moves to this group that operators asked for, by topic, as far as they are known."""
         here = self._books.group
         return {topic: move for topic, move in self._books.moves.items() if move.to == here and move.refused is None}
 
@@ -70,11 +70,11 @@ class HeldTopics:
         self._books.vacate(topic)
 
     async def give(self, topic: str, revision: int, to: str, epoch_there: int, attempt: int) -> bool:
-        """Give a held topic to another group. Returns: whether it is elsewhere now, once etcd has answered; otherwise it is
-        still here, and this attempt is over.
+        """Give a held topic to another group, and wait for etcd's answer. Returns: whether the other group has it now; if not,
+        it is still here, and this attempt is over.
 
         Args:
-            revision: of its record.
+            revision: the etcd revision of the topic's record.
         """
         books = self._books
 
@@ -89,7 +89,7 @@ class HeldTopics:
         return True
 
     async def take(self, topic: str, attempt: int) -> bool:
-        """Whether an attempt brought a held topic here. The attempt is over once etcd has answered."""
+        """Wait until etcd says whether this attempt gave a held topic to this group. Either way the attempt is over."""
         books = self._books
 
         async def ask() -> Record | None:
@@ -102,7 +102,7 @@ class HeldTopics:
         return record is not None and record.group == books.group
 
     async def _asked(self, topic: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask until there is an answer. Commands that wait for the topic are refused meanwhile."""
+        """Repeat a request to etcd until it is answered. Commands that wait for the topic are refused meanwhile."""
         delay_s = RETRY_MIN_S
         while True:
             try:

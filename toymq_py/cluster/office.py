@@ -1,4 +1,4 @@
-"""The broker of a node while it leads: an ``Office`` of the replication.
+"""The broker of a node while it leads: implements ``replication.term.Office``.
 
 Contract: replication.md, sections 5 and 8; ADR 0107. The process is warm: everything is imported, the directory is locked and
 the listeners are bound before an election, so that a failover costs the recovery and nothing else. Belongs to the event loop.
@@ -41,20 +41,20 @@ logger = logging.getLogger("toymq_py.cluster")
 HASTE_S = 0.1
 """How long a hand-over waits for acks, and publishers for it: acks that are under way come within some milliseconds."""
 HANGS_S = 1.0
-"""A disk hangs, perhaps, when a job takes longer."""
+"""The disk may hang when a job takes longer."""
 OPENING_S_MAX = 120.0
 """A recovery that takes longer does not keep its lease: maybe the disk hangs."""
 
 
 class JobWatch:
-    """Knows since when the jobs on the disk run. Thread-safe."""
+    """Knows how long disk jobs have been running. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._monotonic = clock.monotonic
         self._began: dict[int, float] = {}  # by thread; one job at a time each
 
     def watched(self, run_job: RunJob) -> RunJob:
-        """Runs a job as ``run_job`` does, and watches it."""
+        """Wrap ``run_job`` so that the jobs it runs are timed."""
         began, monotonic, thread = self._began, self._monotonic, threading.get_ident
 
         def run(job: Callable[[], None]) -> Ticket | None:
@@ -68,16 +68,16 @@ class JobWatch:
         return run
 
     def longest_s(self) -> float:
-        """How long the job runs that began first; 0 when none does."""
+        """How long the oldest running job has taken so far; 0 when none runs."""
         first = min(self._began.copy().values(), default=None)
         return 0.0 if first is None else self._monotonic() - first
 
 
 class OpeningLease:
-    """Renews a lease on a thread, while recovery holds the loop. A context manager."""
+    """Renews a lease on a thread, while recovery blocks the event loop. A context manager."""
 
     def __init__(self, agreement: Callable[[], Agreement], lease: int, ttl_s: float, clock: Clock) -> None:
-        """``agreement`` makes one for the thread's own loop."""
+        """``agreement``: makes an etcd client for the thread's own event loop."""
         self._monotonic = clock.monotonic
         self._agreement = agreement
         self._lease = lease
@@ -91,7 +91,7 @@ class OpeningLease:
         self._over.set()
 
     def _run(self) -> None:
-        """Renew the lease. The first renewal is one pause away: most recoveries are over then, and it costs nothing."""
+        """Renew the lease until closed. Pauses before the first renewal, since most recoveries end sooner and need none."""
         until = self._monotonic() + OPENING_S_MAX
         if self._over.wait(self._pause_s):
             return
@@ -105,7 +105,7 @@ class OpeningLease:
 
 
 class BrokerOffice:
-    """The ``Office`` of a node: its broker and listeners. Opened once; after a term the process ends."""
+    """The broker and listeners of a node while it leads (``Office``). Opened once: after a term the process ends."""
 
     def __init__(
         self, options: ServeOptions, files: Files, listeners: Listeners, lock: DirectoryLock, standby: Standby, clock: Clock,
@@ -115,12 +115,12 @@ class BrokerOffice:
     ) -> None:  # fmt: skip
         """
         Args:
-            lock: of the data directory; the broker's from ``open`` on.
-            standby: answers until ``open``.
-            agreement: makes one for a thread.
-            rows: the metrics of the cluster.
-            reload_wire: gets the function that SIGHUP calls last.
-            placement: with ``--group``: knows the topics of other groups.
+            lock: the lock of the data directory; owned by the broker from ``open`` on.
+            standby: answers clients until ``open``.
+            agreement: makes an etcd client for a thread's event loop.
+            rows: returns the metrics of the cluster.
+            reload_wire: sets the function that SIGHUP calls last.
+            placement: knows the topics of other groups; only with ``--group``.
             moves: makes the object that moves topics to and from other groups.
         """
         self._options = options
@@ -147,7 +147,8 @@ class BrokerOffice:
         self._serving: asyncio.Future[None] | None = None
 
     async def open(self, stream: Stream, tickets: Tickets, lease: int) -> None:
-        """As ``Office.open``. Blocks the loop. Raises: DataDirectoryError, ConfigError."""
+        """Recover the directory; its changes go into ``stream``. Blocks the event loop. Raises: DataDirectoryError,
+        ConfigError."""
         self._standby.stop()
         self._lease = lease
         options, root = self._options, self._options.data_dir
@@ -186,7 +187,7 @@ class BrokerOffice:
             self.departures, self._arrivals = self._moves(broker)
 
     async def serve(self) -> None:
-        """As ``Office.serve``. Raises: DirectoryLost."""
+        """Serve clients until ``retire`` or ``abandon``. Raises: DirectoryLost."""
         assert self._service is not None
         self._serving = self._loop.create_future()
         beside: list[asyncio.Task[None]] = []
@@ -214,21 +215,21 @@ class BrokerOffice:
             self._serving.set_result(None)
 
     def passed(self, trusted: bool) -> BoundedProtocol | None:
-        """See ``Server.passed``; None while this node does not serve."""
+        """A session for commands that another group passes on (``Server.passed``); None while this node does not serve."""
         return self._service.passed(trusted) if self._service is not None and self._serving is not None else None
 
     def refuse_publishes(self, reason: str | None) -> None:
-        """As ``Office.refuse_publishes``."""
+        """Refuse publishes with NOT_ENOUGH_REPLICAS for this reason; None: accept them."""
         if self._broker is not None:
             self._broker.too_few_replicas = reason
 
     def deliver_until(self, at: float) -> None:
-        """As ``Office.deliver_until``."""
+        """Deliver nothing after this time of the event loop, when the lease may end, until a later one is set."""
         if self._broker is not None:
             self._broker.permit.extend(at)
 
     def disk_trouble(self, stall_s: float) -> str | None:
-        """As ``Office.disk_trouble``."""
+        """A disk error: a sync that takes longer than ``stall_s``, or one that failed; None without trouble."""
         broker, longest_s = self._broker, self._jobs.longest_s()
         if longest_s > stall_s:
             return f"the disk has not answered for {longest_s:.1f} s"
@@ -239,19 +240,19 @@ class BrokerOffice:
         return None
 
     async def retire(self, *, in_haste: bool) -> None:
-        """As ``Office.retire``."""
+        """End the service: send due answers, store acks, close the broker. ``in_haste``: a successor waits."""
         if self._service is not None and self._serving is not None:
             self._service.stop(HASTE_S if in_haste else None)
             await self._serving
         self._open.close()
 
     def step_down(self) -> None:
-        """Leave office at the end of the term; then the process ends in order: it has not died, so its next run does not begin
-        carefully (ADR 0249). A disk that hangs is left alone."""
+        """Record in the directory that this process ends in order at the end of its term, so that the next start does not treat
+        it as a crash (ADR 0249). Skipped while a disk job hangs."""
         if self._broker is not None and self._jobs.longest_s() < HANGS_S:
             self._broker.directory.uncount_life()
 
     def abandon(self) -> None:
-        """As ``Office.abandon``."""
+        """Close all connections without an answer, whatever is under way."""
         if self._service is not None:
             self._service.cut()

@@ -2,8 +2,8 @@
 
     session ──► PassLink ──► TCP, with TLS where the nodes have certificates ──► Passed ──► session of that leader
 
-``PassLink`` is a ``PlaceLink``: bytes that are sent before the connection is made wait for it. A group without a leader is
-waited for, since its next one is seconds away.
+``PassLink`` is a ``PlaceLink``: bytes that are sent before the connection is made wait for it. While the group has no leader
+the link waits, since the next leader is seconds away.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ LASTING = "AUTH_FAILED", "BAD_VERSION"
 
 
 class Refusals:
-    """Which groups refuse the connections of this node, and why: for its log and for ``toymqctl cluster``."""
+    """Records which groups refuse connections of this node, and why, for the log and for ``toymqctl cluster``."""
 
     def __init__(self) -> None:
         self._why: dict[str, str] = {}
@@ -49,7 +49,7 @@ class Refusals:
 
 
 class PassLink(asyncio.Protocol):
-    """One session's connection to the leader of a group. Belongs to the loop."""
+    """One session's connection to the leader of a group. Belongs to the event loop."""
 
     def __init__(
         self, asked: Pass, leader: Callable[[], LeaderKey | None], certificates: Callable[[], PeerCertificates | None],
@@ -58,10 +58,10 @@ class PassLink(asyncio.Protocol):
     ) -> None:  # fmt: skip
         """
         Args:
-            leader: of the group, as far as it is known now.
-            refusals: gets the refusals of the leader.
-            received: called with whole frames.
-            lost: called once, when there is no connection, or no longer; but not by ``close``.
+            leader: returns the current leader of the group, as far as it is known.
+            refusals: records refusals by the leader.
+            received: called with complete frames.
+            lost: called once, when connecting failed or the connection ended; not by ``close``.
         """
         self._asked = asked
         self._leader = leader
@@ -83,7 +83,7 @@ class PassLink(asyncio.Protocol):
     # -- as a ``PlaceLink``
 
     def send(self, pieces: Sequence[bytes]) -> None:
-        """As ``PlaceLink.send``."""
+        """Send bytes, once there is a connection (``PlaceLink.send``)."""
         if self._writer is not None:
             self._writer.transport.write(b"".join(pieces))
         else:
@@ -91,25 +91,25 @@ class PassLink(asyncio.Protocol):
                 self._out += piece
 
     def finish(self) -> None:
-        """As ``PlaceLink.finish``. Sends QUIT, since TLS has no half-close; its answer is not passed on."""
+        """Tell the leader that no more commands come: sends QUIT, since TLS has no half-close. Drops the answer to it."""
         if not self.finishing and not self._closed:
             self.finishing = True
             self.send([encode_command(Quit())])
 
     def pause(self) -> None:
-        """As ``PlaceLink.pause``."""
+        """Pause reading from the leader."""
         self._paused = True
         if self._writer is not None and not self._writer.transport.is_closing():
             cast(asyncio.ReadTransport, self._writer.transport).pause_reading()
 
     def resume(self) -> None:
-        """As ``PlaceLink.resume``."""
+        """Resume reading from the leader."""
         self._paused = False
         if self._writer is not None and not self._writer.transport.is_closing():
             cast(asyncio.ReadTransport, self._writer.transport).resume_reading()
 
     def close(self) -> None:
-        """As ``PlaceLink.close``."""
+        """Close the connection. Idempotent."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
@@ -199,8 +199,8 @@ class PassLink(asyncio.Protocol):
 
 
 class _Kept(asyncio.Protocol):
-    """The protocol of a session on the transport of streams that have ended; it stays referenced, since streams close their
-    transport when they are freed."""
+    """Puts a session's protocol on the transport of asyncio streams that are no longer used. Keeps a reference to the streams,
+    since they close their transport when they are freed."""
 
     def __init__(self, session: BoundedProtocol, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
@@ -215,14 +215,14 @@ async def take_passed(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, here: Pass, session: Callable[[bool], BoundedProtocol | None],
     leader: Callable[[], str | None],
 ) -> bool:  # fmt: skip
-    """Serve what a node of another group has said PASS for; its first bytes are read.
+    """Serve a connection by which another group's node passes a client's commands on; its first bytes, ``PASS``, are read.
 
     Args:
-        here: what it must ask for.
-        session: makes the protocol of a session, True: with all rights; None: this node does not lead.
-        leader: the node that leads, as far as it is known.
+        here: what the other node must ask for: this cluster, group and secret.
+        session: makes the protocol of a session, with True one that has all rights; None while this node does not lead.
+        leader: returns the address of the node that leads, if known.
 
-    Returns: whether the session has the connection now. Raises: OSError.
+    Returns: whether a session has taken the connection. Raises: OSError.
     """
     try:
         asked = decode(PASS + await reader.readline())

@@ -54,13 +54,13 @@ PASS_S = 3.0
 """How long a connection to the listener of replicas may say nothing."""
 STATES = ("START", "LOOKING", "JOINING", "FOLLOWING", "OPENING", "LEADING", "STEPPING DOWN")
 IN_OFFICE_S = 0.5
-"""How long a follower may wait for a node that is to lead, and does not know it yet."""
+"""How long a follower's connection waits here for this node to learn that it is elected."""
 SETTINGS_RETRY_S = 1.0
 SAY_EVERY = 10
 
 
 def preload(options: ServeOptions) -> None:
-    """Import all that a leader needs, before there is a node: a failover would pay for it. Raises: ConfigError without it."""
+    """Import all modules that a leader needs, so that a failover need not. Raises: ConfigError if one is missing."""
     if options.http is not None or options.https is not None:
         try:
             import toymq_py.gateway  # (for its modules)
@@ -80,9 +80,9 @@ def run(options: ServeOptions, ready: Ready, reloads: Mapping[str, Callable[[], 
     """Run a node until it is stopped, or its term ends. Blocks.
 
     Args:
-        ready: called when clients get answers, even if only the leader's address, and etcd was asked once.
-        reloads: as of ``daemon.serve``.
-        lives: becomes readable when the supervisor has died; then the node hands over and ends.
+        ready: called when etcd was asked once and clients get answers, if only the leader's address.
+        reloads: as in ``daemon.serve``.
+        lives: a descriptor that becomes readable when the supervisor has died; then the node hands over and ends.
 
     Returns: the exit code. Raises: ConfigError, DirectoryLocked, DataDirectoryError.
     """
@@ -109,9 +109,9 @@ def over_tls(advertised: str, listen: str, tls: str) -> str:
     """HOST:PORT at which clients reach a node over TLS; "" when they do not.
 
     Args:
-        advertised: where clients are told to connect. At another address than ``listen`` a proxy may end TLS for the node.
-        listen: of ``--listen``, which speaks no TLS.
-        tls: where others reach ``--tls-listen``; "" without one.
+        advertised: where clients are told to connect. If it differs from ``listen``, a proxy there may end TLS for the node.
+        listen: the address of ``--listen``, which has no TLS.
+        tls: where other machines reach ``--tls-listen``; "" without that option.
     """
     if not tls:
         return "" if advertised == listen else advertised
@@ -119,12 +119,12 @@ def over_tls(advertised: str, listen: str, tls: str) -> str:
 
 
 def unmade(cluster: str, group: str | None, others: Iterable[str], used: str | None) -> str:
-    """The advice where etcd has no settings for this node's group.
+    """The advice to log when etcd has no settings for this node's group.
 
     Args:
-        group: of ``--group``.
+        group: the value of ``--group``.
         others: the groups that the cluster has.
-        used: the data directory, if it was of a group before.
+        used: the data directory, if it belonged to a group before.
     """
     init = "`toymqctl cluster init`" if group is None else f"`toymqctl cluster --group {group} init`"
     there, name = some_of(others), group or DEFAULT_GROUP
@@ -139,7 +139,7 @@ def unmade(cluster: str, group: str | None, others: Iterable[str], used: str | N
 
 
 def namesakes(seats: Iterable[Seat], me: Member) -> str:
-    """The advice where other nodes of the group run under this name; "" where none does."""
+    """The advice to log when another node of the group runs under this node's name; "" when none does."""
     named = [seat.member for seat in seats if seat.present and seat.member.name == me.name]
     others = [f"that of {member.url} ({member.replica})" for member in named if member.replica != me.replica]
     if not others:
@@ -241,8 +241,8 @@ class _NodeProcess:
         return EtcdOptions(parse_endpoints(options.etcd), options.etcd_ca, options.etcd_cert, options.etcd_key)
 
     async def _settings(self, agreement: Agreement, ready: Callable[[str], None]) -> ClusterSettings | None:
-        """Wait until the cluster has been initialised. ``ready`` is called with the outcome of the first look. Returns: None
-        when the node is stopped before."""
+        """Wait until the cluster has been initialised, and return its settings; None when the node is stopped before. ``ready``
+        is called with the outcome of the first look into etcd."""
         for attempt in range(1 << 62):
             try:
                 if (settings := await agreement.settings()) is not None:
@@ -266,7 +266,7 @@ class _NodeProcess:
         return None
 
     async def _unmade(self) -> str:
-        """Why etcd has no settings for the group. Raises: EtcdError; DataDirectoryError: the directory is of another group."""
+        """Why etcd has no settings for the group. Raises: EtcdError; DataDirectoryError for another group's directory."""
         assert self._options.cluster is not None
         kept = KeptPlaces(self._etcd_client(), self._options.cluster, self._group)
         try:
@@ -324,7 +324,7 @@ class _NodeProcess:
         return node
 
     def _placed(self, settings: ClusterSettings, me: Member) -> GroupPlacement:
-        """The placement of topics, with an etcd client of its own, since it watches other keys."""
+        """Make the placement of topics. It has its own etcd client, as it watches other keys than the node does."""
         options, loop = self._options, self._loop
         assert options.cluster is not None
         cluster = options.cluster
@@ -343,7 +343,7 @@ class _NodeProcess:
         return placement
 
     def _moves(self, broker: Broker) -> tuple[Departures, Arrivals]:
-        """Objects for both ends of topic moves between groups."""
+        """Make the objects for both ends of topic moves between groups."""
         placement = self._placement
         assert placement is not None
         home = Home(placement, broker, self._options.cluster or "", self._token)
@@ -352,7 +352,7 @@ class _NodeProcess:
         return Departures(home, pace), arrivals
 
     def _gateway(self, option: str) -> str:
-        """HOST:PORT at which other machines reach this listener; "" when they cannot."""
+        """HOST:PORT at which other machines reach an HTTP listener; "" when they cannot."""
         if not self._listeners.get(option):
             return ""
         host, port = parse_address(daemon.shown_address(self._listeners[option][0]))
@@ -421,26 +421,26 @@ class _NodeProcess:
     # -- as the ``View`` of the standby answers
 
     def leader(self) -> str | None:
-        """As ``View.leader``."""
+        """HOST:PORT of the leader for clients; None while there is none."""
         leader = self._node.leader if self._node is not None else None
         return leader.member.url if leader is not None else None
 
     def leader_epoch(self) -> int:
-        """As ``View.leader_epoch``."""
+        """The leader's epoch; 0 while there is none."""
         leader = self._node.leader if self._node is not None else None
         return leader.epoch if leader is not None else 0
 
     def leader_is_certain(self) -> bool:
-        """As ``View.leader_is_certain``."""
+        """Whether this node hears the leader. If not, the leader may be gone."""
         return self._node is not None and self._node.hears_leader
 
     def is_elected(self) -> bool:
-        """As ``View.is_elected``."""
+        """Whether this node is the leader, so that the standby answers end."""
         return self.leader() == self._advertised
 
     def leader_http(self, scheme: str) -> str | None:
-        """As ``View.leader_http``. An older leader does not tell where its gateway is: then this node's port at the leader's
-        host is assumed."""
+        """URL of the leader's gateway; None while unknown. A leader of an older version does not publish it: then this node's
+        own port at the leader's host is assumed."""
         leader = self._node.leader if self._node is not None else None
         if leader is None:
             return None
@@ -450,7 +450,7 @@ class _NodeProcess:
         return f"{scheme}://{where}" if where else None
 
     def describe(self) -> Mapping[str, Any]:
-        """As ``View.describe``."""
+        """The state of the node for ``/healthz``: role, state, epoch, and what it waits for."""
         node = self._node
         found: dict[str, Any] = {"role": "follower", "state": node.state if node is not None else "START"}
         found["epoch"] = self.leader_epoch()
@@ -465,7 +465,7 @@ class _NodeProcess:
         return {(state, self._options.group or ""): float(state == now) for state in STATES}
 
     def rows(self) -> ClusterRows:
-        """As ``View.rows``."""
+        """The metrics of the cluster."""
         node = self._node
         if node is None:
             return ClusterRows({"role": self._roles("START")}, {})

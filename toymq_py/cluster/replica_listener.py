@@ -1,4 +1,4 @@
-"""Connections among nodes: the replica listener, and connecting to that of a leader. With TLS where the node has certificates.
+"""Connections among nodes: the replica listener, and ``connect`` to a leader's. With TLS where the node has certificates.
 
 Contract: replication.md, section 4; ADR 0120. Belongs to the event loop. Knows no protocol that runs on a connection.
 """
@@ -37,8 +37,8 @@ class ReplicaListener:
         self, listeners: Sequence[socket.socket], certificates: PeerCertificates | None, serve: Serve,
         loop: asyncio.AbstractEventLoop,
     ) -> None:  # fmt: skip
-        """``serve`` takes a connection from its first byte on, and returns whether another object owns it now; otherwise it has
-        ended."""
+        """``serve`` handles a connection from its first byte on. It returns True when another object owns the connection now;
+        False when the connection has ended."""
         self._certificates = certificates
         self._serve = serve
         self._loop = loop
@@ -105,10 +105,10 @@ class ReplicaListener:
 
 
 async def connect(address: str, certificates: PeerCertificates | None) -> Streams:
-    """Connect to a leader's listener of replicas.
+    """Connect to a leader's replica listener.
 
-    Raises: OSError; SSLCertVerificationError when its certificate is not signed by the CA of the nodes, or is not for this
-    address; NotAccepted when it does not accept that of this node.
+    Raises: OSError; SSLCertVerificationError when the leader's certificate is not signed by the CA of the nodes, or is not for
+    this address; NotAccepted when the leader does not accept this node's certificate.
     """
     host, port = parse_address(address)
     if certificates is None:

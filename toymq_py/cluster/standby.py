@@ -1,10 +1,10 @@
 """The standby answers of a node that does not lead: it tells clients where the leader is.
 
-Contract: replication.md, section 9; ADR 0179. On the client listeners of a follower: on TCP ``ERR NOT_LEADER <host:port>`` to
-the first command, held back for a moment while there may be another leader soon, this node among them; over HTTP 307 to the
-leader for GET and HEAD, 503 with ``Location`` for all else, ``/healthz``, ``/readyz``, ``/leader`` and ``/metrics``. Between
-``stop`` and the broker's service connections wait in the backlog. AMQP is not answered at all. Belongs to
-the event loop.
+Contract: replication.md, section 9; ADR 0179. A follower answers on its client listeners. On TCP: ``ERR NOT_LEADER
+<host:port>`` to the first command, delayed for a moment while another leader, perhaps this node, may be elected soon. By HTTP:
+307 to the leader for GET and HEAD, 503 with ``Location`` for all other methods; and ``/healthz``, ``/readyz``, ``/leader``
+and ``/metrics``. On AMQP: no answer. Between ``stop`` and the start of the broker's service connections wait in the backlog.
+Belongs to the event loop.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class View(Protocol):
         """URL of the leader's gateway, without a slash at its end; None while none is known."""
 
     def describe(self) -> Mapping[str, Any]:
-        """For ``/healthz``: role, state, epoch, and what is waited for."""
+        """The state of the node for ``/healthz``: role, state, epoch, and what it waits for."""
 
     def rows(self) -> ClusterRows:
         """The metrics of a cluster."""
@@ -82,7 +82,7 @@ class Standby:
         self, listeners: Mapping[str, Sequence[socket.socket]], view: View, loop: asyncio.AbstractEventLoop,
         context: Callable[[], ssl.SSLContext | None], hosts: AllowedHosts,
     ) -> None:  # fmt: skip
-        """``context``: of the listeners with TLS, at the moment of a connection."""
+        """``context``: returns the current TLS context of the TLS listeners, for each new connection."""
         self._listeners = listeners
         self._view = view
         self._loop = loop
@@ -103,8 +103,8 @@ class Standby:
                 self._acceptors.append(acceptor)
 
     def news(self) -> None:
-        """Look at the view again after a change: answer held-back clients if there is another leader, or no doubt about the
-        leader."""
+        """Apply a change of the view: answer clients that were held back if there is another leader, or the leader is certain
+        again."""
         if self._view.is_elected():
             return  # whatever connects again would find these answers, and not the broker
         epoch, is_certain = self._view.leader_epoch(), self._view.leader_is_certain()
@@ -153,7 +153,7 @@ class Standby:
 
 
 class _Answering(asyncio.Protocol, ABC):
-    """A connection of a client that gets one answer."""
+    """A client's connection, which gets one answer."""
 
     def __init__(self, view: View, among: set["_Answering"]) -> None:
         self.view = view
@@ -194,7 +194,7 @@ class _Answering(asyncio.Protocol, ABC):
 
     @abstractmethod
     def answer(self, received: bytes) -> bytes | None:
-        """The answer to the received bytes; None until more come."""
+        """The answer to the received bytes; None while they are incomplete."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._among.discard(self)
@@ -258,7 +258,7 @@ class _HttpAnswer(_Answering):
         return _encode(status, headers, b"" if method == "HEAD" else body, length=len(body))
 
     def _page(self, method: str, target: str, host: str) -> tuple[str, dict[str, str], bytes]:
-        """Status, headers and body."""
+        """The status, headers and body of the answer to a request."""
         if not self._hosts.allow(host):
             address = None if self._transport is None else peer_of(self._transport)
             audit.record("request", Forbidden.code, token=None, address=address, via="http")
@@ -281,7 +281,7 @@ class _HttpAnswer(_Answering):
         return status, headers, body
 
     def _who_leads(self, gateway: str | None) -> str:
-        """The page that names the leader. ``gateway``: the URL of the leader's gateway."""
+        """The text that names the leader. ``gateway``: the URL of the leader's gateway."""
         if (leader := self.view.leader()) is None:
             return "this node follows, and no node leads yet: try again"
         where = f"ask its gateway, {gateway}" if gateway is not None else "it has no gateway that is known here"

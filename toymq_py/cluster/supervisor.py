@@ -1,8 +1,8 @@
-"""The parent of a node's process: starts it again when it ends, and passes signals on.
+"""The parent of a node's process: starts the node again when it ends, and passes signals on to it.
 
-Contract: replication.md, section 5; ADR 0107. A leader whose term ends leaves its process, and the next one follows; a process
-that was killed is replaced at once, and its successor ends the lease that it held. The parent has imported all that a node
-needs, has no threads and no loop, and forks: a new process needs no imports.
+Contract: replication.md, section 5; ADR 0107. The process of a leader ends with the term, and a new one is started. A process
+that was killed is replaced at once, and the new one revokes the etcd lease of the old one. The parent has imported all that a
+node needs, has no threads and no event loop, and forks: a new process needs no imports.
 
     exit code of a node    the supervisor
     0                      ends with 0: the node was stopped
@@ -25,14 +25,14 @@ TERM_ENDED = 3
 
 
 class Supervisor:
-    """Runs a node in a process of its own, one after the other, until it is stopped."""
+    """Runs a node in a child process, and starts the next one when that ends, until the node is stopped."""
 
     def __init__(self, run: Callable[[int], int], say: Callable[[str], None], clock: Clock) -> None:
         """
         Args:
-            run: the node, in its process: gets a descriptor that becomes readable when the supervisor has died, and returns the
-                exit code.
-            say: logs a line. Called while there is no node.
+            run: runs the node in the child process. Gets a descriptor that becomes readable when the supervisor has died.
+                Returns: the exit code.
+            say: logs a line. Called only while no node runs.
         """
         self._run = run
         self._say = say
@@ -41,7 +41,7 @@ class Supervisor:
         self._stopping = False
 
     def supervise(self) -> int:
-        """Start the node, again and again. Returns: the exit code of the command. Raises: OSError (no process)."""
+        """Start the node, again and again. Returns: the exit code of the command. Raises: OSError (fork failed)."""
         gc.collect()
         gc.freeze()  # what was imported stays shared with the node: a collection there would copy its pages
         for number in PASSED_ON:

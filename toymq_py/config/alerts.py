@@ -1,6 +1,6 @@
 """Alert rules: a condition on topics or on the disk, how long it must hold, and where its notices go. Pure.
 
-Contract: gateway.md; ADR 0149. The gateway evaluates and sends; ``alerts_file.py`` keeps the rules.
+Contract: gateway.md; ADR 0149. The gateway evaluates the rules and sends notices; ``alerts_file.py`` stores the rules.
 """
 
 from collections.abc import Mapping
@@ -52,13 +52,13 @@ WITHOUT_MS = {"for": "for_ms", "repeat": "repeat_ms", "timeout": "timeout_ms"}
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One rule. It fires when a value has reached ``threshold`` for ``for_ms``, and is resolved when it is back at ``clear``.
+    """One rule. It fires when a value has stayed at ``threshold`` for ``for_ms``, and is resolved when it is back at ``clear``.
 
     Attributes:
         topic: name or pattern; None for ``disk``.
-        threshold: in the unit of ``UNITS``; a disk fires at it and below, all others at it and above.
-        repeat_ms: a notice is sent again so often while the rule fires; 0: never.
-        url, secret, timeout_ms: where notices are posted. Either this or ``to``, the topic that they are written to.
+        threshold: in the unit of ``UNITS``. A rule on the disk fires at this value and below, others at it and above.
+        repeat_ms: the interval at which the notice is repeated while the rule fires; 0: never.
+        url, secret, timeout_ms: where notices are posted. A rule has either ``url`` or ``to``, a topic for its notices.
     """
 
     when: Condition
@@ -73,7 +73,7 @@ class Alert:
     to: str | None = None
 
     def __post_init__(self) -> None:
-        """Raises: BadArgument, BadName."""
+        """Check the fields. Raises: BadArgument, BadName."""
         if self.when not in CONDITIONS:
             raise BadArgument(f"invalid when {str(self.when)[:50]!a}: write {', '.join(CONDITIONS)}")
         if self.when == "disk":
@@ -113,7 +113,7 @@ class Alert:
 
     @property
     def fires_below(self) -> bool:
-        """Whether low values mean trouble."""
+        """Whether the rule fires at low values instead of high ones."""
         return self.when == "disk"
 
     @property
@@ -122,11 +122,11 @@ class Alert:
         return UNITS[self.when]
 
     def reached(self, value: int) -> bool:
-        """Whether a value means trouble."""
+        """Whether a value has reached the threshold."""
         return value <= self.threshold if self.fires_below else value >= self.threshold
 
     def cleared(self, value: int) -> bool:
-        """Whether a value ends the trouble."""
+        """Whether a value is back at ``clear``, which resolves the alert."""
         return value >= self.clear if self.fires_below else value <= self.clear
 
     def shown(self, value: int) -> str:
@@ -162,12 +162,12 @@ class Alert:
         return cls(**values)
 
     def check_secret(self) -> "Alert":
-        """Check the key of a new rule; one that is stored stays. Returns: itself. Raises: BadArgument."""
+        """Check the signing secret of a new rule; stored rules are not checked. Returns: the rule. Raises: BadArgument."""
         check_new_secret(self.secret)
         return self
 
     def public(self) -> dict[str, Any]:
-        """The fields to show: whether it is signed, not with what."""
+        """The fields to show: ``signed`` in place of the secret."""
         return {**asdict(self), "unit": self.unit, "secret": None if self.secret is None else SIGNED}
 
 
@@ -178,7 +178,7 @@ def _default_clear(when: Condition, threshold: int) -> int:
 
 
 def _quantity(when: Condition, name: str, value: int | str) -> int:
-    """A threshold in the unit of its condition. Raises: BadArgument."""
+    """Parse a threshold to the unit of its condition. Raises: BadArgument."""
     if isinstance(value, int):
         return value
     try:

@@ -1,4 +1,4 @@
-"""Exchanges, queues and bindings of AMQP, as a file of definitions has them (docs/amqp.md).
+"""AMQP exchanges, queues and bindings in a definitions file (docs/amqp.md).
 
     [[exchange]]
     name = "orders"
@@ -14,8 +14,8 @@
     queue = "mails"             # or: exchange = "..."
     routing_key = "orders.*"
 
-Each may have a ``vhost``, ``/`` unless told. Only what outlives a restart: durable exchanges, queues that no connection owns,
-the bindings between them. What types and arguments mean is the business of ``toymq_py.amqp``. Knows no broker.
+Each may have a ``vhost``, by default ``/``. A file has only what outlives a restart: durable exchanges, queues that are not
+exclusive, and the bindings between them. ``toymq_py.amqp`` knows what types and arguments mean. Knows no broker.
 """
 
 import json
@@ -68,7 +68,7 @@ class AmqpDefinition:
 
     @property
     def key(self) -> Key:
-        """The key that tells a definition from others; all fields of a binding belong to it."""
+        """What identifies a definition: its kind, virtual host and name; of a binding, all its fields."""
         values = self.values
         if self.kind != "binding":
             return self.kind, values["vhost"], values["name"]
@@ -78,12 +78,12 @@ class AmqpDefinition:
 
     @property
     def written(self) -> dict[str, Any]:
-        """The keys that differ from their defaults."""
+        """The keys to write to a file: those whose values differ from the defaults."""
         return {name: self.values[name] for name, (_, usual) in FIELDS[self.kind].items() if self.values[name] != usual}
 
     @property
     def name(self) -> str:
-        """The name of the definition in errors and changes."""
+        """The name that errors and lists of changes give the definition."""
         values = self.values
         host = "" if values["vhost"] == DEFAULT_VHOST else f" of vhost {_shown(values['vhost'])}"
         if self.kind != "binding":
@@ -95,8 +95,8 @@ class AmqpDefinition:
 
 @dataclass(frozen=True, slots=True)
 class Declare:
-    """A declaration to make. ``before`` is what exists, None for a new one. One that exists and differs is refused when the
-    declaration is carried out: clients hold on to it."""
+    """A declaration to make. ``before``: the existing definition; None for a new one. A declaration that differs from an
+    existing one is refused, since clients rely on that."""
 
     definition: AmqpDefinition
     before: AmqpDefinition | None = field(default=None)
@@ -115,7 +115,7 @@ class Declare:
 
     @property
     def refusal(self) -> str | None:
-        """Why the declaration is not carried out; None when it is."""
+        """Why the declaration is refused; None when it is not."""
         return None if self.before is None else "what is there is not changed: delete it first"
 
 
@@ -133,7 +133,7 @@ def check_vhost(name: str) -> None:
 
 
 def read(kind: str, where: str, entry: Mapping[str, Any]) -> AmqpDefinition:
-    """One table of a file, or one object of JSON. Raises: ConfigError, which begins with ``where``."""
+    """Read a definition from one table of a TOML file, or one JSON object. Raises: ConfigError, which begins with ``where``."""
     known = FIELDS[kind]
     for key in entry:
         if key not in known:
@@ -156,7 +156,7 @@ def read(kind: str, where: str, entry: Mapping[str, Any]) -> AmqpDefinition:
 
 
 def add(found: dict[Key, AmqpDefinition], kind: str, where: str, entry: Mapping[str, Any]) -> None:
-    """Read one more definition. Raises: ConfigError, as ``read``, and for a second definition of a name, even an equal one."""
+    """Read a definition into ``found``. Raises: ConfigError, as ``read``, and for a name defined twice, even equally."""
     definition = read(kind, where, entry)
     if definition.key in found:
         raise ConfigError(f"{where}: {definition.name} stands twice")
@@ -164,7 +164,7 @@ def add(found: dict[Key, AmqpDefinition], kind: str, where: str, entry: Mapping[
 
 
 def _arguments(where: str, text: str) -> Any:
-    """TOML has no null: arguments with one are written as JSON."""
+    """Parse arguments written as JSON, the form for arguments with a null, which TOML does not have. Raises: ConfigError."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -190,7 +190,7 @@ def _is_no_utf8(text: str) -> bool:
 
 
 def _check_arguments(where: str, value: Any, depth: int = 0) -> None:
-    """Refuse what a client could not declare: no frame can have it."""
+    """Refuse a value that an AMQP frame cannot express. Raises: ConfigError."""
     if isinstance(value, dict | list) and depth >= TABLES_DEPTH_MAX:
         raise ConfigError(f"{where}: tables of arguments are nested more than {TABLES_DEPTH_MAX} deep")
     if isinstance(value, dict):
@@ -239,7 +239,7 @@ def _toml(value: Any) -> str:
 
 
 def _text(value: str) -> str:
-    """A basic string: what JSON escapes, TOML escapes alike, but for DEL and beyond the first plane."""
+    """A text as a TOML basic string: with the escapes of JSON, and DEL escaped. Non-ASCII characters are not escaped."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -247,11 +247,11 @@ def _text(value: str) -> str:
 
 
 def by_key(definitions: Iterable[AmqpDefinition]) -> dict[Key, AmqpDefinition]:
-    """The last definition of each key, exchanges first, bindings last."""
+    """Definitions by key, in the order exchanges, queues, bindings. Of several with one key the last counts."""
     found = {each.key: each for each in definitions}
     return dict(sorted(found.items(), key=lambda item: (KINDS.index(item[0][0]), item[0])))
 
 
 def plan(wanted: Mapping[Key, AmqpDefinition], present: Mapping[Key, AmqpDefinition]) -> list[Declare]:
-    """The declarations to make, in this order."""
+    """The declarations that turn ``present`` into ``wanted``, in the order in which to make them."""
     return [Declare(each, present.get(key)) for key, each in by_key(wanted.values()).items() if present.get(key) != each]

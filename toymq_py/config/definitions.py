@@ -1,7 +1,7 @@
 """Definitions: the topics, settings and consumers that a broker shall have, as a file that a repository can keep.
 
-A topic of the file gets the settings that stand there and no others; a consumer that is not there yet is made at its ``start``.
-What the file does not name is left alone, and no consumer's position is moved. So it may be applied again and again.
+A topic in the file gets exactly the settings of the file; a consumer that does not exist yet is made at its ``start``. What the
+file does not name is left alone, and no consumer's position is moved. So a file may be applied again and again.
 
     [[topic]]
     name = "orders"
@@ -19,7 +19,7 @@ What the file does not name is left alone, and no consumer's position is moved. 
     name = "hooks"
     topic = "orders"
     url = "https://example.com/orders"
-    secret = "whsec_..."        # of one that is new or has none; no secret is ever written out
+    secret = "whsec_..."        # set if the webhook is new or has none; exports show no secrets
 
     [[alert]]
     name = "late"
@@ -31,7 +31,7 @@ What the file does not name is left alone, and no consumer's position is moved. 
 
 Topics are in ``topic_definitions.py``, exchanges, queues and bindings in ``amqp_definitions.py``. JSON has the same keys.
 Contract: clients.md, "Command lines" (--definitions); delivery.md, "Per-topic settings". Knows no file, no wire and no broker:
-``plan`` compares with what DESCRIBE says, wherever that came from.
+``plan`` compares with the answers of DESCRIBE, whoever asked for them.
 """
 
 import json
@@ -82,10 +82,10 @@ class Definitions:
 
 
 def parse(text: str, source: str) -> Definitions:
-    """Definitions in TOML, or in JSON when the text begins with ``{``.
+    """Parse definitions in TOML, or in JSON when the text begins with ``{``.
 
     Args:
-        source: for the error, a file's name say.
+        source: what an error names, such as the file.
 
     Raises: ConfigError, which names source, topic and key.
     """
@@ -200,7 +200,7 @@ def _read_settings(where: str, found: Mapping[str, Any]) -> Settings:
 
 
 def _text(value: Any) -> str:
-    """A value as on the wire. Raises: ConfigError when it is neither text nor a number of at most 64 bits."""
+    """A value as the text that CREATE takes. Raises: ConfigError when it is neither text nor a number of at most 64 bits."""
     if isinstance(value, str):
         return value
     if type(value) is not int or value.bit_length() > 64:
@@ -209,7 +209,7 @@ def _text(value: Any) -> str:
 
 
 def _named(entries: Any, where: str, kind: str) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Each table of an array, and what to call it in an error. Raises: ConfigError."""
+    """The tables of an array, each with the words that name it in an error. Raises: ConfigError."""
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ConfigError(f"{where}: {kind} is an array of tables: [[{kind}]] in TOML")
     for number, entry in enumerate(entries, 1):
@@ -235,10 +235,10 @@ def described(
     rows: Iterable[Mapping[str, Any]], counts: Mapping[str, int], webhooks: Mapping[str, Webhook] | None = None,
     alerts: Mapping[str, Alert] | None = None, amqp: Iterable[AmqpDefinition] = (),
 ) -> Definitions:  # fmt: skip
-    """The definitions of a broker, from the JSON objects of TOPICS, its webhooks, its alerts and what AMQP declared. Where its
-    consumers are is state, and stays out.
+    """The definitions of a broker, from the JSON objects of TOPICS, its webhooks, its alerts and its AMQP declarations. The
+    positions of consumers are state, not definitions, and left out.
 
-    Args, Raises: as ``described_topics``.
+    Args, Raises: as for ``described_topics``.
     """
     return Definitions(
         described_topics(rows, counts), dict(sorted((webhooks or {}).items())), dict(sorted((alerts or {}).items())),
@@ -247,7 +247,7 @@ def described(
 
 
 def to_json(definitions: Definitions) -> str:
-    """As JSON; ``parse`` reads it. Durations in ms, sizes in bytes."""
+    """Write definitions as JSON, which ``parse`` reads. Durations are in ms, sizes in bytes."""
     topics = []
     for name, topic in definitions.topics.items():
         settings = {key: int(text) if text.isdigit() else text for key, text in topic.settings.items()}
@@ -263,7 +263,7 @@ def to_json(definitions: Definitions) -> str:
 
 
 def to_toml(definitions: Definitions) -> str:
-    """As TOML; ``parse`` reads it. Names and values need no escapes: their grammar knows neither quotes nor backslashes."""
+    """Write definitions as TOML, which ``parse`` reads. Names and settings need no escapes: they have no quotes."""
     parts = []
     for name, topic in definitions.topics.items():
         lines = ["[[topic]]", f'name = "{name}"']
@@ -288,7 +288,7 @@ def to_toml(definitions: Definitions) -> str:
 
 
 def _public(found: Webhook | Alert) -> dict[str, Any]:
-    """A webhook or an alert without its secret, so that a repository may keep it. TOML has no null."""
+    """The fields of a webhook or an alert, without its secret, so that a repository may keep them, and without None."""
     return {key: value for key, value in asdict(found).items() if key != "secret" and value is not None}
 
 
@@ -301,7 +301,7 @@ def _start(start: Start) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class PutWebhook:
-    """A webhook to put. ``webhook`` has the secret that it keeps or gets; ``before`` is None for a new one."""
+    """A webhook to put. ``webhook`` includes its old or new secret; ``before`` is None for a new webhook."""
 
     name: str
     webhook: Webhook = field(repr=False)
@@ -315,7 +315,7 @@ class PutWebhook:
 
 @dataclass(frozen=True, slots=True)
 class PutAlert:
-    """An alert rule to put. ``alert`` has the secret that it keeps or gets; ``before`` is None for a new one."""
+    """An alert rule to put. ``alert`` includes its old or new secret; ``before`` is None for a new rule."""
 
     name: str
     alert: Alert = field(repr=False)
@@ -350,7 +350,7 @@ Change = TopicChange | PutWebhook | PutAlert | Declare
 
 
 def change_to_json(change: Change) -> dict[str, Any]:
-    """For programs: ``change`` is the verb, the rest are the fields; settings as in CREATE."""
+    """A change as a JSON object for programs: ``change`` is the verb, other keys are its fields; settings as in CREATE."""
     if isinstance(change, PutWebhook):
         return {"change": change.verb, "webhook": change.name, **change.webhook.public()}
     if isinstance(change, PutAlert):
@@ -364,7 +364,7 @@ def change_to_json(change: Change) -> dict[str, Any]:
 
 
 def plan(wanted: Definitions, present: Definitions) -> list[Change]:
-    """The changes to make, in this order; [] when everything exists."""
+    """The changes that turn ``present`` into ``wanted``, in the order in which to make them; [] for none."""
     changes: list[Change] = list(plan_topics(wanted.topics, present.topics))
     for name, webhook in wanted.webhooks.items():
         before = present.webhooks.get(name)
@@ -385,6 +385,6 @@ def _differs(wanted: Webhook | Alert, before: Webhook | Alert | None) -> bool:
 
 
 def done_before(changes: Iterable[Change]) -> str:
-    """The end of an error: the changes made before it, which stay. "" for none."""
+    """The end of an error's text: the changes that were made before the error, and stay; "" for none."""
     made = "; ".join(map(str, changes))
     return f"; changed before that: {made}" if made else ""

@@ -1,4 +1,4 @@
-"""The schema of options: kind of value, unit, default, range and help, defined once, as a field of a frozen dataclass.
+"""The schema of options: kind of value, unit, default, range and help of an option, defined once, as a dataclass field.
 
 Contract: clients.md, "Command lines". The command line, ``TOYMQ_*``, ``toymq.toml`` and docs/configuration.md are made from
 these fields; ``config.options`` lists the options. Knows no source of values.
@@ -100,7 +100,7 @@ class Number(Kind):
         return f"{self.show(self.low)} to {self.show(self.high)}"
 
     def doubt(self, found: object) -> str | None:
-        """A question to the user about a duration that may have been meant in seconds."""
+        """A question to the user about a duration without a unit that may have been meant in seconds; None if there is none."""
         return duration_doubt(found) if self.parse_number is parse_duration_ms else None
 
 
@@ -155,7 +155,7 @@ class Flag(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Text(Kind):
-    """Text, with a check of its own."""
+    """A text, checked by a function."""
 
     noun: str
     metavar: str
@@ -204,7 +204,7 @@ class Several(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. ``attribute`` is its field, ``name`` its key in the file."""
+    """One option. ``attribute`` is its field in the options class, ``name`` its key in the file."""
 
     attribute: str
     name: str
@@ -235,19 +235,19 @@ def option(kind: Kind, default: Any, *, name: str | None = None, help: str) -> A
 
     Args:
         default: None when the option is off unless it is given.
-        name: unless the field's without its ``_ms``.
+        name: the key in the file; by default the field's name without ``_ms``.
     """
     return field(default=default, metadata={"kind": kind, "name": name, "help": help})
 
 
 def duration(default_ms: int, low_ms: int = 0, high_ms: int = DURATION_MS_MAX, **words: Any) -> Any:
-    """A field in milliseconds; its name ends with ``_ms``."""
+    """A field for a duration in milliseconds; its name ends with ``_ms``."""
     kind = Number("a duration such as 250ms, 30s or 24h", "DURATION", low_ms, high_ms, parse_duration_ms, format_duration)
     return option(kind, default_ms, **words)
 
 
 def size(default_bytes: int, low: int = 0, high: int = SIZE_MAX, **words: Any) -> Any:
-    """A field in bytes."""
+    """A field for a size in bytes."""
     return option(Number("a size such as 4096 or 64MiB", "SIZE", low, high, parse_size, format_size), default_bytes, **words)
 
 
@@ -260,32 +260,32 @@ def one_of(default: str | None, *choices: str, **words: Any) -> Any:
 
 
 def flag(**words: Any) -> Any:
-    """False unless it is given."""
+    """A boolean field, False by default."""
     return option(Flag(), False, **words)
 
 
 def path(default: str | None, **words: Any) -> Any:
-    """A file or directory, relative to where the broker is started."""
+    """A field for a file or directory, relative to the broker's working directory."""
     return option(Text("a path", "PATH", _check_path), default, **words)
 
 
 def address(default: str | None, **words: Any) -> Any:
-    """``host:port``, as text; ``parse_address`` takes it apart."""
+    """A field for ``host:port``, kept as text; ``parse_address`` splits it."""
     return option(Text("an address such as 127.0.0.1:6789", "HOST:PORT", parse_address), default, **words)
 
 
 def text(default: str | None, metavar: str, checked: Callable[[str], object], *, noun: str, **words: Any) -> Any:
-    """``checked`` raises ConfigError for what makes no sense."""
+    """A field for a text. ``checked`` raises ConfigError for an invalid one."""
     return option(Text(noun, metavar, checked), default, **words)
 
 
 def several(each: Kind, **words: Any) -> Any:
-    """A field that is a tuple, () unless it is given."""
+    """A field for a tuple of values, by default empty."""
     return option(Several(each), (), **words)
 
 
 def options_of(cls: type) -> tuple[Option, ...]:
-    """The options of a class, in the order of its fields; other fields are none."""
+    """The options of a class, in the order of its fields; fields that were not made by ``option`` are left out."""
     found = []
     for f in fields(cls):
         if "kind" not in f.metadata:
@@ -296,7 +296,7 @@ def options_of(cls: type) -> tuple[Option, ...]:
 
 
 def check_options(options: Any) -> None:
-    """Every value is within its kind. Raises: ConfigError, which names the field."""
+    """Check that every value is valid for its kind of option. Raises: ConfigError, which names the field."""
     for each in options_of(type(options)):
         value = getattr(options, each.attribute)
         if value is not None or each.default is not None:
@@ -310,7 +310,7 @@ def check_options(options: Any) -> None:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port``, as host and port. Raises: ConfigError."""
+    """Split ``host:port`` or ``[v6]:port`` into host and port. Raises: ConfigError."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ConfigError(f"{text!r} is not an address: write host:port, such as 127.0.0.1:6789, with a port up to 65535")
@@ -318,7 +318,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def parse_endpoint(text: str, example: str = "http://localhost:4318") -> str:
-    """An HTTP URL without user and password, which would show in the process list. Raises: ConfigError, with an example."""
+    """Check an HTTP URL, which may not have user and password: the process list would show them. Raises: ConfigError."""
     try:
         found = urlsplit(text)
         usable = found.scheme in ("http", "https") and found.hostname and found.port != 0 and found.username is None
@@ -330,7 +330,7 @@ def parse_endpoint(text: str, example: str = "http://localhost:4318") -> str:
 
 
 def parse_endpoints(text: str) -> tuple[str, ...]:
-    """URLs of etcd as of ``parse_endpoint``, separated by commas. Raises: ConfigError."""
+    """Parse URLs of etcd, separated by commas, each as ``parse_endpoint`` takes it. Raises: ConfigError."""
     return tuple(parse_endpoint(each.strip(), "http://e1:2379") for each in text.split(","))
 
 
@@ -351,9 +351,9 @@ def is_public(host: str) -> bool:
 
 
 def check_apart(listeners: Sequence[tuple[str, tuple[str, int]]]) -> None:
-    """Of each listener what an error calls it, and its address. Raises: ConfigError when two would take the same connections.
+    """Check that no two listeners, given with the words that name each in an error, have one address. Raises: ConfigError.
 
-    The system finds that only once both listen, and may not: on some, one of the two then gets no connections.
+    The operating system notices only when both listen, or not at all: on some, one of the two then gets no connections.
     """
     for (first, one), (second, other) in combinations(listeners, 2):
         if one[1] == other[1] != 0 and _same_host(one[0], other[0]):
@@ -370,7 +370,7 @@ def _same_host(one: str, other: str) -> bool:
 
 
 def did_you_mean(found: str, known: Iterable[str]) -> str:
-    """"; did you mean NAME?", or "" when nothing is near."""
+    """"; did you mean NAME?" with the known name most like ``found``, or "" when none is similar."""
     near = difflib.get_close_matches(found.replace("-", "_"), list(known), n=1, cutoff=0.75)
     return f"; did you mean {near[0]}?" if near else ""
 

@@ -1,7 +1,7 @@
 """Options of the broker: frozen, checked once, units last in the name.
 
 Contract: clients.md, "Command lines". An option is one line here: the command line, the environment, ``toymq.toml`` and
-docs/configuration.md are made of it. Where a value comes from is the command line's business.
+docs/configuration.md are made from it. ``cli.options`` knows where a value comes from.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,19 +55,19 @@ SUBSYSTEMS = (
 
 @dataclass(frozen=True, slots=True)
 class LogLevels:
-    """``info,session=debug``: a default, and levels by subsystem."""
+    """The value of ``--log-level``, such as ``info,session=debug``: a default, and levels by subsystem."""
 
     default: str
     named: Mapping[str, str]
 
     def of(self, subsystem: str) -> str:
-        """The level of a subsystem. The wire is debugged only by name, since it has a line for every frame."""
+        """The level of a subsystem. ``wire`` logs debug lines only when named, since it has one for every frame."""
         quiet = "info" if self.default == "debug" else self.default
         return self.named.get(subsystem, quiet if subsystem == "wire" else self.default)
 
 
 def parse_log_levels(text: str) -> LogLevels:
-    """``info``, ``info,session=debug,wire=debug`` or ``wire=debug`` alone. Raises: ConfigError."""
+    """Parse ``info``, ``info,session=debug,wire=debug`` or ``wire=debug`` alone. Raises: ConfigError."""
     default = "info"
     named: dict[str, str] = {}
     for position, part in enumerate(text.split(",")):
@@ -92,7 +92,7 @@ STATS_LIMITS = ("max_connections", "max_topics", "max_consumers", "max_unacked",
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """The options of a broker, served or embedded; defaults as in clients.md. Raises ConfigError for an invalid one."""
+    """The options of a broker, served or embedded. Raises: ConfigError for an invalid value."""
 
     data_dir: str = path("./data", help="Where everything is kept.")
     fsync: FsyncMode = one_of(
@@ -270,8 +270,8 @@ class ServeOptions(BrokerOptions):
         self._check_use(("dialect", "private_webhooks"), ("--http", "--https"))
 
     def _check_use(self, names: Sequence[str], listeners: Sequence[str]) -> None:
-        """Check that each option that is set has the option that it belongs to. Raises: ConfigError; a variable may have set
-        it."""
+        """Check that options in use have one of the listeners they apply to. Raises: ConfigError, which names the option or
+        the environment variable that set it."""
         if not any(option in listeners for option in self.listeners()):
             for name in [each for each in names if getattr(self, each)]:
                 where = self.sources.get(name, "")
@@ -318,7 +318,7 @@ class ServeOptions(BrokerOptions):
 
     @property
     def trusts_nodes(self) -> bool:
-        """Whether nodes of other groups have all rights here: if clients need tokens, a certificate or secret proves them."""
+        """Whether nodes of other groups have all rights: if clients need no token, or a certificate or secret proves nodes."""
         return self.auth_file is None or self.replicate_cert is not None or self.replicate_token_file is not None
 
     def of_all_workers(self) -> dict[str, str]:
@@ -326,14 +326,14 @@ class ServeOptions(BrokerOptions):
         return {option: where for option, where in self.listeners().items() if option in OF_ALL_WORKERS}
 
     def of_worker(self, worker: int, data_dir: str) -> "ServeOptions":
-        """The options of one worker's process; their sources say what was given where the worker's own differ."""
+        """The options of one worker's process. Where they differ from the given options, ``sources`` tells the given values."""
         own: dict[str, Any] = {each[2:].replace("-", "_"): where for each, where in self._places_of(worker).items()}
         own |= {"workers": 1, "data_dir": data_dir}
         given = {each: f"{self.sources.get(each, 'default')} {getattr(self, each)}, for this worker" for each in own}
         return replace(self, **own, sources={**self.sources, **given})
 
     def _places_of(self, worker: int) -> dict[str, str]:
-        """A worker's own addresses by option: ports count up from the given ones, or from the port behind a shared one; 0 is a
+        """A worker's own addresses by option. Its port is the given one, or that after a shared one, plus its number; 0 means a
         free port."""
         places: dict[str, str] = {}
         for option, where in self.listeners().items():
@@ -354,16 +354,16 @@ class ServeOptions(BrokerOptions):
         return {option: where for option, where in wanted.items() if where is not None}
 
     def check_exposure(self, option: str, host: str) -> bool:
-        """Check a listener, whatever its protocol, before it is bound, and again with the addresses that it has then.
+        """Check whether a listener may be reached from other machines, before it is bound and again with its bound addresses.
 
         Args:
-            option: that names the listener, for the message.
-            host: an IP address, or a name, of which this tells nothing.
+            option: the option that names the listener, for the error.
+            host: an IP address; a name passes unchecked.
 
         Returns: whether other machines can reach it.
 
-        Raises: ConfigError when they can, and nothing keeps strangers out: no auth file, or of --replicate no TLS or no
-        secret. ``insecure_public`` lifts it, but for plaintext among replicas.
+        Raises: ConfigError when they can and need no credentials: there is no auth file, or for --replicate no TLS or no
+        secret. ``insecure_public`` allows that, except plaintext among replicas.
         """
         public = is_public(host)
         if public and option == "--replicate":

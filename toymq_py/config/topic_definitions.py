@@ -1,7 +1,7 @@
 """Topics in a definitions file, partitioned ones as a whole: describe those of a broker, and plan the changes to it.
 
 A partitioned topic is one ``[[topic]]`` with ``partitions = N``; its settings and consumers are those of all its partitions. A
-partition that differs follows it as a topic of its own, ``orders#3``. ADR 0228. Pure.
+partition that differs follows as a topic of its own, ``orders#3``. ADR 0228. Pure.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ Settings = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class TopicDefinition:
-    """A topic that shall exist. ``consumers``: where each begins, should it be new."""
+    """A topic that shall exist. ``consumers``: the start position of each consumer, used if it is new."""
 
     settings: Settings
     consumers: dict[str, Start]
@@ -33,7 +33,7 @@ class TopicDefinition:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic:
-    """A topic to create. ``refusal``: why the broker cannot have it, and the remedy; None where that is not known before."""
+    """A topic to create. ``refusal``: why the broker would refuse it, and the remedy; None if no reason is known in advance."""
 
     topic: str
     settings: Settings
@@ -43,7 +43,7 @@ class CreateTopic:
 
     @property
     def words(self) -> Settings:
-        """The words of CREATE."""
+        """The settings that the verb CREATE takes, with the number of partitions."""
         return {**({PARTITIONS: str(self.partitions)} if self.partitions else {}), **self.settings}
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class ChangeSettings:
-    """Settings to change. ``settings`` and ``before`` have the same keys; ``default`` stands for what is not set."""
+    """Settings to change. ``settings`` and ``before`` have the same keys; the value ``default`` means not set."""
 
     topic: str
     settings: Settings
@@ -85,7 +85,7 @@ def described_topics(rows: Iterable[Mapping[str, Any]], counts: Mapping[str, int
     """The topics of a broker, from the JSON objects of TOPICS.
 
     Args:
-        counts: of each partitioned topic the number of its partitions, of which not all need to be among the rows.
+        counts: the number of partitions of each partitioned topic; the rows need not have all of them.
 
     Raises: ConfigError for a topic that the broker could not open: its settings are unknown.
     """
@@ -122,7 +122,7 @@ def _whole(name: str, count: int, parts: dict[str, TopicDefinition]) -> dict[str
 
 
 def plan_topics(wanted: Mapping[str, TopicDefinition], present: Mapping[str, TopicDefinition]) -> Iterator[TopicChange]:
-    """The changes to make, in this order."""
+    """The changes that turn ``present`` into ``wanted``, in the order in which to make them."""
     for name, topic in wanted.items():
         found = present.get(name)
         if topic.partitions and found is not None and topic.partitions != found.partitions:
@@ -155,8 +155,8 @@ def _plan_one(name: str, topic: TopicDefinition, found: TopicDefinition | None) 
 def _plan_whole(
     name: str, topic: TopicDefinition, found: TopicDefinition, wanted: Mapping[str, TopicDefinition]
 ) -> Iterator[TopicChange]:
-    """Changes that all partitions need are made to the whole, others to each partition: so no position moves, and a partition
-    that the file names itself is not changed twice."""
+    """Plan the changes of a partitioned topic: one change to the whole if all partitions need it, otherwise one for each
+    partition that does. So no position moves, and a partition that the file also names by itself is not changed twice."""
     differing = [one for one, part in found.parts.items() if one not in wanted and part.settings != topic.settings]
     befores = [found.parts[one].settings for one in differing]
     if differing and len(differing) == len(found.parts) and all(before == befores[0] for before in befores):

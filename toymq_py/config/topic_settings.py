@@ -1,7 +1,7 @@
 """The settings of a topic: their limits, how they are written, and which are in force.
 
-Contract: delivery.md, "Per-topic settings". A setting is a field and a row of ``SETTINGS``: the wire, HTTP, ``toymqctl``,
-definitions and ``topic.json`` are made of them.
+Contract: delivery.md, "Per-topic settings". A setting is a field and a row of ``SETTINGS``: the TCP protocol, HTTP,
+``toymqctl``, definitions and ``topic.json`` take settings from there.
 """
 
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ WhenFull = Literal["reject", "drop-oldest"]
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """One topic's settings: integers in milliseconds, bytes and counts, and words. None means the broker's default.
+    """One topic's settings: integers (milliseconds, bytes, counts) and words. None means the broker's default.
 
-    Their limits stand in ``SETTINGS``. Contract: delivery.md, "Per-topic settings".
+    ``SETTINGS`` has their limits. Contract: delivery.md, "Per-topic settings".
     """
 
     visibility: int | None = None
@@ -50,7 +50,7 @@ class TopicSettings:
     def changed(self, changes: Mapping[str, str]) -> "TopicSettings":
         """A copy with some settings changed; ``default`` unsets one.
 
-        Raises: BadArgument for a name that is not a setting here, or a value out of its range.
+        Raises: BadArgument for a name that is not a setting, or a value out of its range.
         """
         values: dict[str, Any] = {name: _parse_setting(name, text) for name, text in changes.items()}
         changed = replace(self, **values)
@@ -60,19 +60,19 @@ class TopicSettings:
         return changed
 
     def differences(self, other: "TopicSettings") -> str:
-        """The settings in which another one differs, with the values of both, for an error."""
+        """The settings that differ between ``self`` and ``other``, with the values of both, as text for an error."""
         pairs = ((f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
         return ", ".join(f"{name}={_shown(name, ours)}, not {_shown(name, its)}" for name, ours, its in pairs if ours != its)
 
     def value(self, name: str, options: BrokerOptions) -> int:
-        """A setting in force: the topic's own, or the broker's default. Milliseconds, bytes, counts."""
+        """The effective value of a setting, in milliseconds, bytes or a count: the topic's own, or the broker's default."""
         own = getattr(self, name)
         if own is None:
             own = getattr(options, name if name in ("dedupe_keys", "max_attempts") else f"{name}_ms")
         return int(own)
 
     def to_json(self) -> dict[str, int | str]:
-        """Those that are set."""
+        """The settings that are set, without defaults."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
 
     @classmethod

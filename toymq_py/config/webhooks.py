@@ -19,7 +19,7 @@ CONCURRENCY_MAX = 64
 TIMEOUT_MS_MAX = 60_000
 SECRET_PREFIX = "whsec_"
 SECRET_BYTES_MIN = 16
-"""The shortest secret behind the prefix; a variable that was not set left nothing there: anyone could sign. The specification
+"""The shortest secret after the prefix; a variable that was not set left nothing there: anyone could sign. The specification
 has 24 to 64."""
 SECRET_CHARS_MAX = 512
 SIGNED = "(set)"
@@ -55,7 +55,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """One webhook. ``topic`` may be a pattern; ``secret`` is None where nothing is signed."""
+    """One webhook. ``topic`` may be a pattern; ``secret`` is None if requests are not signed."""
 
     topic: str
     url: str
@@ -64,7 +64,7 @@ class Webhook:
     concurrency: int = 1
 
     def __post_init__(self) -> None:
-        """Raises: BadArgument, BadName."""
+        """Check the fields. Raises: BadArgument, BadName."""
         if is_pattern(self.topic):
             TopicPattern(self.topic)
         else:
@@ -89,17 +89,17 @@ class Webhook:
         return cls(**found)
 
     def check_secret(self) -> "Webhook":
-        """Check the key of a new definition; one that is stored stays. Returns: itself. Raises: BadArgument."""
+        """Check the secret of a new definition; stored ones are not checked. Returns: the webhook. Raises: BadArgument."""
         check_new_secret(self.secret)
         return self
 
     def public(self) -> dict[str, Any]:
-        """The fields to show: whether it is signed, not with what."""
+        """The fields to show: ``signed`` in place of the secret."""
         return {**asdict(self), "secret": None if self.secret is None else SIGNED}
 
 
 def secret_bytes(secret: str) -> bytes:
-    """The key of a secret: base64 behind ``whsec_``, else the text itself. Raises: BadArgument."""
+    """The key of a secret: base64 after ``whsec_``, else the text itself. Raises: BadArgument."""
     if len(secret) <= SECRET_CHARS_MAX and secret.startswith(SECRET_PREFIX):
         try:
             return base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
@@ -114,7 +114,7 @@ def secret_bytes(secret: str) -> bytes:
 
 
 def check_new_secret(secret: str | None) -> None:
-    """Refuse a key that is too short to sign with: of a new definition. Raises: BadArgument."""
+    """Refuse a secret of a new definition that is too short to sign with. Raises: BadArgument."""
     if secret is not None and secret.startswith(SECRET_PREFIX):
         size = len(secret_bytes(secret))
         if size < SECRET_BYTES_MIN:

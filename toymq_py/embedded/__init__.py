@@ -1,2 +1,3 @@
-"""An embedded queue in a directory, with no broker to run: whichever process opens it first serves it. Contract: clients.md;
-ADR 0017."""
+"""An embedded queue in a directory, with no broker to run: the first process that opens the directory serves it.
+
+Contract: clients.md; ADR 0017."""

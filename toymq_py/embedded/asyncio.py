@@ -1,6 +1,6 @@
-"""``toymq.open``: a queue in a directory, without a broker to run. For asyncio; ``blocking`` has the form without.
+"""``toymq.open``: a queue in a directory, without a broker to run. For asyncio; ``blocking`` has the blocking form.
 
-Contract: clients.md. An ordinary client, and beside it an ``EmbeddedHost`` that serves the directory.
+Contract: clients.md. An ordinary client, with an ``EmbeddedHost`` beside it that serves the directory.
 """
 
 import asyncio
@@ -71,20 +71,20 @@ def open(
 ) -> EmbeddedClient:  # fmt: skip
     """Open a queue in a directory: ``async with toymq.open("./queue") as mq``, then as with ``toymq.connect``.
 
-    The first process that opens a directory serves it, from a thread with its own loop. Others connect to it through a Unix
-    socket in the directory. When it ends or is killed, another one takes over within a second, and requests under way are sent
-    again, as after any lost connection. It is an ordinary data directory: ``toymq serve`` may serve it, but not at the same
-    time.
+    The first process that opens a directory serves it, from a thread with its own event loop. Others connect to it through a
+    Unix socket in the directory. When it ends or is killed, another one takes over within a second, and requests under way are
+    sent again, as after any lost connection. It is an ordinary data directory: ``toymq serve`` may serve it, but not at the
+    same time.
 
     Args:
-        path: of the directory, which is created if it is missing. The right to write in it is the right to use the queue.
-        options: of the broker if this process serves; leave out ``data_dir``.
-        name: of this client, for the broker's log.
-        timeout_s: of every request, including the time without a server.
+        path: the directory, which is created if it is missing. The right to write in it is the right to use the queue.
+        options: the broker's options, used if this process serves; leave out ``data_dir``.
+        name: the name of this client, for the broker's log.
+        timeout_s: the time limit of every request, including the time without a server.
         wait_s: how long to wait for the first server, which may be recovering.
-        idempotent, on_event, inject_headers, tracing, random: as of ``toymq.connect``.
+        idempotent, on_event, inject_headers, tracing, random: as for ``toymq.connect``.
 
-    Raises: ConfigError, BadArgument; when it is entered DirectoryLocked (a ``toymq serve`` has it), DataDirectoryError,
+    Raises: ConfigError, BadArgument; on entry also DirectoryLocked (a ``toymq serve`` has it), DataDirectoryError,
         ConnectFailed. When the directory is removed or replaced below it, every call raises DirectoryLost: open it again.
     """
     host = EmbeddedHost(path, options, number_of_seconds("wait_s", wait_s))

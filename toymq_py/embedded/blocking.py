@@ -1,6 +1,6 @@
 """``toymq.sync.open``: the blocking form of ``toymq.open``.
 
-Contract: clients.md. If this process serves, a thread of its own does: it runs on between the calls of this client.
+Contract: clients.md. If this process serves the directory, a separate thread does, also between the calls of this client.
 """
 
 import os
@@ -42,7 +42,7 @@ class EmbeddedClient(Client):
 
     @one_thread
     def close(self) -> None:
-        """See ``toymq.open``: close the client, then stop serving. Idempotent."""
+        """Close the client, then stop serving: another process that has the directory open takes over. Idempotent."""
         try:
             super().close()
         finally:
@@ -59,7 +59,7 @@ def open(
     wait_s: Seconds = 10.0, idempotent: bool = True, on_event: OnEvent | None = None,
     inject_headers: InjectHeaders | None = None, tracing: MessageTracing | None = None, random: Random | None = None,
 ) -> EmbeddedClient:  # fmt: skip
-    """Open a queue in a directory; arguments as of ``toymq.open``.
+    """Open a queue in a directory; arguments as for ``toymq.open``.
 
     Raises: ConfigError, BadArgument, DirectoryLocked (a ``toymq serve`` has it), DataDirectoryError, ConnectFailed. Calls raise
         DirectoryLost when the directory was removed or replaced below it.

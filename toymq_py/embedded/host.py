@@ -1,7 +1,7 @@
 """The embedded host: serves a data directory, or stands by while another process serves it.
 
-Contract: clients.md (``toymq.open``), ADR 0017. Owns a thread with its own loop, the socket in the directory, and the broker
-while it serves. Does not know the client that opened the directory.
+Contract: clients.md (``toymq.open``), ADR 0017. Owns a thread with its own event loop, the socket in the directory, and the
+broker while it serves. Does not know the client that opened the directory.
 
     connect to the socket ──connected──► stand by until it closes ────┐
       ▲        └─refused──► take LOCK ──taken──► serve until closed   │
@@ -69,8 +69,8 @@ class EmbeddedHost:
     def __init__(self, path: str | os.PathLike[str], options: BrokerOptions | None, wait_s: float) -> None:
         """
         Args:
-            path: of the data directory, which is created if it is missing, but not its parent.
-            options: of the broker; without ``data_dir``.
+            path: the data directory, which is created if it is missing, but not its parent.
+            options: the broker's, without ``data_dir``.
             wait_s: how long another process may hold the lock without answering before it is an error.
 
         Raises: ConfigError.
@@ -114,13 +114,13 @@ class EmbeddedHost:
         return f"{self._options.data_dir}/LOCK"
 
     def lost(self) -> DirectoryLost | None:
-        """Why this is not the directory that was opened; None while it is. Thread-safe: clients ask, too."""
+        """Why the directory at the path is not the one that was opened; None while it is. Thread-safe, as clients ask, too."""
         reasons = (not_there(RealFileSystem(), path, inode) for path, inode in self._inodes.items())
         reason = self._lost or next(filter(None, reasons), None)
         return None if reason is None else DirectoryLost(f"{reason}: open it again")
 
     def start(self) -> None:
-        """Start the thread; then wait for ``ready``. Idempotent. Raises: ConfigError (no thread can be started)."""
+        """Start the thread; the caller then waits for ``ready``. Idempotent. Raises: ConfigError (no thread can be started)."""
         if self._thread is None:
             runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # a given factory leaves our caller's loop alone
             self._loop = runner.get_loop()
@@ -133,7 +133,7 @@ class EmbeddedHost:
             atexit.register(self.close)
 
     def stop(self) -> None:
-        """Ask the thread to end; then wait for ``ended``. Idempotent; does nothing in a fork."""
+        """Ask the thread to end; the caller then waits for ``ended``. Idempotent; does nothing in a forked child."""
         if self._thread is None or self.forked:
             return
         assert self._loop is not None
@@ -229,8 +229,8 @@ class EmbeddedHost:
         return True
 
     async def _serve(self) -> None:
-        """Serve until closed. Raises: DirectoryLocked, DataDirectoryError, OSError; DirectoryLost, whose reason ``lost``
-        returns then."""
+        """Serve until closed. Raises: DirectoryLocked, DataDirectoryError, OSError; DirectoryLost, which ``lost`` returns from
+        then on."""
         loop, clock = asyncio.get_running_loop(), SystemClock()
         data_dir = self._options.data_dir
         with opened_broker(self._options, clock, loop) as broker, self._listener() as listener:
@@ -246,13 +246,13 @@ class EmbeddedHost:
                 raise broker.lost
 
     def _lose(self, broker: Broker, server: Server) -> None:
-        """Note the loss before connections end, so that clients that connect again get the reason."""
+        """Note that the directory is lost, before connections end, so that clients that reconnect get the reason."""
         self._lost = broker.directory.lost() or str(broker.lost)
         server.stop(at_once=True)
 
     @contextmanager
     def _listener(self) -> Iterator[socket.socket]:
-        """Bind the socket. Assumes that ``LOCK`` is held: a socket that is there belongs to a dead process."""
+        """Bind the socket. Assumes that ``LOCK`` is held, so an existing socket file belongs to a dead process."""
         with suppress(FileNotFoundError):
             os.unlink(self.socket_path)  # noqa: PTH108 (no Path is needed)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -277,7 +277,7 @@ class EmbeddedHost:
             self.ready.set_result(None)
 
     async def _sleep(self, delay_s: float) -> None:
-        """Sleep, or until closed."""
+        """Sleep for ``delay_s`` seconds, or until closed."""
         assert self._wake is not None
         with suppress(TimeoutError):
             async with asyncio.timeout(delay_s):
@@ -297,10 +297,10 @@ _hosts: "weakref.WeakSet[EmbeddedHost]" = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
-    """In a fork: close the inherited descriptors of lock and connections. Otherwise they outlive a killed parent, and no
-    other process could take over.
+    """In a forked child: close the inherited descriptors of lock and connections. Otherwise they would outlive a killed
+    parent, and no other process could take over.
 
-    Each number is replaced by the null device, because the object that owns it may close it again.
+    Each descriptor is replaced by the null device, because the object that owns it may close it again.
     """
     hosts = list(_hosts)
     if not hosts:

@@ -1,4 +1,4 @@
-"""The HTTP gateway: a peer of the server, over the same broker. Contract: gateway.md; ADR 0024. Needs the extra ``[http]``."""
+"""The HTTP gateway, beside the TCP server, over the same broker. Contract: gateway.md; ADR 0024. Needs the extra ``[http]``."""
 
 from toymq_py.gateway.http_server import HttpServer
 

@@ -47,8 +47,8 @@ ABOUT = frozenset(("topic", "queue", "q", "consumer", "group", "name", "connecti
 
 
 def check_site(connection: HTTPConnection, *, safe: bool) -> None:
-    """Refuse requests that a page of another site sends with its visitor's cookies (CSRF). To a request over TLS, a page that
-    was loaded without TLS is another site: it may have been altered on its way.
+    """Refuse requests that a page of another site sends with its visitor's cookies (CSRF). For a request over TLS, a page
+    loaded without TLS counts as another site, since it may have been altered on its way.
 
     Raises: Forbidden.
     """
@@ -67,14 +67,14 @@ def check_site(connection: HTTPConnection, *, safe: bool) -> None:
 
 
 def _is_browser(headers: Headers) -> bool:
-    """Whether a browser's page may have sent the request. No page can make a browser leave all of these headers out, nor change
-    ``User-Agent`` without a CORS preflight."""
+    """Whether a page in a browser may have sent the request. No page can make a browser omit all the headers that are checked
+    here, nor change ``User-Agent`` without a CORS preflight."""
     return headers.get("user-agent", "").startswith(BROWSERS) or not BROWSER_HEADERS.isdisjoint(headers.keys())
 
 
 def identify(gateway: Gateway, connection: HTTPConnection) -> bool:
-    """Count a new connection for the token of its first request, before the request costs anything: its cost is in the token's
-    share of the turns. ``check_rights`` reports a bad token. Returns: whether the token is known now."""
+    """Count a new connection for the token of its first request, before the request runs, so that its work counts for the
+    token's share of the turns. A bad token is reported later, by ``check_rights``. Returns: whether the token is known."""
     seat: Seat | None = connection.scope.get("state", {}).get(SEAT)
     if gateway.authority is None or seat is None or seat.token is not None or "authorization" not in connection.headers:
         return False
@@ -123,7 +123,7 @@ def check_grant(grant: Grant, needs: Need, name: str) -> None:
 
 
 def present_grant(gateway: Gateway, connection: HTTPConnection) -> Grant | None:
-    """The current rights of a request that streams or waits; None when its token or login is gone."""
+    """The current rights of a request that streams or waits; None when its token or login has ended."""
     login: Login | None = connection.scope.get(_LOGIN)
     if login is not None and gateway.logins is not None:
         return gateway.logins.use(login)
@@ -132,7 +132,7 @@ def present_grant(gateway: Gateway, connection: HTTPConnection) -> Grant | None:
 
 
 def check_again(gateway: Gateway, connection: HTTPConnection, needs: Need, name: str) -> None:
-    """Check a request's rights again, after its body arrived or while it streams; ``grant_of`` returns the present ones.
+    """Check a request's rights again, after its body arrived or while it streams; ``grant_of`` then returns the current rights.
 
     Raises: AuthFailed, Forbidden.
     """
@@ -158,9 +158,9 @@ def grant_of(connection: HTTPConnection) -> Grant | None:
 
 
 class topics_made_by:
-    """Record topics that are made meanwhile in the audit trail, as made by this request. Tasks and timers that it started and
-    that outlive it inherit its context and are not part of it. Enters with the list of their names. A class, since contextlib's
-    generator costs more, and every publish enters one."""
+    """A context manager: topics that are created within it are recorded in the audit trail as made by this request. ``as``
+    gives the list of their names. Tasks and timers that outlive the block inherit its context but record nothing. A class,
+    since contextlib's generator costs more, and every publish enters one."""
 
     __slots__ = ("_asked", "_before")
 
@@ -197,8 +197,8 @@ def audit_request(
 
     Args:
         result: ``OK``, a status, or the refusal; the refusal of an expired token names that token.
-        about: what was acted on; by default the parameters of path and query in ``ABOUT``. The query of a client that is not
-            known is not looked at: a refusal must not cost more than what it refuses.
+        about: what was acted on; by default the parameters of path and query in ``ABOUT``. The query of an unauthenticated
+            client is not parsed: a refusal must not cost more than the request.
     """
     grant = grant_of(connection)
     token = None if grant is None else grant.name
@@ -217,7 +217,7 @@ def audit_request(
 def refused(
     gateway: Gateway, connection: HTTPConnection, action: str, error: RequestError, about: Mapping[str, str] | None = None
 ) -> None:
-    """Count an error that a client is told, and record it in the audit trail where it is a refusal. ``about`` as for
+    """Count an error that a client is told, and record it in the audit trail if it is a refusal. ``about``: as for
     ``audit_request``."""
     gateway.broker.metrics.refused(error.code)
     if error.code in audit.REFUSED:
@@ -225,8 +225,8 @@ def refused(
 
 
 def may_go_on(gateway: Gateway, connection: HTTPConnection, action: str, needs: Need, name: str) -> bool:
-    """Whether a stream or WebSocket still has its right. If not, for example because its token or login ended, that is recorded
-    as the end of ``action``."""
+    """Whether a stream or WebSocket still has the right it needs. If not, for example because its token or login ended, the
+    audit trail records that as the end of ``action``."""
     try:
         check_again(gateway, connection, needs, name)
     except RequestError as error:
@@ -254,12 +254,12 @@ def find_login(gateway: Gateway, connection: HTTPConnection) -> Login | None:
 
 
 def is_internal(connection: HTTPConnection) -> bool:
-    """Whether another worker of this broker asks, or passes on a request."""
+    """Whether a request comes from another worker of this broker, for itself or for a client."""
     return bool(connection.scope.get("state", {}).get(INTERNAL))
 
 
 def login_of(gateway: Gateway, connection: HTTPConnection) -> Login | None:
-    """The login of a request, unless it has ended; for a worker that does not know it."""
+    """The login of a request, unless it has ended; used before passing the request to a worker that does not know the login."""
     if gateway.logins is None or "authorization" in connection.headers:
         return None
     login = find_login(gateway, connection)

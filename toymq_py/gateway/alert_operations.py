@@ -1,4 +1,4 @@
-"""Define, list, delete and test alert rules. Contract: gateway.md; ADR 0149. ``alert_watch.py`` evaluates and sends."""
+"""Define, list, delete and test alert rules. Contract: gateway.md; ADR 0149. ``alert_watch.py`` evaluates the rules."""
 
 from typing import Any
 

@@ -20,8 +20,8 @@ class Subjects:
         """The one topic to measure; None for a pattern."""
 
     def of(self, name: str) -> str | None:
-        """The name under which a topic is in trouble, None if the rule does not measure it. Dead letters are those of their
-        topic, which may be gone."""
+        """The name under which the rule reports a topic; None if the rule does not measure it. A dead-letter topic is reported
+        under the name of its origin topic, which may be gone."""
         if self._letters:
             if not name.endswith(DEAD_LETTERS):
                 return None
@@ -31,7 +31,7 @@ class Subjects:
 
 
 def measure(when: Condition, topic: Topic) -> Reading:
-    """The worst value of a topic's consumers; for ``letters`` the topic's own number, as it is the dead-letter topic."""
+    """The worst value among a topic's consumers. For ``letters``, ``topic`` is a dead-letter topic and the value its count."""
     match when:
         case "letters":
             return Reading(topic.describe(consumers=False)["letters"])
@@ -42,8 +42,8 @@ def measure(when: Condition, topic: Topic) -> Reading:
 
 
 def _of_consumers(when: Condition, topic: Topic) -> Iterator[Reading]:
-    """The values of each consumer. Messages that were due and were given back count for lag and age until they are acked: a
-    consumer that fails at everything has no other backlog most of the time (ADR 0243)."""
+    """The value of each consumer. Nacked messages that wait for redelivery count for lag and age until they are acked: a
+    consumer that fails at every message has no other backlog most of the time (ADR 0243)."""
     end = topic.next_id
     for name, channel in topic.channels.items():
         consumer = channel.consumer

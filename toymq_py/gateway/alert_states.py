@@ -1,8 +1,8 @@
-"""The states of an alert rule by topic: none, in trouble since a time, or firing; and the notices that are due. Pure.
+"""The states of an alert rule for each topic: none, in trouble since a time, or firing; and the notices to send. Pure.
 
 Contract: gateway.md; ADR 0149. A state begins when the threshold is reached, fires when that has lasted for ``for_ms``, and
-ends at ``clear``. There is one for each rule and topic, and at most one notice of it waits: a newer one takes its place. So
-neither an outage of the receiver nor a storm of troubles makes a queue grow.
+ends at ``clear``. Each pair of rule and topic has one state, and at most one waiting notice: a newer one replaces it. So
+neither an outage of the receiver nor many alerts at once make a queue grow.
 """
 
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ State = Literal["firing", "resolved", "test"]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A measured value, and the consumer that has it, if it is a consumer's. ``given_back``: messages of a backlog that wait
-    for the time of their redelivery."""
+    """A measured value, and the consumer that has it, if it is a consumer's. ``given_back``: the messages of a backlog that
+    wait for their redelivery."""
 
     value: int
     consumer: str | None = None
@@ -33,7 +33,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A notice to send. ``number`` counts those of one trouble, from 1. ``reading`` is None when the topic is gone."""
+    """A notice to send. ``number`` counts the notices of one alert, from 1. ``reading`` is None when the topic is gone."""
 
     state: State
     subject: str
@@ -43,13 +43,13 @@ class Notice:
     number: int
 
     def message_id(self, name: str) -> str:
-        """The id of the notice, the same at each attempt."""
+        """The id of the notice, the same at each attempt to send it."""
         if self.state == "test":
             return f"alert:{name}:test:{self.since_ms}"
         return f"alert:{name}:{self.subject or 'disk'}:{self.since_ms}:{self.state}:{self.number}"
 
     def to_json(self, name: str, alert: Alert) -> dict[str, Any]:
-        """The body of the notice. ``text`` sums it up in a line, since chats show a member of that name."""
+        """The JSON body of the notice. Its member ``text`` is a one-line summary: chat tools show a member of this name."""
         reading = self.reading
         return {
             "alert": name,
@@ -95,7 +95,7 @@ def _said(alert: Alert, subject: str, reading: Reading) -> str:
 
 @dataclass(slots=True)
 class Trouble:
-    """A topic whose value has reached the threshold. Times are monotonic seconds, ``since_ms`` is unix milliseconds."""
+    """A topic whose value has reached the threshold. Times are monotonic seconds, ``since_ms`` is Unix milliseconds."""
 
     since: float
     since_ms: int
@@ -110,7 +110,7 @@ class Trouble:
 
 
 class AlertStates:
-    """All states of one rule. A pass calls ``look`` for each topic that it matches, then ``end_pass``."""
+    """All states of one rule. An evaluation calls ``look`` for each matching topic, then ``end_pass``."""
 
     def __init__(self, alert: Alert) -> None:
         self.alert = alert
@@ -127,7 +127,7 @@ class AlertStates:
         return sum(trouble.firing for trouble in self.troubles.values())
 
     def look(self, subject: str, reading: Reading, now: float, now_ms: int) -> Notice | None:
-        """Take a measured value into account. Returns: the notice of a beginning or an end, for the log."""
+        """Update a topic's state with a measured value. Returns: the notice if the rule fires or is resolved, for the log."""
         alert = self.alert
         trouble = self.troubles.get(subject)
         if trouble is None:
@@ -158,7 +158,7 @@ class AlertStates:
             trouble.seen = self._pass
 
     def end_pass(self, now_ms: int) -> Iterator[Notice]:
-        """End the troubles of topics that are gone. Yields: their notices, for the log."""
+        """Resolve the alerts of topics that are gone. Yields: their notices, for the log."""
         for subject, trouble in list(self.troubles.items()):
             if trouble.seen != self._pass:
                 if trouble.firing:
@@ -193,7 +193,7 @@ class AlertStates:
         return len(self._due)
 
     def next_due(self) -> Notice | None:
-        """The notice to send next, None for none. It may arrive from now on."""
+        """The notice to send next; None for none. From now on the receiver may have it."""
         for subject, notice in self._due.items():
             if (trouble := self.troubles.get(subject)) is not None and notice.state == "firing":
                 trouble.told = True

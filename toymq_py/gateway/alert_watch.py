@@ -1,7 +1,7 @@
-"""Alert rules at work: kept in a file, evaluated every few seconds, their notices sent.
+"""Runs alert rules: keeps them in a file, evaluates them every few seconds, and sends their notices.
 
 Contract: gateway.md; ADR 0149. ``alert_states.py`` decides, ``alert_readings.py`` measures, ``webhook_sender.py`` posts. A pass
-walks over the topics in slices and gives the loop back between them; a broker without rules makes none. Each rule that has
+walks over the topics in slices and yields to the event loop between them; a broker without rules makes none. Each rule that has
 notices due has a task that sends them one after the other, no faster than ``NOTICES_PER_S`` after a burst.
 """
 
@@ -32,8 +32,8 @@ logger = logging.getLogger("toymq_py.gateway")
 EVERY_MIN_S = 1.0
 EVERY_MAX_S = 60.0
 COST_SHARE = 0.02
-"""The part of a core that the passes may take: the next one comes after this share of time, within those limits. ``for`` and
-``repeat`` are as exact as that."""
+"""The part of a core that evaluations may take: the time to the next one is chosen so, within those limits. ``for`` and
+``repeat`` are only as exact as that."""
 MEASURES_PER_TURN = 64
 """Measurements, of a rule and a topic each, before other tasks get a turn; a millisecond."""
 ATTEMPTS_MAX = 12
@@ -48,7 +48,7 @@ SHOWN_MAX = 100
 
 
 class Rule:
-    """One rule at work. ``failure``: why its last notice was not taken; None when it was."""
+    """One rule with its states. ``failure``: why the last notice was not delivered; None when it was."""
 
     def __init__(self, alert: Alert, clock: Clock) -> None:
         self.alert = alert
@@ -60,7 +60,7 @@ class Rule:
 
 
 class AlertWatch:
-    """All rules. Evaluates and sends while ``run`` lasts. Belongs to the loop."""
+    """All rules. Evaluates and sends while ``run`` lasts. Belongs to the event loop."""
 
     def __init__(
         self, broker: Broker, sender: WebhookSender, clock: Clock, loop: asyncio.AbstractEventLoop, waiting: Waiting
@@ -99,7 +99,7 @@ class AlertWatch:
         """Define a rule, durably. It begins anew, without the states of the one that it replaces. Returns: whether it is new.
 
         Args:
-            keep_secret: of the rule that it replaces: no answer shows it, so that it cannot be sent back.
+            keep_secret: keep the secret of the replaced rule. No answer shows secrets, so a client cannot send it back.
 
         Raises: Forbidden (a private address), BadArgument (too many rules), StorageFailed, DiskFull.
         """
@@ -116,7 +116,7 @@ class AlertWatch:
             return new
 
     async def delete(self, name: str) -> bool:
-        """Delete a rule; no notice says that what fires is resolved. Returns: whether it existed.
+        """Delete a rule, without notices that resolve its firing alerts. Returns: whether it existed.
 
         Raises: StorageFailed, DiskFull.
         """
@@ -144,7 +144,7 @@ class AlertWatch:
                 rule.sending.cancel()
 
     def describe(self, name: str) -> dict[str, Any]:
-        """The JSON object of a rule, with what is in trouble."""
+        """The JSON object of a rule, with the topics that are in trouble."""
         rule = self.rules[name]
         troubles = [
             {"topic": subject or None, "consumer": trouble.reading.consumer, "value": trouble.reading.value,
@@ -157,7 +157,7 @@ class AlertWatch:
     # -- evaluating
 
     async def run(self) -> None:
-        """Evaluate until cancelled or the shutdown."""
+        """Evaluate the rules until cancelled or the broker shuts down."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
@@ -179,7 +179,7 @@ class AlertWatch:
                         rule.sending.cancel()
 
     async def evaluate(self) -> float:
-        """Evaluate the rules once; then send due notices. Returns: how long it held the loop, in seconds."""
+        """Evaluate the rules once; then start sending due notices. Returns: how long it held the event loop, in seconds."""
         began = self._clock.monotonic()
         rules = dict(self.rules)
         written = {rule.alert.to for rule in rules.values()}
@@ -249,7 +249,7 @@ class AlertWatch:
             rule.sending = None
 
     async def _send_with_retries(self, name: str, rule: Rule, notice: Notice) -> None:
-        """Try to send a notice until it is taken, a newer one takes its place, or ``ATTEMPTS_MAX``."""
+        """Try to send a notice until it is delivered, a newer one replaces it, or after ``ATTEMPTS_MAX`` attempts."""
         for attempt in range(1, ATTEMPTS_MAX + 1):
             failure = await self.attempt(name, rule.alert, notice)
             if failure is not None and rule.failure is None:  # once, until one is taken
@@ -264,12 +264,12 @@ class AlertWatch:
         rule.states.settle(notice)
 
     async def test(self, name: str) -> str | None:
-        """Send a notice that says that it is a test, once. Returns: why it was not taken, None when it was."""
+        """Send a notice that is marked as a test, once. Returns: why it was not delivered; None when it was."""
         now_ms = self._now_ms()
         return await self.attempt(name, self.rules[name].alert, Notice("test", DISK, None, now_ms, now_ms, 1))
 
     async def attempt(self, name: str, alert: Alert, notice: Notice) -> str | None:
-        """Post or write a notice once. Returns: why it was not taken, None when it was."""
+        """Post a notice, or write it to its topic, once. Returns: why it was not delivered; None when it was."""
         body = json.dumps(notice.to_json(name, alert)).encode()
         try:
             if alert.url is None:

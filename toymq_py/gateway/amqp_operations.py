@@ -1,4 +1,4 @@
-"""List exchanges, queues and bindings of AMQP, and declare those of a file of definitions. Contract: gateway.md; ADR 0162."""
+"""List AMQP exchanges, queues and bindings, and declare those of a definitions file. Contract: gateway.md; ADR 0162."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -85,7 +85,7 @@ async def _list(kind: str, rows: Rows, gateway: Gateway, request: Request) -> Re
 
 
 def _text_of(row: dict[str, Any]) -> str:
-    """The text that a search looks at, in lower case."""
+    """The text of a row in which a search looks, in lower case."""
     return "\n".join(str(row[name]) for name in _SEARCHED if row.get(name) is not None).lower()
 
 

@@ -1,7 +1,7 @@
 """A limit on unread answers: how many bytes of messages a connection may hold that its client has not read.
 
 Contract: docs/security.md, "Limits"; ADR 0080. Every operation that answers with messages asks here before it takes them:
-otherwise clients of one tenant that do not read would fill the memory of all.
+otherwise clients that do not read would fill the memory that all clients share.
 """
 
 from starlette.requests import ClientDisconnect, HTTPConnection
@@ -16,16 +16,16 @@ LOOK_S = 0.25
 
 
 def bytes_to_take(connection: HTTPConnection, wanted_bytes: int) -> int:
-    """See ``Seat.bytes_to_take``."""
+    """How many bytes of messages to take: at most ``floor_bytes`` while the token, the address or the broker holds too much."""
     seat = seat_of(connection)
     return wanted_bytes if seat is None else seat.bytes_to_take(wanted_bytes)
 
 
 def hold(connection: HTTPConnection, size: int) -> None:
-    """Count bytes of an answer before they are written; the protocol counts them afterwards.
+    """Count bytes of an answer against the limits until they are written; the HTTP protocol counts them afterwards.
 
-    Raises: QueueFull; ClientDisconnect, since the bytes of a client that is gone would count for no limit, and those of one
-    that may be gone would count for long.
+    Raises: QueueFull; ClientDisconnect for a client that is gone, whose bytes no limit would count, or may be gone, whose
+    bytes would count for long.
     """
     seat = seat_of(connection)
     if seat is not None:
@@ -51,7 +51,7 @@ def check(connection: HTTPConnection, response: Response) -> None:
 
 
 def charge(connection: HTTPConnection, size: int) -> QueueFull | None:
-    """As ``hold``, for bytes that are held already. Returns: why they are too much, or None."""
+    """Count bytes that are held already, as ``hold``. Returns: the error if they exceed a limit, or None."""
     try:
         hold(connection, size)
     except QueueFull as error:

@@ -1,4 +1,4 @@
-"""The ASGI application: one endpoint a path; every refusal is a problem with the wire's code.
+"""The ASGI application: one endpoint for each path; an error is a problem document with the code of the TCP protocol.
 
 Contract: gateway.md; ADR 0024 (which browsers may call what).
 """
@@ -94,7 +94,7 @@ DIALECTS: Mapping[str, tuple[Operation, ...]] = {"mq": mq.OPERATIONS, "tinymq": 
 
 
 class Slashes(PathConvertor):
-    """A path convertor for any text. Starlette's ``path`` excludes line breaks; a name with one should get BAD_NAME."""
+    """A path convertor for any text. Starlette's ``path`` excludes line breaks, but a name with one should get BAD_NAME."""
 
     regex = r"[\s\S]*"
 
@@ -117,7 +117,7 @@ class Endpoint:
             self._queries["HEAD"] = self._queries["GET"]
 
     def is_brief(self, method: str) -> bool:
-        """Whether ``respond`` needs no task for this method."""
+        """Whether ``respond`` can run without a task for this method: it waits for the disk at most."""
         operation = self._by_method.get(method)
         return operation is not None and operation.brief
 
@@ -197,7 +197,7 @@ class Endpoint:
 
 
 def _owner_of(request: Request) -> object:
-    """The owner whose share of the turns the request counts for."""
+    """The token or address in whose share of the event loop's turns the request runs."""
     seat = seat_of(request)
     return None if seat is None else seat.holder
 
@@ -208,13 +208,13 @@ def _has_left(request: Request) -> bool:
 
 
 def _topic_of(operation: Operation, request: Request) -> str:
-    """The topic that the request needs rights for: the operation's parameter, else the path's ``topic``."""
+    """The topic that the request needs rights for: the parameter that the operation names, else the path's ``topic``."""
     found = None if operation.topic is None else operation.topic.of(request)
     return request.path_params.get("topic", "") if found is None else found
 
 
 async def _handle(operation: Operation, gateway: Gateway, request: Request) -> Response:
-    """Run the handler. While a damaged segment is examined, or fetched, a GET waits and other methods are refused."""
+    """Run the handler. While a segment that it needs is examined for damage, or fetched, a GET waits and others are refused."""
     while True:
         try:
             return await operation.handler(gateway, request)
@@ -227,13 +227,13 @@ async def _handle(operation: Operation, gateway: Gateway, request: Request) -> R
 
 
 class Application:
-    """The routes, behind the check of ``Host`` that every request must pass."""
+    """The routes. A check of the header ``Host``, which every request must pass, comes before them."""
 
     def __init__(self, gateway: Gateway, *, hosts: AllowedHosts | None, dialects: Sequence[str] = ()) -> None:
         """
         Args:
-            hosts: names accepted in ``Host`` without TLS; None for all. With TLS the certificate has the names.
-            dialects: APIs of other queues that are served, too; keys of ``DIALECTS``.
+            hosts: names accepted in ``Host`` without TLS; None for all. With TLS the certificate limits the names.
+            dialects: HTTP APIs of other message queues to serve, too; keys of ``DIALECTS``.
         """
         operations = (*OPERATIONS, *chain.from_iterable(DIALECTS[name] for name in dialects))
         self._gateway = gateway
@@ -258,12 +258,12 @@ class Application:
         """The routes that a path with so many slashes may match, in their order: most routes are not looked at."""
 
     def identify(self, request: HttpRequest) -> bool:
-        """See ``access.identify``."""
+        """Count a new connection for the token of its first request (``access.identify``)."""
         return identify(self._gateway, request)
 
     def answer_of(self, request: HttpRequest) -> Coroutine[Any, Any, Response | None] | None:
-        """The answer to a request of a brief operation, carried out without a task and without ASGI. None for other requests,
-        and for those that are refused before their path is looked at: call the application for these."""
+        """The answer to a request of an operation that needs no task (``is_brief``), run without ASGI. None for other requests,
+        and for those that are refused before routing: call the application for these."""
         scope = request.scope
         path, method = scope["path"], scope["method"]
         if path.endswith("\n") or not self._is_allowed(scope["scheme"], request.headers):
@@ -301,8 +301,8 @@ class Application:
 
 
 def _place(path: str) -> int:
-    """Sort key of a route. ``{id}`` would also match ``7:nack``, and ``/{q}`` everything, so they come last. Publish and lease,
-    the most frequent, come first by their place in ``OPERATIONS``."""
+    """The sort key of a route. ``{id}`` would also match ``7:nack``, and ``/{q}`` any path, so they come last. Publish and
+    lease, the most frequent, come first by their order in ``OPERATIONS``."""
     if path.startswith("/{"):
         return 4
     last = path.rpartition("/")[2]

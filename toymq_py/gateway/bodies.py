@@ -41,7 +41,7 @@ async def read_body(request: Request, bytes_max: int) -> bytes:
 
 
 def seat_of(connection: HTTPConnection) -> Seat | None:
-    """The seat of a connection; None where nothing is counted."""
+    """The connection's share of the limits; None where no limits are counted."""
     seat: Seat | None = connection.scope.get("state", {}).get(SEAT)
     return seat
 
@@ -52,7 +52,7 @@ async def read_pieces(request: Request, bytes_max: int, line_bytes_max: int | No
     Args:
         line_bytes_max: limit of each line, for a body of lines.
 
-    Raises: PayloadTooLarge, before the first byte where the request has Content-Length, else at the first byte beyond;
+    Raises: PayloadTooLarge, before any byte is read if Content-Length tells, else at the first byte beyond the limit;
         BadArgument for an invalid Content-Length; UnknownCoding; ClientDisconnect; QueueFull, when all bodies together
         are too large; AuthFailed, Forbidden, when the rights were lost meanwhile.
     """
@@ -87,12 +87,12 @@ async def read_pieces(request: Request, bytes_max: int, line_bytes_max: int | No
 
 
 def _check_lines(piece: bytes, begun: int, bytes_max: int) -> int:
-    """Check the lines of one piece.
+    """Check the length of the lines in one piece of a body.
 
     Args:
-        begun: size of the line's part in earlier pieces.
+        begun: bytes of the first line that were in earlier pieces.
 
-    Returns: size of the line that the next piece continues. Raises: PayloadTooLarge.
+    Returns: bytes of the last line, which the next piece may continue. Raises: PayloadTooLarge.
     """
     end = piece.find(b"\n")
     if end < 0:
@@ -111,7 +111,7 @@ def check_coding(codings: str) -> None:
     """Refuse compressed bodies: the broker stores bytes as they come.
 
     Args:
-        codings: those of all fields, separated by commas.
+        codings: the values of all ``Content-Encoding`` fields, separated by commas.
 
     Raises: UnknownCoding.
     """
@@ -120,7 +120,7 @@ def check_coding(codings: str) -> None:
 
 
 def too_large(bytes_max: int) -> PayloadTooLarge:
-    """The refusal of a body."""
+    """The error for a body beyond the limit."""
     return PayloadTooLarge(f"the body is too large: at most {bytes_max} bytes are accepted")
 
 
@@ -151,15 +151,14 @@ def parse_object(text: str | bytes, what: str = "body") -> dict[str, Any]:
 
 
 class DuplicateMember(ValueError):
-    """An object has a member twice: one reader takes the first, another the last (RFC 8259, 4)."""
+    """A JSON object has a member twice: some parsers take the first, others the last (RFC 8259, 4)."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the member {name[:100]!a} twice")
 
 
 class NotUtf8(ValueError):
-    """A JSON body in another encoding than UTF-8. Of lines in UTF-16 some could be read and others not, since their ends are
-    not found."""
+    """A JSON body in another encoding than UTF-8. Lines in UTF-16 could be read only in part: their ends are not found."""
 
 
 def parse_json(text: str | bytes, *, may_repeat: bool = False) -> Any:
@@ -167,8 +166,8 @@ def parse_json(text: str | bytes, *, may_repeat: bool = False) -> Any:
     an object. A byte order mark ahead of it is ignored (RFC 8259, 8.1).
 
     Args:
-        may_repeat: of a member that an object has twice, the last counts, and any encoding of Unicode is read. For payloads,
-            which are the applications'.
+        may_repeat: for payloads, whose form is up to the applications: an object may have a member twice, of which the last
+            counts, and any encoding of Unicode is read.
 
     Raises: ValueError.
     """
@@ -193,7 +192,7 @@ def _decode(data: bytes, *, any_encoding: bool) -> str:
 
 
 def _check_structure(text: str) -> None:
-    """Limit the JSON outside of long strings, in one pass over the strings. Raises: ValueError."""
+    """Limit the size of JSON text without its long strings, in one pass, before it is parsed. Raises: ValueError."""
     at = structure = 0
     while structure <= STRUCTURE_CHARS_MAX and (quote := text.find('"', at)) >= 0:
         end = scanstring(text, quote + 1, True)[1]
@@ -211,7 +210,7 @@ def _finite(text: str) -> float:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of its members. Raises: DuplicateMember."""
+    """Make a dict of an object's members. Raises: DuplicateMember."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise DuplicateMember(next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1))
@@ -235,7 +234,7 @@ def media_type(request: Request) -> str:
 
 
 def lines_of(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Split a body into lines; a rest behind the last line end is a line, too, unless it is empty."""
+    """Split a body into lines; text after the last line end is a line, too."""
     held: list[bytes] = []
     for piece in pieces:
         first, *others = piece.split(b"\n")

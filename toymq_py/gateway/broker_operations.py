@@ -1,6 +1,6 @@
 """Describe this broker: options and where each comes from, limits, tokens without their secrets, disk, memory, cluster.
 
-Contract: gateway.md. Everything is read when it is asked for.
+Contract: gateway.md. All values are read at the request.
 """
 
 import os
@@ -83,7 +83,7 @@ async def _log_bytes(gateway: Gateway) -> int:
 
 
 def _options(gateway: Gateway) -> list[dict[str, Any]]:
-    """As `toymq config show` prints them. No option is a secret: those are in files that the options name."""
+    """The options as `toymq config show` prints them. No option is secret: secrets are in files that options name."""
     options = gateway.broker.options
     sources = options.sources if isinstance(options, ServeOptions) else {}
     listed = []

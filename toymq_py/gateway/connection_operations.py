@@ -95,7 +95,7 @@ async def list_connections(gateway: Gateway, request: Request) -> Response:
 
 
 def _text_of(described: dict[str, Any]) -> str:
-    """The text that a search looks at, in lower case."""
+    """The text of a connection in which a search looks, in lower case."""
     members = [described[name] or "" for name in ("connection", "address", "token", "name")]
     for each in described["subscriptions"]:
         members += [each["topic"], each["consumer"]]

@@ -80,7 +80,7 @@ DELAY_S = seconds("delay_s", "Deliver again after so long; default: the topic's 
 
 
 async def ack(gateway: Gateway, request: Request) -> Response:
-    """``DELETE …/messages/{id}``."""
+    """``DELETE /v1/topics/{t}/messages/{id}``."""
     topic = gateway.broker.topic(TOPIC.need(request))
     msg_id, consumer = MESSAGE_ID.need(request), CONSUMER.need(request)
     if not topic.ack(consumer, [(msg_id, msg_id)]):
@@ -90,7 +90,7 @@ async def ack(gateway: Gateway, request: Request) -> Response:
 
 
 def not_leased(topic: Topic, consumer: str, msg_id: int) -> NotLeased:
-    """The error for a message that is not leased to a consumer, or not under the given number: it names the message's state."""
+    """The error for a message that is not leased to a consumer, or not under the lease number; names the message's state."""
     state, attempt = topic.channel(consumer).consumer.state_of(msg_id)
     if msg_id >= topic.next_id:
         instead = "there is no such message"
@@ -108,7 +108,7 @@ def not_leased(topic: Topic, consumer: str, msg_id: int) -> NotLeased:
 
 
 async def ack_many(gateway: Gateway, request: Request) -> Response:
-    """``POST …/messages:ack``."""
+    """``POST /v1/topics/{t}/messages:ack``."""
     topic = gateway.broker.topic(TOPIC.need(request))
     consumer = CONSUMER.need(request)
     body = parse_object(await read_body(request, JSON_BYTES_MAX))
@@ -147,7 +147,7 @@ def _range_of(item: object) -> IdRange:
 
 
 async def nack(gateway: Gateway, request: Request) -> Response:
-    """``POST …/messages/{id}:nack``."""
+    """``POST /v1/topics/{t}/messages/{id}:nack``."""
     topic = gateway.broker.topic(TOPIC.need(request))
     msg_id, consumer = MESSAGE_ID.need(request), CONSUMER.need(request)
     body = await read_object(request, frozenset({"reason", "error"}))
@@ -211,7 +211,7 @@ async def discard_letters(gateway: Gateway, request: Request) -> Response:
 
 
 async def extend(gateway: Gateway, request: Request) -> Response:
-    """``POST …/messages/{id}:extend``."""
+    """``POST /v1/topics/{t}/messages/{id}:extend``."""
     topic = gateway.broker.topic(TOPIC.need(request))
     msg_id, consumer = MESSAGE_ID.need(request), CONSUMER.need(request)
     if not topic.touch(consumer, [(msg_id, msg_id)], VISIBILITY_S.of(request), lease=LEASE.of(request)):
@@ -220,7 +220,7 @@ async def extend(gateway: Gateway, request: Request) -> Response:
 
 
 async def get_consumer(gateway: Gateway, request: Request) -> Response:
-    """``GET …/consumers/{c}``."""
+    """``GET /v1/topics/{t}/consumers/{c}``."""
     return json_response(await _describe(gateway, request, TOPIC.need(request), CONSUMER_OF_PATH.need(request)))
 
 
@@ -236,7 +236,7 @@ async def _describe(gateway: Gateway, request: Request, topic: str, consumer: st
 
 
 async def put_consumer(gateway: Gateway, request: Request) -> Response:
-    """``PUT …/consumers/{c}``."""
+    """``PUT /v1/topics/{t}/consumers/{c}``."""
     topic, name = TOPIC.need(request), CONSUMER_OF_PATH.need(request)
     if not whole_topics.is_whole(gateway, topic):
         gateway.broker.topic(topic)
@@ -266,7 +266,7 @@ async def put_consumer(gateway: Gateway, request: Request) -> Response:
 async def _everywhere(
     gateway: Gateway, request: Request, topic: str, change: Callable[[str, Done], None], body: bytes = b""
 ) -> None:
-    """Change a consumer of a topic, or of all partitions that have it. Raises: NoSuchTopic, NoSuchConsumer."""
+    """Change a consumer of a topic, or of all partitions that have the consumer. Raises: NoSuchTopic, NoSuchConsumer."""
 
     async def here() -> dict[str, Any]:
         await gateway.stored(lambda done: partition_operations.for_each_with(gateway.broker, topic, change, done))
@@ -279,7 +279,7 @@ async def _everywhere(
 
 
 async def delete_consumer(gateway: Gateway, request: Request) -> Response:
-    """``DELETE …/consumers/{c}``."""
+    """``DELETE /v1/topics/{t}/consumers/{c}``."""
     topic, name = TOPIC.need(request), CONSUMER_OF_PATH.need(request)
     if (errands := whole_topics.errands_for(gateway, topic)) is not None:
         await errands.forget(topic, name)

@@ -1,4 +1,5 @@
-"""Formats that the dialects share, which serve APIs of other queues: Go durations, RFC 3339 times. Contract: dialects.md."""
+"""Formats that the dialects share: Go durations, RFC 3339 times. A dialect is the HTTP API of another queue. Contract:
+dialects.md."""
 
 import re
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ def go_duration_ms(name: str, text: str) -> int:
 
 
 def rfc3339(ns: int) -> str:
-    """Unix nanoseconds as Go writes a time stamp."""
+    """Format Unix nanoseconds as an RFC 3339 time stamp, as Go writes it."""
     at = datetime.fromtimestamp(ns // 1_000_000_000, UTC)
     return f"{at:%Y-%m-%dT%H:%M:%S}.{ns % 1_000_000_000:09d}Z"
 

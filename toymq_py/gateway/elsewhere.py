@@ -1,8 +1,8 @@
-"""The last figures of the other workers of this broker, or of the other groups of its cluster, and which of them do not answer.
-ADR 0261.
+"""The last known statistics of other places, and which of them do not answer. A place is another worker of this broker, or
+another group of its cluster. ADR 0261.
 
-Contract: gateway.md. A place that does not answer is not forgotten: its topics stay, marked as old, and its counters stand
-still, so that no rate jumps when it goes or comes. One that never answered is named.
+Contract: gateway.md. A place that does not answer is not forgotten: its topics stay, marked as old, and its counters keep
+their last values, so that no rate jumps when it goes or comes. A place that never answered is only named.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ Figures = tuple[dict[str, Any], list[dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The last figures of a place, and when they came: on the loop's clock, and on the wall clock."""
+    """The last statistics of a place, and when they came: on the event loop's clock, and on the wall clock."""
 
     stats: dict[str, Any]
     topics: list[dict[str, Any]]
@@ -37,8 +37,8 @@ class Heard:
 
 
 class Elsewhere:
-    """Asks the other places, and keeps their last figures. Without ``ask`` there are no other places. Belongs to the broker's
-    loop."""
+    """Asks the other places for statistics, and keeps the last ones. Without ``ask`` there are no other places. Belongs to the
+    broker's event loop."""
 
     def __init__(self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self.ask: Callable[[Place], Awaitable[Figures]] | None = None
@@ -50,7 +50,7 @@ class Elsewhere:
         self._silent: dict[Place, str] = {}  # why, of those that did not answer the last time
 
     async def look(self) -> None:
-        """Ask all other places for their figures."""
+        """Ask all other places for their statistics."""
         if (ask := self.ask) is None:
             return
         placement = self._broker.placement
@@ -79,7 +79,7 @@ class Elsewhere:
         return place in self._silent and (heard is None or self._loop.time() - heard.at_s >= OLD_S)
 
     def away(self) -> list[dict[str, Any]]:
-        """The places whose figures are old, or missing (``as_of_ms`` is None); a worker with its process, if it has one."""
+        """The places whose statistics are old, or missing (``as_of_ms`` is None); a worker with its process id, if it runs."""
         found: list[dict[str, Any]] = []
         for place, why in sorted(self._silent.items()):
             if self._is_away(place):
@@ -90,15 +90,15 @@ class Elsewhere:
         return found
 
     def stats(self) -> list[dict[str, Any]]:
-        """The figures of each place; only the counters of one that did not answer."""
+        """The statistics of each place; only the counters of a place that did not answer."""
         return [
             {name: value for name, value in heard.stats.items() if place not in self._silent or name.endswith("_total")}
             for place, heard in self._heard.items()
         ]
 
     def topics(self) -> Iterator[dict[str, Any]]:
-        """All topics elsewhere, by name, each with ``heard_ms``, the time of its figures; if that is long ago, also as
-        ``as_of_ms``, which is None for a topic of which only the name is known. The caller may change them."""
+        """All topics at other places, by name. Each has ``heard_ms``, the time of its statistics, and if that is long ago also
+        ``as_of_ms``, which is None for a topic of which only the name is known. The caller may change the dicts."""
         return merged_topics([*(self._topics_of(place) for place in self._heard), self._unheard()])
 
     def _topics_of(self, place: Place) -> Iterator[dict[str, Any]]:
@@ -110,8 +110,8 @@ class Elsewhere:
                 yield {**topic, **old, "heard_ms": heard.at_ms, "consumers": [dict(each) for each in topic["consumers"]]}
 
     def _unheard(self) -> Iterator[dict[str, Any]]:
-        """Topics that are away and were never heard of: those of groups, whose names are in etcd, and the partitions of
-        workers, which all workers know."""
+        """Topics at places that do not answer, of which only the names are known: a group's from etcd, and a worker's
+        partitions, which all workers know."""
         away = {place for place in self._silent if self._is_away(place)}
         records = self._records() if away else {}
         known = {topic["topic"] for place in away if place in self._heard for topic in self._heard[place].topics}
@@ -121,7 +121,7 @@ class Elsewhere:
                 yield {"topic": name, "as_of_ms": None, "heard_ms": 0, "consumers": []}
 
     def _records(self) -> Mapping[str, Place]:
-        """The names of topics, in order, with the place of each, as far as that is known without asking the places."""
+        """The names of topics, sorted, with the place of each, as far as known without asking the places."""
         placement = self._broker.placement
         if isinstance(placement.here, str):
             topics: Mapping[str, Place] = placement.described(lambda topic: True).get("topics", {})

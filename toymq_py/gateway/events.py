@@ -17,7 +17,7 @@ EVENT_STREAM = "text/event-stream"
 
 
 class EventResponse(StreamingResponse):
-    """Starlette's streaming response, sent in turns. It does not keep the last event in memory while it waits for the next."""
+    """Starlette's streaming response, sent in turns of the event loop, without keeping the last event while it waits."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._turns: Turns | None = scope.get(TURNS)
@@ -47,7 +47,7 @@ async def events(gateway: Gateway, request: Request) -> Response:
 
 
 async def _watch(gateway: Gateway, request: Request) -> AsyncIterator[bytes]:
-    """Events until the token or login is gone; each shows what its rights at that time allow."""
+    """Events until the token or login has ended; each shows what the rights at that time allow."""
     room = partial(answer_room.wait_for_room, gateway.waiting, request)
     async for event in gateway.snapshots.watch(lambda: present_grant(gateway, request), room):
         if not may_go_on(gateway, request, "events", "see", ""):

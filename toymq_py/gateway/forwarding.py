@@ -1,12 +1,12 @@
-"""Passes HTTP requests for topics of other workers on to these, over their Unix sockets, so that no client need know them. ADR
-0156.
+"""Passes HTTP requests for topics of other workers on to those workers, over Unix sockets, so that clients need not know them.
+ADR 0156.
 
-    client ──► this worker ──► Unix socket of the topic's worker: the same request, its sender beside
+    client ──► this worker ──► Unix socket of the topic's worker: the same request, with a header about its client
            ◄──             ◄── the answer, as it comes
 
-The other worker checks everything itself: host, site, rights. What it cannot see, this one says in one header, which counts
-only on a Unix socket: the scheme, the client's address, and the token that a login stands for. A request from a Unix socket is
-not passed on again. What is passed on ends with its login, which only this worker knows. A WebSocket is passed on as bytes.
+The other worker checks everything itself: host, site, rights. One header, which counts only on a Unix socket, tells it the
+scheme, the client's address, and the token that a login stands for. A request from a Unix socket is not passed on again. A
+request that was passed on ends with its login, which only this worker knows. A WebSocket is passed on as bytes.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ MADE_HERE = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"dat
 
 
 def topic_in(path: str) -> str:
-    """The topic that a path below ``PATH`` is about."""
+    """The topic in a request's path, which begins with ``PATH``."""
     return path[len(PATH) :].partition("/")[0].partition(":")[0]
 
 
@@ -79,8 +79,8 @@ class Forwarding:
         return None if worker == self._placement.worker else worker
 
     def _in_turn(self, scope: Scope) -> int | None:
-        """The worker for a request that leases messages of a partitioned topic, of which each worker has a part: one after the
-        other."""
+        """The worker for a request that leases messages of a partitioned topic, whose partitions several workers have: they
+        take turns."""
         turn: int | None = scope["state"].get(TURN)
         if turn is None:
             self._turn = turn = (self._turn + 1) % len(self._placement.addresses)
@@ -99,7 +99,7 @@ class Forwarding:
             await (gateway.loop.create_future() if gateway.waiting.stopped else gateway.waiting.sleep(LOOK_S))
 
     def ended(self, scope: Scope, login: Login) -> AuthFailed:
-        """The refusal for a request whose login has ended."""
+        """Record, and return, the error for a request whose login has ended."""
         error = AuthFailed("this login has ended: log in again", token=login.grant.name)
         refused(self._gateway, HTTPConnection(scope), REQUEST, error, {"topic": topic_in(scope["path"])})
         return error
@@ -162,7 +162,7 @@ class Forwarding:
 
 
 async def _send_body(receive: Receive, writer: asyncio.StreamWriter, *, chunked: bool) -> None:
-    """Pass the body on, and then the news that the client may be gone."""
+    """Pass the body on; afterwards tell the worker when the client may be gone."""
     more = True
     try:
         while True:
@@ -182,10 +182,10 @@ async def _send_body(receive: Receive, writer: asyncio.StreamWriter, *, chunked:
 
 
 class _Answer:
-    """The parser of a worker's answer, which makes ASGI messages of it."""
+    """Parses a worker's answer into ASGI messages."""
 
     def __init__(self, head_only: bool, lacks: tuple[int, ...]) -> None:
-        """``lacks``: the statuses of a worker that does not know a partitioned topic that others know."""
+        """``lacks``: the statuses by which a worker says that it does not know a partitioned topic, though others do."""
         self.started = self.whole = self.lacks_it = False
         self._head_only = head_only
         self._lacks = lacks
@@ -272,13 +272,13 @@ class _Half(BoundedProtocol):
         self.other.end()
 
     def end(self) -> None:
-        """Close this side, behind the bytes already written."""
+        """Close this side once the bytes already written are sent."""
         if self.connected:
             self.transport.close()
 
 
 class Room(Protocol):
-    """The part of its server that a pipe needs."""
+    """What a pipe needs of its server."""
 
     loop: asyncio.AbstractEventLoop
     quotas: Quotas
@@ -289,9 +289,9 @@ class Room(Protocol):
 
 
 class Pipe(_Half):
-    """The client's side of a WebSocket that another worker serves. A ``Connection`` of its server, which takes the place of the
-    protocol that read the handshake, and gets what came behind the handshake first. Until the worker is reached, the client is
-    read only to notice its end: data that it sends behind the handshake stops that."""
+    """The client's side of a WebSocket that another worker serves. A ``Connection`` of its server, which replaces the protocol
+    that read the handshake; bytes that came after the handshake are passed to it first. Until the worker is reached, the
+    client is read only to notice its end, and no longer once it sends data."""
 
     def __init__(self, forwarding: Forwarding, worker: int, scope: Scope, room: "Room", seat: Seat | None) -> None:
         """``room`` keeps the pipe while it is open; ``seat`` is the connection's share of the limits."""
@@ -314,7 +314,7 @@ class Pipe(_Half):
             self._begin(self._end_with(self._login))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Reach the worker and pipe, as long as the client is there."""
+        """Start a task of the pipe, such as reaching the worker."""
         task = self._room.loop.create_task(work)
         self._tasks.append(task)
         self._room.own(task)
@@ -353,7 +353,7 @@ class Pipe(_Half):
         self._room.leave(self)
 
     def shutdown(self) -> None:
-        """See ``serving.Connection``. The client connects again, to a worker that stays."""
+        """Close the connection because this worker stops: the client connects again, to a worker that stays."""
         self._end(ShuttingDown("the broker is shutting down: try again later"))
 
     def cancel(self) -> None:

@@ -1,4 +1,4 @@
-"""The interface with which a request asks all groups of a cluster. ADR 0199. The server implements it: ``session.errands``."""
+"""The interface by which a request asks all groups of a cluster; ``session.errands`` implements it. ADR 0199."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol

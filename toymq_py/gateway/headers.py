@@ -1,4 +1,6 @@
-"""A message's headers: a block in the log, an object in JSON, ``X-Header-*`` over HTTP. Contract: protocol.md; gateway.md."""
+"""The three forms of a message's headers: a block in the log, an object in JSON, ``X-Header-*`` over HTTP.
+
+Contract: protocol.md; gateway.md."""
 
 from collections.abc import Iterable
 
@@ -15,7 +17,7 @@ _OURS = frozenset((b"x-delay-ms", b"x-ttl-ms"))
 
 
 def header_block(pairs: Iterable[tuple[str, str]]) -> bytes:
-    """A message's header block (protocol.md, PUB). Raises: BadArgument for a header that would be read as another."""
+    """Encode a message's header block (protocol.md, PUB). Raises: BadArgument for a header that could not be read back."""
     lines = []
     for name, value in pairs:
         if not name or ":" in name or "\n" in name or "\n" in value:
@@ -28,7 +30,7 @@ def header_block(pairs: Iterable[tuple[str, str]]) -> bytes:
 
 
 def parse_block(block: bytes) -> dict[str, str]:
-    """A header block as a dict, without lines that have no colon."""
+    """Parse a header block; lines without a colon are skipped."""
     headers = {}
     for line in block.decode("utf-8", "replace").split("\n"):
         name, colon, value = line.partition(":")
@@ -38,7 +40,8 @@ def parse_block(block: bytes) -> dict[str, str]:
 
 
 def headers_of(raw: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The header block from a publish's or part's headers: ``X-Header-<name>`` without its prefix, and ``traceparent``.
+    """The header block from the HTTP headers of a publish or multipart part: ``traceparent``, and ``<name>`` for
+    ``X-Header-<name>``.
 
     Raises: BadArgument; also for a misspelled ``X-Delay-Ms``, which would deliver at once.
     """
@@ -59,7 +62,8 @@ _OF_ONE = {b"x-delay-ms": "delay_ms", b"x-ttl-ms": "ttl_ms", b"idempotency-key":
 
 
 def refuse_headers_of_one(raw: Iterable[tuple[bytes, bytes]]) -> None:
-    """Refuse a batch's request with headers that are for one message; ignored, a delayed batch would be delivered at once.
+    """Refuse a batch request with headers that apply to one message. If they were ignored, a batch meant to be delayed would be
+    delivered at once.
 
     Raises: BadArgument.
     """
@@ -72,7 +76,7 @@ def refuse_headers_of_one(raw: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 def _refuse_misspelled(name: bytes) -> None:
-    """Refuse a header that is most likely a misspelled one of ours. Raises: BadArgument."""
+    """Refuse a header that is most likely a misspelled header of this API. Raises: BadArgument."""
     for start, meant in _MEANT.items():
         if name.startswith(start):
             shown = name[:50].decode("latin-1")
@@ -80,7 +84,7 @@ def _refuse_misspelled(name: bytes) -> None:
 
 
 def header_text(value: bytes) -> str:
-    """A request's header value as a message's. Raises: BadArgument."""
+    """Decode the value of an HTTP header as a value of a message header. Raises: BadArgument."""
     try:
         return value.decode()
     except UnicodeDecodeError:

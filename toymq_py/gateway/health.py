@@ -25,7 +25,7 @@ async def healthz(gateway: Gateway, request: Request) -> Response:
 
 
 async def leader(gateway: Gateway, request: Request) -> Response:
-    """``GET /leader``: a broker that serves leads, as long as no other can; a node of a cluster that follows answers 503
+    """``GET /leader``: 200 while this broker serves and no other node can lead. A follower of a cluster answers 503
     (``cluster.standby``)."""
     if may_be_followed(gateway):
         return json_response({"role": "leader", "reason": LEASE_OVER}, 503)
@@ -33,7 +33,7 @@ async def leader(gateway: Gateway, request: Request) -> Response:
 
 
 def may_be_followed(gateway: Gateway) -> bool:
-    """Whether this leader's lease is over by its own clock: it hears nothing from etcd, and another node may lead."""
+    """Whether this leader's lease has ended by its own clock: it cannot reach etcd, and another node may lead."""
     return gateway.clock.monotonic() >= gateway.broker.permit.until_s
 
 

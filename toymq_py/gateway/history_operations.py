@@ -1,4 +1,4 @@
-"""The last hour of the broker's numbers, of itself and of its topics. Contract: gateway.md; ADR 0145."""
+"""The statistics of the last hour, for the broker and for each topic. Contract: gateway.md; ADR 0145."""
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -59,7 +59,7 @@ async def history(gateway: Gateway, request: Request) -> Response:
 async def _with_topics(
     gateway: Gateway, request: Request, window: Window, whole: dict[str, Any], of_others: Sequence[Mapping[str, Any]]
 ) -> AsyncIterator[bytes]:
-    """The answer topic by topic, as fast as the client reads: an hour of a thousand topics would take 10 MB of memory."""
+    """Stream the answer topic by topic, as fast as the client reads: whole, for a thousand topics, it would take 10 MB."""
     yield json.dumps(whole)[:-1].encode() + b', "topics": {'
     grant, comma = grant_of(request), ""
     ours = ((name, gateway.history.topic(name, window)) for name in gateway.history.topics)

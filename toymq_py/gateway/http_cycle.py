@@ -1,7 +1,7 @@
 """One request and its answer on a connection.
 
-An operation of the API that waits for the disk only is carried out step by step, and its answer is written whole. Everything
-else, streams and pages among it, is an ASGI application's call in a task. Contract: gateway.md; ADR 0094.
+An API operation that waits only for the disk runs step by step without a task, and its answer is written at once. All other
+requests, such as streams and pages, are ASGI calls in a task. Contract: gateway.md; ADR 0094.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ READING = ("GET", "HEAD")
 
 
 class Link(Protocol):
-    """The part of its connection that a cycle needs."""
+    """What a cycle needs of its connection."""
 
     loop: asyncio.AbstractEventLoop
     application: Application
@@ -47,7 +47,7 @@ class Link(Protocol):
 
     @property
     def is_crowded(self) -> bool:
-        """Whether so much waits behind the request that no more is read, so that a lost client would not be noticed."""
+        """Whether reading has stopped because too many bytes wait behind the request, so that a lost client is not noticed."""
 
     @property
     def common_headers(self) -> bytes:
@@ -70,13 +70,13 @@ class Cycle:
                  "answered", "body", "gone", "keep_alive", "more_body", "scope", "started")  # fmt: skip
 
     def __init__(self, link: Link, scope: Scope, *, keep_alive: bool, expects: bool) -> None:
-        """``expects``: the client waits for 100 before it sends the body."""
+        """``expects``: the client waits for ``100 Continue`` before it sends the body."""
         self._link = link
         self.scope = scope
         self.keep_alive = keep_alive
         self._expects = expects
         self.body = bytearray()
-        """Bytes of the body that arrived and were not received by the application."""
+        """Bytes of the body that arrived and that the application has not received yet."""
         self.more_body = True
         self.started = self.answered = self.gone = False
         """Whether the answer's head is written; whether its end is written; whether the client is gone."""
@@ -110,7 +110,7 @@ class Cycle:
             self._steps.start()
 
     def cancel(self) -> None:
-        """Cancel a request that is carried out without a task, or has not begun."""
+        """Cancel a request that runs without a task, or has not begun."""
         self._cancelled = True
         if self._steps is not None:
             self._steps.cancel()
@@ -118,7 +118,7 @@ class Cycle:
     # -- what arrives
 
     def feed(self, body: bytes) -> int:
-        """Take a part of the body. Returns: how many bytes wait to be received."""
+        """Take a part of the body. Returns: how many bytes wait for ``receive``."""
         self.body += body
         self._tell()
         return len(self.body)
@@ -129,8 +129,8 @@ class Cycle:
         self._tell()
 
     def wake(self) -> None:
-        """Note that the client sends no more, or too much ahead. A wait for messages ends: a lease would go to a client that
-        may be gone."""
+        """Note that the client has ended its input, or that its end could not be noticed. A wait for messages ends: a lease
+        could go to a client that is gone."""
         if not self.more_body:
             self._wake()
 
@@ -148,7 +148,7 @@ class Cycle:
             self._awaited.set_result(None)
 
     async def receive(self) -> Message:
-        """The next part of the body, or that the client is gone, may be gone, or has its answer (ASGI)."""
+        """The next part of the body; or a disconnect, when the client is gone, may be gone, or has its answer (ASGI)."""
         if self._expects and not self._link.transport.is_closing():
             self._expects = False
             self._link.transport.write(CONTINUE)
@@ -168,7 +168,7 @@ class Cycle:
 
     @property
     def _left(self) -> bool:
-        """Whether the client may be gone: it sends no more, and all that it sent is complete."""
+        """Whether the client may be gone: it has ended its input after a complete request."""
         return self._link.eof and not self.more_body
 
     @property
@@ -178,7 +178,7 @@ class Cycle:
     # -- what is answered
 
     def _end(self, result: Response | BaseException | None) -> None:
-        """Called when the operation has its result."""
+        """Write the answer that the operation returned; if the client is gone, give leased messages back and close."""
         if isinstance(result, BaseException):
             logger.error("bug in an HTTP request", exc_info=result)
             result = problem(InternalError())
@@ -214,7 +214,7 @@ class Cycle:
         return encode_head(status, headers, self._link.common_headers)
 
     def _rest_is_short(self) -> bool:
-        """Whether the rest of an answered body is read and dropped, so that a client may send its next request behind it."""
+        """Whether the unread rest of an answered request is so short that it is read and dropped, and the connection kept."""
         length = next((value for name, value in self.scope["headers"] if name == b"content-length"), b"")
         return 0 < len(length) <= LENGTH_DIGITS_MAX and int(length) <= DISCARD_BYTES_MAX
 

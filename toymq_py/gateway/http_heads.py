@@ -22,7 +22,7 @@ EXPECT_BYTES_MAX = 200
 OTHER_VERSION = "Invalid HTTP version"
 """The parser's text for a version in the form of RFC 9112, 2.3, a digit, a dot and a digit, that it does not know."""
 TRAILER_BYTES_MAX = 8 * 1024
-"""Most bytes of the fields behind the last chunk of a body, and of chunk extensions. They are parsed and dropped."""
+"""Most bytes of the fields after the last chunk of a body, and of chunk extensions. They are parsed and dropped."""
 TARGET = re.compile(rb"https?://([^/?#]*)", re.ASCII | re.IGNORECASE)
 """The beginning of a target in absolute form, with the host."""
 BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
@@ -47,7 +47,7 @@ RawHeaders = Sequence[tuple[bytes, bytes]]
 
 
 def check_head(method: bytes, version: str, url: bytes, headers: RawHeaders) -> bool:
-    """Check a head. Returns: whether the client waits for 100 before it sends the body.
+    """Check a head. Returns: whether the client waits for ``100 Continue`` before it sends the body.
 
     Raises: UnsupportedVersion, LineTooLong, BadFraming, UnknownExpectation.
     """
@@ -79,8 +79,8 @@ def check_head(method: bytes, version: str, url: bytes, headers: RawHeaders) -> 
 
 
 def with_host_of_target(url: bytes, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """The headers with the ``Host`` that counts: a target in absolute form (``GET http://host/path``, as for a proxy) has a
-    host, which overrides the header (RFC 9112, 3.2.2).
+    """The headers with the effective ``Host``: the host of a target in absolute form (``GET http://host/path``, as for a
+    proxy) overrides the header (RFC 9112, 3.2.2).
 
     Raises: BadFraming.
     """
@@ -93,8 +93,8 @@ def with_host_of_target(url: bytes, headers: list[tuple[bytes, bytes]]) -> list[
 
 
 def check_begun(method: bytes, url: bytes) -> None:
-    """Check the part of a request line that has arrived. ``PRI * HTTP/2.0`` is the beginning of HTTP/2 (RFC 9113, 3.4): the
-    parser waits for what follows it, and there is no head for ``check_head``.
+    """Check the part of a request line that has arrived. ``PRI * HTTP/2.0`` begins an HTTP/2 connection (RFC 9113, 3.4): the
+    parser would wait for more, and ``check_head`` never be called.
 
     Raises: TargetTooLong, UnsupportedVersion.
     """
@@ -105,17 +105,17 @@ def check_begun(method: bytes, url: bytes) -> None:
 
 
 def check_count(headers: RawHeaders) -> None:
-    """Check that one more field may join those of a head that have arrived. Raises: LineTooLong."""
+    """Check that a head may have one more field than the ``headers`` so far. Raises: LineTooLong."""
     if len(headers) >= HEADERS_MAX:
         raise LineTooLong(f"too many headers: a request has at most {HEADERS_MAX}")
 
 
 def invalid(said: str, version: str) -> RequestError:
-    """The error for what the parser refuses. It refuses the versions that it does not know, too: ``HTTP/1.2``.
+    """The error for input that the parser refuses, such as the unknown version ``HTTP/1.2``.
 
     Args:
         said: the parser's message.
-        version: as it has parsed it.
+        version: the HTTP version that the parser has read.
     """
     return _unsupported(version) if said == OTHER_VERSION else BadFraming("invalid HTTP request: use HTTP/1.1 (RFC 9112)")
 
@@ -125,7 +125,7 @@ def _unsupported(version: str) -> UnsupportedVersion:
 
 
 def _expects_continue(version: str, expectations: Sequence[bytes]) -> bool:
-    """Whether the client waits for 100 (RFC 9110, 10.1.1); HTTP/1.0 has no expectations. Raises: UnknownExpectation."""
+    """Whether the client waits for ``100 Continue`` (RFC 9110, 10.1.1), which HTTP/1.0 lacks. Raises: UnknownExpectation."""
     if version == "1.0":
         return False
     members = [member.strip() for value in expectations for member in value[:EXPECT_BYTES_MAX].split(b",")]
@@ -182,7 +182,7 @@ def request_scope(
 def _as_sent(
     scheme: str, client: object, headers: RawHeaders, state: dict[str, object]
 ) -> tuple[str, object, RawHeaders, dict[str, object]]:
-    """The values that the client sent, from the worker that passed its request on."""
+    """Replace the values of a request that another worker passed on by those of the client's request to that worker."""
     said = next((value for name, value in headers if name == FORWARDED), b"").decode("latin-1").split(" ")
     if len(said) == 4:
         scheme, host, port, login = said

@@ -1,6 +1,6 @@
 """The HTTP protocol of one connection: httptools' parser, with limits on what a client sends before the application runs.
 
-Contract: gateway.md; ADR 0094. One request at a time is carried out; those behind it are parsed, and answered, in their order.
+Contract: gateway.md; ADR 0094. One request at a time is carried out; pipelined ones behind it are parsed and answered in order.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ is not parsed before the one ahead is answered."""
 DISCARD_S = 1.0
 """How long the rest of an answered body, which is dropped, may pause; see ``DISCARD_BYTES_MAX``."""
 BLANK_BYTES_MAX = 64
-"""Most bytes of empty lines before a request: some clients send one behind a body, and a server ignores it (RFC 9112, 2.2)."""
+"""Most bytes of empty lines before a request: some clients send one after a body, and a server ignores it (RFC 9112, 2.2)."""
 
 
 class GatewayProtocol(BoundedProtocol):
@@ -91,7 +91,7 @@ class GatewayProtocol(BoundedProtocol):
         self._last = False
         self._timer: asyncio.TimerHandle | None = None
         self._parting: RequestError | None = None
-        """The error that is the last answer, behind those to the whole requests that came before."""
+        """The error to send as the last answer, after the answers to earlier complete requests."""
         self._upgrades = False
         self._declined = False
         self._turn = Runnable(serving.fair_queue, self._parse)
@@ -162,8 +162,8 @@ class GatewayProtocol(BoundedProtocol):
             self.seat.unread(self.transport.get_write_buffer_size())
 
     def eof_received(self) -> bool:
-        """The client has shut down its writing side, or closed: it does not say which. What it sent whole is answered, then the
-        connection closes; what waits for messages ends at once. Over TLS the event loop closes."""
+        """Handle the end of input: the client has shut down its writing side or closed, which looks the same. Complete requests
+        are answered, waits for messages end at once, then the connection closes. Over TLS the event loop closes."""
         self._ahead.eof = True
         if self.seat is not None:
             self.seat.takes_no_messages = True
@@ -174,7 +174,7 @@ class GatewayProtocol(BoundedProtocol):
         return bool(self._ahead.data) or self._end_input()
 
     def _end_input(self) -> bool:
-        """End the parsing: drop what is incomplete. Returns: whether something is still to be answered."""
+        """End the parsing, and drop an incomplete request. Returns: whether requests are still to be answered."""
         self._set_timer(None)
         cut = self.cycle
         if cut is not None and cut.more_body and cut in self.pipeline:
@@ -200,8 +200,8 @@ class GatewayProtocol(BoundedProtocol):
     # -- parsing
 
     def _parse(self, slice_end: float) -> bool:
-        """Parse what was read, up to a request that waits for the one ahead of it (and continues when that is answered), or to
-        the end of the slice. Returns: whether there is more to parse now."""
+        """Parse the bytes that were read, until a request has to wait for the one ahead of it, or until the time ``slice_end``.
+        Returns: whether there is more to parse now."""
         ahead, at = self._ahead, 0
         data = ahead.data
         more = self._may_parse()
@@ -220,7 +220,7 @@ class GatewayProtocol(BoundedProtocol):
         return more
 
     def _end_wait_ahead(self) -> None:
-        """End the wait of a request behind which no more is read: the loss of the client would not be noticed."""
+        """End a request's wait for messages if reading has stopped behind it: the loss of the client would not be noticed."""
         if self.is_crowded and self._current is not None:
             self._current.wake()
 
@@ -301,7 +301,7 @@ class GatewayProtocol(BoundedProtocol):
         self.transport.set_protocol(socket)
 
     def _pass_on(self, frames: bytes) -> None:
-        """Pass bytes that were read behind the handshake to the WebSocket."""
+        """Pass frames that were read after the handshake to the WebSocket."""
         self._ahead.keep(b"", stays=False)
         self._ahead.head(0)
         if frames:
@@ -387,7 +387,7 @@ class GatewayProtocol(BoundedProtocol):
         return self._serving.common_headers
 
     def _begin_next(self) -> None:
-        """Begin the next request unless one runs. Not within a callback of the parser, since it may be answered at once."""
+        """Begin the next request unless one runs. Not called within a parser's callback, as the answer may come at once."""
         while self._current is None and self.pipeline and not self.transport.is_closing():
             self._current = self.pipeline.popleft()
             self._current.begin()
@@ -404,7 +404,7 @@ class GatewayProtocol(BoundedProtocol):
         self._ahead.wait_for_body(False)
 
     def _go_on(self) -> None:
-        """Carry out the next request. Its body may be incomplete: the rest waits among the bytes that were read."""
+        """Carry out the next request. Its body may be incomplete: the rest is then among the unparsed bytes."""
         self._begin_next()
         if self._ahead.data and not self.pipeline and not self.transport.is_closing():
             self._turn.wake()
@@ -436,7 +436,8 @@ class GatewayProtocol(BoundedProtocol):
             self._turn.wake()
 
     def _discard(self, before: int = -1) -> None:
-        """Read and drop the rest of an answered body while it comes, then close. ``before``: bytes dropped a moment ago."""
+        """Drop the rest of an answered body while it arrives, then close. ``before``: how many bytes had been dropped at the
+        last call."""
         if self._discarded == before and not self._ahead.data:
             self.transport.close()
             return
@@ -485,9 +486,8 @@ class GatewayProtocol(BoundedProtocol):
             self._refuse(error)
 
     def _refuse(self, error: RequestError) -> None:
-        """Answer without the application, behind the answers to the complete requests before it, and close. Nothing more is
-        read. The order matters: a client would take an earlier refusal for the answer to its first request, which may be
-        stored."""
+        """Answer with an error, after the answers to the complete requests before, and close. Nothing more is read. The order
+        matters: a client would take the error for the answer to its first request, which may have been stored."""
         broken = self.cycle
         if broken is not None and broken.more_body and broken in self.pipeline:
             self.pipeline.remove(broken)

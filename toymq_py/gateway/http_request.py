@@ -1,5 +1,5 @@
-"""The request that operations get: Starlette's, with a header look-up of constant cost, and a query that is bounded before it
-is parsed."""
+"""The request that operations get: Starlette's, with a header look-up of constant cost, and a limit on the query,
+checked before parsing."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ _QUERY = "toymq.query"
 
 
 class _Keys(dict[str, bytes]):
-    """Header names that the broker asks for, encoded as they stand in a head."""
+    """A cache of the header names that the broker looks up, encoded as in a request."""
 
     def __missing__(self, name: str) -> bytes:
         key = self[name] = name.lower().encode("latin-1")
@@ -28,9 +28,8 @@ _KEYS = _Keys()
 
 
 class Fields(Headers):
-    """The headers of a request, with a look-up of constant cost. Starlette's encodes the name and goes through all headers each
-    time, and a request is asked for a dozen that it does not have. Look up only names that the broker knows: each is kept for
-    ever."""
+    """The headers of a request, with a look-up of constant cost. Starlette's encodes the name and walks all headers at each
+    look-up, and most of the dozen look-ups of a request find nothing. Look up only fixed names: each is cached for ever."""
 
     def __init__(self, raw: Sequence[tuple[bytes, bytes]]) -> None:
         """``raw`` has names in lower case."""
@@ -71,8 +70,8 @@ class HttpRequest(Request):
 
 
 def query_of(scope: Scope) -> QueryParams:
-    """The query parameters of a request, parsed once, at first use. That is after the check of access, unless a parameter names
-    the topic to check. Raises: BadArgument."""
+    """The query parameters of a request, parsed once, at first use: after the check of rights, unless a parameter names the
+    topic to check. Raises: BadArgument."""
     found: QueryParams | None = scope.get(_QUERY)
     if found is None:
         raw: bytes = scope["query_string"]

@@ -1,4 +1,4 @@
-"""The HTTP server: listeners on the broker's own loop, with and without TLS, and their graceful end.
+"""The HTTP server: listeners on the broker's own event loop, with and without TLS, and their graceful shutdown.
 
 Contract: gateway.md; ADR 0024, ADR 0094.
 """
@@ -33,7 +33,7 @@ logger = logging.getLogger("toymq_py.gateway")
 
 
 class HttpServer:
-    """Serves one broker's gateway. ``run`` until ``stop``. Belongs to the loop."""
+    """Serves one broker's gateway: ``run`` serves until ``stop``. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class HttpServer:
             authority: checks tokens and rights; None allows everything.
             certificates: for the listeners with TLS.
             dialects: ``tinymq``, ``mq``.
-            private_webhooks: webhooks and alerts may go to this machine and its network.
+            private_webhooks: webhooks and alerts may be sent to this machine and its network.
             mq_delay_s: visibility timeout of the dialect ``mq``.
             local: the listeners without TLS are on the loopback.
             started: called once connections are accepted.
@@ -81,7 +81,7 @@ class HttpServer:
         self._leaving = asyncio.Event()
 
     def asks(self, errands: GroupErrands | None) -> None:
-        """Set the errands with which topics of all groups are shown. None: there are no groups."""
+        """Set the object that asks all groups of a cluster, so that the topics of all are shown. None: there are no groups."""
         self._gateway.errands = errands
         if errands is not None:
             self._gateway.snapshots.elsewhere.ask = errands.stats_of
@@ -101,7 +101,7 @@ class HttpServer:
         return self._gateway.alerts
 
     async def run(self, listeners: Sequence[socket.socket], tls_listeners: Sequence[socket.socket] = ()) -> None:
-        """Accept and serve until ``stop``; then answer what was asked, within the shutdown timeout."""
+        """Accept and serve until ``stop``; then answer the requests that have begun, within the shutdown timeout."""
         async with asyncio.TaskGroup() as tasks:
             parts = (self._gateway.webhooks, self._gateway.alerts, self._gateway.history)
             beside = [tasks.create_task(part.run()) for part in parts]
@@ -142,12 +142,12 @@ class HttpServer:
         )  # fmt: skip
 
     def stop(self, *, within_s: float | None = None) -> None:
-        """Begin the shutdown. Idempotent. ``within_s``: instead of the shutdown timeout, where that is longer."""
+        """Begin the shutdown. Idempotent. ``within_s``: a shorter limit than the shutdown timeout."""
         if within_s is not None:
             self._shutdown_timeout_s = min(self._shutdown_timeout_s, within_s)
         self._gateway.waiting.stop()
         self._leaving.set()
 
     def cut(self) -> None:
-        """Close all connections now, whatever they wait for. Nothing more is said to any client."""
+        """Close all connections now, whatever they wait for. Nothing more is sent to any client."""
         self._serving.cut()

@@ -10,7 +10,7 @@ ANONYMOUS_KEEP_ALIVE_S = 10
 
 
 class IdleTimer:
-    """Closes a connection some time after its last answer, unless a request begins. One timer lasts for many requests."""
+    """Closes a connection some time after its last answer, unless a request begins. One loop timer serves for many requests."""
 
     __slots__ = ("_close", "_limit_s", "_loop", "_timer", "since")
 
@@ -19,11 +19,11 @@ class IdleTimer:
         self._close = close
         self._limit_s: float = KEEP_ALIVE_S
         self.since: float | None = None
-        """When the connection became idle, in the loop's time; None while it is not."""
+        """When the connection became idle, on the event loop's clock; None while it is not."""
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, *, anonymous: bool) -> None:
-        """Begin to wait: the connection is idle from now on. ``anonymous``: it lacks a token where tokens are required."""
+        """Start the wait: the connection is idle from now on. ``anonymous``: it lacks a token although one is required."""
         limit_s = self._limit_s = ANONYMOUS_KEEP_ALIVE_S if anonymous else KEEP_ALIVE_S
         self.since = self._loop.time()
         if self._timer is None:

@@ -1,6 +1,6 @@
-"""The last answer of an HTTP connection, behind which no request is taken, and how it reaches a client that is still sending.
+"""The last answer of an HTTP connection, after which no request is accepted, and how it reaches a client that still sends.
 
-Contract: gateway.md; ADR 0094, 0236. A socket that is closed with bytes unread is reset, and the answer may be lost.
+Contract: gateway.md; ADR 0094, 0236. Closing a socket with unread bytes resets the connection, and the answer may be lost.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from toymq_py.net.half_close import end_writing
 
 LINGER_S = 1.0
 LINGER_BYTES = 1024 * 1024
-"""Most bytes of input that are dropped behind the last answer; ``LINGER_S`` is the longest time."""
+"""Most bytes of input that are dropped after the last answer; ``LINGER_S`` is the longest time."""
 
 
 class LastAnswer:
@@ -32,7 +32,7 @@ class LastAnswer:
         self._dropped_bytes = 0
 
     def say(self, error: RequestError, *, lingers: bool) -> None:
-        """Write the answer and send no more. ``lingers``: arriving bytes are read for a moment."""
+        """Write the answer and send no more. ``lingers``: arriving bytes are read and dropped for a moment."""
         refusal = problem(error)
         self._transport.write(encode_last(refusal.status_code, refusal.raw_headers, bytes(refusal.body)))
         if self._over_tls or not lingers:
@@ -44,14 +44,14 @@ class LastAnswer:
         self._loop.call_later(LINGER_S, self._transport.close)
 
     def drop(self, size: int) -> None:
-        """Count bytes that arrived behind the answer and were dropped."""
+        """Count bytes that arrived after the answer and were dropped."""
         self._dropped_bytes += size
         if self._lingers and self._dropped_bytes > LINGER_BYTES:
             self._transport.close()
 
     def cut(self) -> None:
-        """Close. A TLS client that goes on sending has a moment to read what was written; the event loop itself would wait
-        longer for the client's close, and decrypt all that arrives."""
+        """Close the connection. A TLS client that goes on sending has a moment to read the answer; the event loop by itself
+        would wait longer for the client's close, and decrypt all bytes that arrive."""
         self._transport.close()
         if self._over_tls:
             self._loop.call_later(LINGER_S, self._transport.abort)

@@ -1,4 +1,4 @@
-"""The dashboard's login: a token starts one, and its id is in a cookie that scripts cannot read.
+"""The dashboard's login: a token starts a login, whose id is in a cookie that scripts cannot read.
 
 Contract: gateway.md; ADR 0055.
 """
@@ -24,7 +24,7 @@ async def show_login(gateway: Gateway, request: Request) -> Response:
 
 
 def describe(grant: Grant | None) -> dict[str, Any]:
-    """The token's name and rights; ``required`` is False without authentication."""
+    """A token's name and rights as JSON; ``required`` is False when the broker has no tokens."""
     if grant is None:
         return {"required": False, "name": None, "admin": True}
     return {"required": True, "name": grant.name, "admin": grant.admin}

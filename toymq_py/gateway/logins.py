@@ -1,7 +1,7 @@
 """The dashboard's logins: random ids that stand for a token, in memory, each with an expiry.
 
 ADR 0055. A browser sends a cookie to every port of its host and stores it in its profile, so it holds an id and not the token.
-The table has digests of ids only. A restart of the broker ends all logins. Belongs to the loop.
+The table has digests of ids only. A restart of the broker ends all logins. Belongs to the event loop.
 """
 
 import secrets
@@ -33,7 +33,7 @@ class Login:
 
 
 class Logins:
-    """All logins of one token table. A revoked token ends its logins."""
+    """All logins with the tokens of one auth file. A revoked token ends its logins."""
 
     def __init__(self, authority: Authority, clock: Clock, ended: Callable[[], None]) -> None:
         """``ended`` is called when logins end early: requests that wait under them check their rights again."""
@@ -59,7 +59,7 @@ class Logins:
         return login_id
 
     def find(self, login_id: str) -> Login | None:
-        """The login of an id. The lookup is by digest, so its time tells nothing about other ids."""
+        """Find a login by its id. The lookup is by digest, so its time tells nothing about other ids."""
         if len(login_id) != ID_CHARS or not login_id.isascii():
             return None
         return self._logins.get(_digest(login_id))
@@ -81,7 +81,7 @@ class Logins:
             self._ended()
 
     def _drop_gone(self) -> None:
-        """End the logins of revoked tokens; they stay ended when the token comes back."""
+        """End the logins of revoked tokens; they do not revive when a token is restored."""
         present = self._authority.present
         self._logins = {digest: login for digest, login in self._logins.items() if present(login.grant) is not None}
 

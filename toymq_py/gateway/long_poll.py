@@ -1,4 +1,4 @@
-"""A poll of a topic or pattern, for requests and webhooks. Contract: delivery.md. Knows no HTTP."""
+"""A long poll of a topic or pattern, for requests and webhooks. Contract: delivery.md. Knows no HTTP."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,13 +19,13 @@ EXAMINED_S = 60.0
 
 
 class LongPoll:
-    """Leases messages once, waiting for the first if need be. Leases nothing after ``end``."""
+    """Leases messages once, and can wait for the first one. Leases nothing after ``end``."""
 
     def __init__(
         self, broker: Broker, waiting: Waiting, name: str, consumer: str, *, visibility_s: float | None,
         mode: Mode | None = None,
     ) -> None:  # fmt: skip
-        """Assumes checked names."""
+        """Assumes that the names are valid."""
         self._broker = broker
         self._waiting = waiting
         self.name = name
@@ -33,7 +33,7 @@ class LongPoll:
         self._visibility_s = visibility_s
         self._mode = mode
         self.lease = new_lease_number()
-        """The lease number of what the poll leases."""
+        """The number of the poll's leases."""
         self.charge: Callable[[int], RequestError | None] = lambda size: None
         """Counts what the polls of a pattern hold (``PatternPoll.on_cost``). Returns: why that is too much."""
         self._refusal: RequestError | None = None
@@ -61,7 +61,7 @@ class LongPoll:
         return True
 
     async def _registered(self, poll: AnyPoll, wait_s: float) -> None:
-        """Wait until the poll is registered, but with ``wait_s`` no longer than that: a new consumer begins at the first id,
+        """Wait until the poll's consumer is stored, at most ``wait_s`` unless that is 0: a new consumer begins at the first id,
         even if the disk has not confirmed it yet. Raises: RequestError."""
         if not wait_s:
             await stored(poll.when_registered)
@@ -94,8 +94,8 @@ class LongPoll:
         """Lease messages, waiting up to ``wait_s`` for the first. Returns [] when none came, or the broker shuts down.
 
         Args:
-            check: called after each wait, also where rights have changed, and before anything is leased; what it raises ends
-                the poll.
+            check: called before messages are leased, after each wait and change of rights; an error that it raises ends the
+                poll.
 
         Raises: RequestError, OSError, and what ``check`` raises. When cancelled it has leased nothing.
         """

@@ -46,7 +46,7 @@ MESSAGE = {
 
 
 def message_json(topic: str, records: Records, row: int, attempt: int | None = None) -> dict[str, Any]:
-    """One message; with ``attempt`` when it is a delivery."""
+    """One message as JSON. ``attempt``: the number of the delivery attempt, if the message is delivered."""
     described: dict[str, Any] = {"topic": topic, "id": records.ids[row]}
     if attempt is not None:
         described["attempt"] = attempt
@@ -69,7 +69,7 @@ def message_json(topic: str, records: Records, row: int, attempt: int | None = N
 def read_log(topic: Topic, from_id: int, max_count: int, max_bytes: int) -> tuple[list[tuple[int, str]], int, int]:
     """Read messages from the log as JSON.
 
-    Returns: (ids and messages, the id to go on from, payload bytes about). Lost ids are skipped.
+    Returns: pairs of id and JSON, the id to continue at, and about how many payload bytes. Lost ids are skipped.
 
     Raises: OSError; BeingExamined only before the first message.
     """
@@ -113,7 +113,7 @@ def _resolve(topic: Topic, start: Start) -> int:
 
 
 async def browse(gateway: Gateway, request: Request) -> Response:
-    """``GET …/log``."""
+    """``GET /v1/topics/{t}/log``."""
     topic = gateway.broker.topic(TOPIC.need(request))
     start = _resolve(topic, FROM.or_(Start("earliest"), request))
     max_count = MAX.or_(100, request)
@@ -142,7 +142,7 @@ async def browse(gateway: Gateway, request: Request) -> Response:
 
 
 async def stream(gateway: Gateway, request: Request) -> Response:
-    """``GET …/stream``."""
+    """``GET /v1/topics/{t}/stream``."""
     topic = gateway.broker.topic(TOPIC.need(request))
     after = LAST_EVENT_ID.of(request)
     start = _resolve(topic, FROM.or_(Start("latest"), request)) if after is None else after + 1
@@ -184,7 +184,7 @@ async def follow(gateway: Gateway, request: Request, topic: Topic, at: int) -> A
 
 
 def _encode_events(messages: list[tuple[int, str]]) -> bytes:
-    """Server-sent events of ids and messages, which it takes from the list: the stream's frame would hold them."""
+    """Encode ids and messages as server-sent events. Empties the list, which the caller's frame would keep in memory."""
     piece = "".join(f"id: {msg_id}\ndata: {text}\n\n" for msg_id, text in messages).encode()
     messages.clear()
     return piece

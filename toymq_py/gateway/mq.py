@@ -1,7 +1,7 @@
 """The dialect ``mq``: SoftLayer's HTTP queue, path by path. Contract: dialects.md, "mq".
 
-GET leases a message, which is delivered again unless it is deleted. The original's mover, reaper, workers and peers are one
-broker here.
+GET leases a message, which is redelivered unless it is deleted. This broker replaces the processes of the original: mover,
+reaper, workers and peers.
 """
 
 import re
@@ -143,7 +143,7 @@ async def post_message(gateway: Gateway, request: Request) -> Response:
 
 
 async def delete_message(gateway: Gateway, request: Request) -> Response:
-    """``DELETE /{q}/messages/{id}``, leased or not. Idempotent, as the original's."""
+    """``DELETE /{q}/messages/{id}``, whether leased or not. Idempotent, like the original's."""
     topic = gateway.broker.topic(QUEUE.need(request))
     msg_id = MESSAGE_ID.need(request)
     if msg_id >= topic.next_id:

@@ -1,6 +1,6 @@
 """Multipart bodies (RFC 2046, 5.1): parts with headers and content, from memory.
 
-Contract: gateway.md; ADR 0078. Strict: lines end with CRLF, and every part has an empty line behind its headers.
+Contract: gateway.md; ADR 0078. Strict: lines end with CRLF, and every part has an empty line after its headers.
 """
 
 import re
@@ -16,7 +16,7 @@ BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]", 
 DELIMITER_END = re.compile(rb"--|[ \t]*\r\n")
 HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n]*)")
 PARSED_PER_TURN_BYTES = 64 * 1024
-"""Bytes that are parsed before others get a turn of the loop; a millisecond."""
+"""Bytes that are parsed before other tasks get a turn of the event loop; a millisecond."""
 PART_COST_BYTES = 256
 """A part without content takes as long as so many bytes."""
 HEAD_COST = 16
@@ -33,7 +33,7 @@ async def parse_multipart(
 
     Args:
         pieces: the body; emptied, so that it is in memory twice at most.
-        pause: gives other tasks a turn of the loop.
+        pause: gives other tasks a turn of the event loop.
 
     Raises: BadFraming, BadArgument.
     """
@@ -54,7 +54,7 @@ async def parse_multipart(
 
 
 def parse_boundary(content_type: str) -> bytes:
-    """The parameter ``boundary``. Raises: BadFraming."""
+    """The parameter ``boundary`` of a multipart media type. Raises: BadFraming."""
     if len(content_type) > CONTENT_TYPE_CHARS_MAX:
         raise BadFraming(f"Content-Type has {len(content_type)} characters: at most {CONTENT_TYPE_CHARS_MAX} are accepted")
     header = Message()
@@ -66,7 +66,7 @@ def parse_boundary(content_type: str) -> bytes:
 
 
 def _split(body: bytes, delimiter: bytes) -> Iterator[tuple[Part, int]]:
-    """Split a multipart body. Yields: each part, and how many bytes its headers have."""
+    """Split a multipart body. Yields: each part, with the size of its headers in bytes."""
     begin, at = None, 0
     while (found := body.find(delimiter, at)) >= 0:
         at = found + len(delimiter)

@@ -31,7 +31,7 @@ def look_up(host: str) -> list[str]:
 
 
 class NameLookups:
-    """Looks up one name at a time for each name asked; callers that ask for the same name share the lookup."""
+    """Looks up host names, each in a thread; callers that ask for the same name at the same time share the lookup."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, lookup: Lookup = look_up) -> None:
         self._loop = loop
@@ -41,8 +41,8 @@ class NameLookups:
         self._waiters: dict[asyncio.Future[None], None] = {}
 
     async def begin(self, host: str) -> "asyncio.Future[list[str]]":
-        """Begin a lookup, after waiting for a free thread. Returns: the addresses, or OSError or UnicodeError. Shield it from a
-        cancellation: others may share it."""
+        """Begin a lookup, after waiting for a free thread. Returns: a future of the addresses, or of OSError or UnicodeError.
+        Shield it from cancellation, as other callers may share it."""
         with suppress(OSError, UnicodeError):
             found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)  # asks no server
             literal: asyncio.Future[list[str]] = self._loop.create_future()

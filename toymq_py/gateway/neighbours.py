@@ -1,6 +1,6 @@
 """Asks the other workers of this broker over their Unix sockets, for lists and scrapes. ADR 0157.
 
-Workers are asked with all rights; the caller shows only what its client may see. Each answers for itself alone.
+Workers are asked with all rights; the caller shows only what its client may see. Each worker answers only for itself.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from toymq_py.merging import merged_topics
 from toymq_py.placement import REACH_S, Place, Placement
 
 WITHIN_S = 5.0
-"""How long a worker is waited for: one that is being replaced is there again by then."""
+"""How long to wait for a worker: one that is being replaced serves again by then."""
 FRESH_S = 1.0
 """A worker that has answered within this time is up. Any other is asked before a request is sent to it: if it does not answer,
 it is known to have done nothing (ADR 0225)."""
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Neighbours:
-    """The other workers of this broker. Without any, nothing is asked. Belongs to the broker's loop."""
+    """The other workers of this broker. Without any, nothing is asked. Belongs to the broker's event loop."""
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
@@ -44,10 +44,10 @@ class Neighbours:
         return await asyncio.gather(*(self._ask(worker, path) for worker in self._placement.others()))
 
     async def change(self, method: str, path: str, body: bytes = b"", at: Sequence[int] | None = None) -> None:
-        """Make the same change at all other workers, or at some; a worker without the object counts as having deleted it.
+        """Make the same change at all other workers, or at those in ``at``. Deleting what a worker does not have is a success.
 
-        Raises: PlacementUnknown when one cannot be reached, and none has made the change; or when one ends meanwhile or
-        refuses, and others may have made it.
+        Raises: PlacementUnknown: a worker cannot be reached, and none has made the change; or a worker ended meanwhile or
+        refused, and others may have made it.
         """
         await self.reach_all()
         expected = (200, 201, 204, 404) if method == "DELETE" else (200, 201)
@@ -55,8 +55,8 @@ class Neighbours:
         await asyncio.gather(*(self._ask(worker, path, method, body, expected) for worker in others))
 
     async def delete_where(self, path: str, is_wanted: Callable[[dict[str, Any]], bool]) -> bool:
-        """Delete the object at ``path`` at other workers whose JSON passes ``wanted``. Returns: whether any had it. Raises: as
-        ``change``."""
+        """Delete the object at ``path`` at the other workers where its JSON passes ``is_wanted``. Returns: whether any had such
+        an object. Raises: as ``change``."""
         await self.reach_all()
         found = zip(self._placement.others(), await self.ask_each("GET", path), strict=True)
         there = [worker for worker, (status, answer) in found if status == 200 and is_wanted(json.loads(answer))]
@@ -64,8 +64,8 @@ class Neighbours:
         return bool(there)
 
     async def ask_each(self, method: str, path: str, body: bytes = b"") -> list[tuple[int, bytes]]:
-        """Status and answer of each other worker; 404 where one has nothing of that, even if it names the worker that would
-        have a plain topic. Raises: PlacementUnknown, as ``change``."""
+        """The status and answer of each other worker to a request. The status 421, by which a worker redirects, is returned as
+        404: it has no such object. Raises: PlacementUnknown, as ``change``."""
         if method != "GET":
             await self.reach_all()
         expected = (200, 201, 204, 404)
@@ -79,8 +79,8 @@ class Neighbours:
     async def post(self, worker: int, path: str, lines: bytes) -> Response:
         """The answer of one worker to a batch of JSON lines.
 
-        Raises: PlacementUnknown when it cannot be reached and has done nothing; ShuttingDown when it has ended since, and may
-        have stored the messages.
+        Raises: PlacementUnknown when the worker cannot be reached and has done nothing; ShuttingDown when it ended meanwhile,
+        and may have stored the messages.
         """
         connection = await self.connect(worker)
         work = _exchange(connection, "POST", path, lines, "application/x-ndjson")
@@ -96,11 +96,11 @@ class Neighbours:
         return list(merged_topics(json.loads(answer)["topics"] for answer in answers))
 
     async def stats(self) -> list[dict[str, Any]]:
-        """The figures of each other worker. Raises: PlacementUnknown."""
+        """The statistics of each other worker. Raises: PlacementUnknown."""
         return [json.loads(answer) for answer in await self.ask("/v1/stats")]
 
     async def stats_of(self, worker: Place) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """The figures and topics of another worker. Raises: PlacementUnknown."""
+        """The statistics and topics of another worker. Raises: PlacementUnknown."""
         assert isinstance(worker, int)
         stats, topics = await asyncio.gather(self._ask(worker, "/v1/stats"), self._ask(worker, "/v1/topics"))
         return json.loads(stats), json.loads(topics)["topics"]
@@ -114,8 +114,9 @@ class Neighbours:
         return answer
 
     async def reach(self, worker: int, fresh_s: float = FRESH_S) -> None:
-        """Wait until a worker answers at all, unless it did a moment ago: the operating system accepts connections for a worker
-        that is not up, and keeps sent bytes for its successor. Raises: PlacementUnknown, at once if it is known to stand still.
+        """Wait until a worker answers, unless it did a moment ago. To connect proves nothing: the operating system accepts
+        connections for a worker that is down, and its successor gets the bytes. Raises: PlacementUnknown, at once for a
+        worker that is known to stand still.
         """
         now = asyncio.get_running_loop().time
         if now() - self._answered.get(worker, -fresh_s) >= fresh_s:
@@ -157,8 +158,8 @@ class Neighbours:
         return waits.result()
 
     async def _is_done(self, worker: int, waits: asyncio.Future[T], within_s: float) -> bool:
-        """Wait for an answer for a limited time. Returns: whether it is there. Raises: PlacementUnknown: the worker is found to
-        stand still."""
+        """Wait for an answer for a limited time. Returns: whether it came. Raises: PlacementUnknown for a worker that stands
+        still."""
         loop = asyncio.get_running_loop()
         until = loop.time() + within_s
         while not waits.done() and (left_s := until - loop.time()) > 0:
@@ -173,14 +174,14 @@ class Neighbours:
             raise PlacementUnknown(f"worker {worker} {problem}{end}")
 
     def unanswered(self, worker: int) -> ShuttingDown:
-        """The error when a worker has not answered a request that cannot be repeated without harm."""
+        """The error when a worker has not answered a request that cannot be repeated safely."""
         why = self._placement.problem_of(worker) or "ended before it answered"
         return ShuttingDown(f"worker {worker} {why}: the outcome is unknown")
 
     async def _exchange(
         self, worker: int, path: str, method: str = "GET", body: bytes = b"", within_s: float = WITHIN_S
     ) -> tuple[int, bytes]:
-        """Exchange a request and its answer with a worker. A change may take as long as the worker is alive. Raises:
+        """Send a request to a worker and read its answer. A change has no time limit while the worker is alive. Raises:
         PlacementUnknown."""
         end = "" if method == "GET" else IN_PART
         self._check(worker, end)
@@ -208,7 +209,7 @@ class Neighbours:
 
 
 def _failed(worker: int, method: str, why: str) -> PlacementUnknown:
-    """The error when a worker did not answer a request properly; the request can be repeated."""
+    """The error for a worker's missing or unexpected answer; says for a GET that it can be repeated, else what may be done."""
     return PlacementUnknown(f"worker {worker} {why}{AGAIN if method == 'GET' else IN_PART}")
 
 
@@ -231,7 +232,7 @@ async def _exchange(connection: socket.socket, method: str, path: str, body: byt
 
 
 def labelled_metrics(texts: Sequence[bytes]) -> bytes:
-    """Metrics of all workers as one text: each family once, its samples with the label ``worker``."""
+    """Merge the metrics of all workers to one text: each metric family once, its samples with the label ``worker``."""
     families: dict[str, tuple[list[str], list[str]]] = {}
     end = ""
     for worker, text in enumerate(texts):

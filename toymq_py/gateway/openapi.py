@@ -43,7 +43,7 @@ PROBLEM = {
 
 
 def document(operations: Iterable[Operation]) -> dict[str, Any]:
-    """The OpenAPI 3.1 document."""
+    """Make the OpenAPI 3.1 document."""
     paths: dict[str, dict[str, Any]] = defaultdict(dict)
     for operation in operations:
         paths[operation.path.replace(":slashes}", "}")][operation.method.lower()] = _describe(operation)

@@ -30,7 +30,7 @@ class Parameter(Generic[T]):
     """One value of the path, the query or a header.
 
     Attributes:
-        parse: text to value. Raises: RequestError.
+        parse: converts the text to a value. Raises: RequestError.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Parameter(Generic[T]):
     required: bool = False
 
     def of(self, request: Request) -> T | None:
-        """The value in a request, None when it is absent. Raises: RequestError."""
+        """The value of this parameter in a request; None when it is absent. Raises: RequestError."""
         if self.where == "path":
             found: str | None = request.path_params[self.name]
         elif self.where == "query":
@@ -95,8 +95,8 @@ class Operation:
     """One method of one path.
 
     Attributes:
-        safe: it changes nothing. Pages of other sites may not call the other operations (ADR 0024).
-        errors: what it may raise beside ``openapi.COMMON_ERRORS``.
+        safe: the operation changes nothing. Pages of other sites may call only safe operations (ADR 0024).
+        errors: what it may raise in addition to ``openapi.COMMON_ERRORS``.
     """
 
     method: str
@@ -123,7 +123,7 @@ class Operation:
 
     @property
     def changes(self) -> bool:
-        """Whether the operation needs admin and is not a GET, and so is recorded in the audit trail."""
+        """Whether the operation needs the admin right and is not a GET; then the audit trail records it."""
         return self.needs == "admin" and self.method != "GET"
 
 
@@ -186,14 +186,14 @@ def _milliseconds(name: str, text: str, low: int) -> Parameter[int]:
 
 
 def check_key(key: str) -> bytes:
-    """A dedupe key as it is stored. Raises: BadArgument."""
+    """Check a dedupe key, and encode it as it is stored. Raises: BadArgument."""
     if not (0 < len(key) <= KEY_BYTES_MAX and key.isascii() and key.isprintable() and " " not in key) or key == "-":
         raise BadArgument(f"invalid key {key[:50]!a}: write 1 to {KEY_BYTES_MAX} printable ASCII characters, no space, not -")
     return key.encode()
 
 
 def check_route(route: str) -> bytes:
-    """What chooses a partition. Raises: BadArgument."""
+    """Check and encode a route: the text by which a partition is chosen. Raises: BadArgument."""
     if not (0 < len(route) <= KEY_BYTES_MAX and route.isascii() and route.isprintable() and " " not in route):
         raise BadArgument(f"invalid route {route[:50]!a}: write 1 to {KEY_BYTES_MAX} printable ASCII characters, no space")
     return route.encode()
@@ -211,7 +211,7 @@ NAME_SHOWN_MAX = 100
 
 
 def _named(what: str, check: Callable[[str], str]) -> Callable[[str], str]:
-    """A check of a name whose error has the name."""
+    """Wrap a check of names so that its error quotes the name."""
 
     def checked(name: str) -> str:
         try:

@@ -1,7 +1,7 @@
 """Static pages: the dashboard's files, ``/docs`` and ``/openapi.json``.
 
-Contract: gateway.md. Everything is read from the package at start; no path leads to another file. Pages that are made from the
-table of operations are made at their first request, which saves 10 ms of a start.
+Contract: gateway.md. All files are read from the package at start; no path leads to another file. Pages that are generated from
+the table of operations are made at their first request, which saves 10 ms at start.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ class File:
     """One file in memory, with an ETag."""
 
     def __init__(self, media: str, make: Callable[[], bytes]) -> None:
-        """``make``: its content, asked for once, by the first request."""
+        """``make``: returns the content; called once, at the first request."""
         self._media = media
         self._make = make
 
@@ -64,7 +64,7 @@ class File:
 
 
 class Page(Route):
-    """A file's route. Other methods may belong to another route (a queue's name, in the dialect ``mq``); else they get 405."""
+    """A file's route, for GET and HEAD. Other methods may belong to another route with the same path; else they get 405."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.methods is None or scope["method"] in self.methods:

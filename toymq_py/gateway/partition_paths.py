@@ -2,7 +2,7 @@
 
     POST /v1/topics/orders/messages ──► /v1/topics/orders%233/messages, by route, group or key
 
-Everything after that, finding the worker, rights, and the publish itself, is the same as for any topic.
+The steps after that, to find the worker, check rights and publish, are the same as for any topic.
 """
 
 from urllib.parse import quote

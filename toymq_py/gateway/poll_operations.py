@@ -1,4 +1,4 @@
-"""``GET …/messages``: lease messages, or wait for some (long polling). Contract: gateway.md; delivery.md.
+"""``GET /v1/topics/{t}/messages``: lease messages, or wait for some (long polling). Contract: gateway.md; delivery.md.
 
 A poll whose client is gone leases nothing; its leases end by their deadline alone.
 """
@@ -55,7 +55,7 @@ MODE: Parameter[Mode] = Parameter(
 
 
 class LeasedResponse(Response):
-    """A response of leased messages; when the client is gone they are given back, and the attempt does not count."""
+    """A response with leased messages; if the client is gone they are given back, and the attempt does not count."""
 
     def __init__(
         self, content: str | bytes, deliveries: Sequence[Delivery], headers: Mapping[str, str], media: str
@@ -81,7 +81,7 @@ def give_back(deliveries: Iterable[Delivery]) -> None:
 
 
 async def lease_for(gateway: Gateway, request: Request, polling: LongPoll, max_count: int, wait_s: float) -> list[Delivery]:
-    """The result of ``LongPoll.poll``, which ends early when the client disconnects or its token loses the right. Raises:
+    """Lease messages by ``LongPoll.poll``, which ends early when the client disconnects or its token loses the right. Raises:
     RequestError, OSError."""
     max_bytes = answer_room.bytes_to_take(request, LEASE_BYTES_MAX)
     if not wait_s:
@@ -93,8 +93,8 @@ async def lease_for(gateway: Gateway, request: Request, polling: LongPoll, max_c
 async def watched(
     request: Request, wait: Callable[[], Awaitable[list[T]]], gone: Callable[[], None], unseen: Callable[[], None]
 ) -> list[T]:
-    """The result of a wait. ``gone`` is called when the client is gone, or may be; ``unseen`` when its loss could not be
-    noticed. Raises: RequestError, OSError."""
+    """Await ``wait`` and return its result. Meanwhile ``gone`` is called when the client is or may be gone, and ``unseen`` when
+    its loss could no longer be noticed. Raises: RequestError, OSError."""
     found: list[T] = []
     refusal: RequestError | OSError | None = None
     await asyncio.sleep(0)  # from here on in a task (``steps.py``)
@@ -121,8 +121,8 @@ async def _watch(request: Request, gone: Callable[[], None], unseen: Callable[[]
 async def encode_leased(
     gateway: Gateway, request: Request, deliveries: Sequence[Delivery], describe: Callable[[Delivery, int], dict[str, Any]]
 ) -> list[str]:
-    """Leased messages as JSON texts, counted for the connection, and made in slices. They are given back when the connection
-    may not hold them. Raises: QueueFull."""
+    """Encode leased messages as JSON texts, in slices, and count their bytes for the connection. Beyond its limit the messages
+    are given back. Raises: QueueFull."""
     texts: list[str] = []
     unpaused = 0
     try:
@@ -145,7 +145,7 @@ async def encode_leased(
 
 
 async def lease(gateway: Gateway, request: Request) -> Response:
-    """``GET …/messages``."""
+    """``GET /v1/topics/{t}/messages``."""
     name, consumer, wait_s = PATTERN_OR_TOPIC.need(request), CONSUMER.need(request), WAIT_S.or_(0.0, request)
     max_count, visibility_s = MAX.or_(1, request), VISIBILITY_S.of(request)
     gateway.refuse_late()

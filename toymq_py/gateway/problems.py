@@ -1,4 +1,6 @@
-"""Errors as ``application/problem+json`` (RFC 9457), with the wire's codes. Contract: gateway.md; protocol.md, "Errors"."""
+"""Errors as ``application/problem+json`` (RFC 9457), with the error codes of the TCP protocol.
+
+Contract: gateway.md; protocol.md, "Errors"."""
 
 import json
 
@@ -64,7 +66,7 @@ RETRY_AFTER_S = {"QUEUE_FULL": 1, "TOO_MANY_SEARCHES": 1, "DISK_LOW": 10, "DISK_
 
 
 class MethodNotAllowed(RequestError):
-    """The path does not support the method. 405, with the wire's code of an unknown command."""
+    """The path does not support the method: 405, with the TCP protocol's code for an unknown command."""
 
     code = "UNKNOWN_COMMAND"
 
@@ -74,48 +76,48 @@ class MethodNotAllowed(RequestError):
 
 
 class UpgradeRequired(RequestError):
-    """A request to a WebSocket path without an upgrade, or with another version of WebSocket: 426, with the wire's code for a
-    version (RFC 9110, 15.5.22; RFC 6455, 4.4)."""
+    """A request to a WebSocket path without an upgrade, or with another version of WebSocket: 426, with the TCP protocol's code
+    for an unsupported version (RFC 9110, 15.5.22; RFC 6455, 4.4)."""
 
     code = "BAD_VERSION"
 
 
 class UnsupportedVersion(RequestError):
-    """An unsupported version of HTTP: 505, with the wire's code for a version (RFC 9110, 15.6.6)."""
+    """An unsupported version of HTTP: 505, with the TCP protocol's code for an unsupported version (RFC 9110, 15.6.6)."""
 
     code = "BAD_VERSION"
 
 
 class TargetTooLong(LineTooLong):
-    """A request target beyond the limit: 414, with the wire's code of a line that is too long (RFC 9110, 15.5.15)."""
+    """A request target beyond the limit: 414, with the TCP protocol's code for a line that is too long (RFC 9110, 15.5.15)."""
 
 
 class NotLeased(RequestError):
-    """A message is not leased to the consumer. The wire answers ``OK 0``; HTTP answers 404 (gateway.md)."""
+    """A message is not leased to the consumer. The TCP protocol answers ``OK 0``, HTTP answers 404 (gateway.md)."""
 
     code = "NOT_LEASED"
 
 
 class NoSuchWebhook(RequestError):
-    """No webhook has this name. The code is the gateway's own."""
+    """No webhook has this name. The error code is the gateway's own."""
 
     code = "NO_SUCH_WEBHOOK"
 
 
 class NoSuchAlert(RequestError):
-    """No alert rule has this name. The code is the gateway's own."""
+    """No alert rule has this name. The error code is the gateway's own."""
 
     code = "NO_SUCH_ALERT"
 
 
 class NoSuchConnection(RequestError):
-    """No open connection has this id. The code is the gateway's own."""
+    """No open connection has this id. The error code is the gateway's own."""
 
     code = "NO_SUCH_CONNECTION"
 
 
 class TooManySearches(RequestError):
-    """The token, the address or the broker has its limit of searches that wait. The code is the gateway's own."""
+    """Too many searches wait, for the token, the address or the broker. The error code is the gateway's own."""
 
     code = "TOO_MANY_SEARCHES"
     retryable = True
@@ -149,7 +151,7 @@ def status_of(error: RequestError) -> int:
 
 
 def headers_of_refusal(error: RequestError, status: int, retry_after_s: int | None = None) -> dict[str, str]:
-    """Headers of an error response; by default with ``Retry-After`` of its code.
+    """Headers of an error response; by default with the ``Retry-After`` of the error's code.
 
     A body that is too large is not read: its rest is dropped for a moment, then the connection closes (``http_protocol.py``).
     """
@@ -171,7 +173,7 @@ def headers_of_refusal(error: RequestError, status: int, retry_after_s: int | No
 
 
 def problem(error: RequestError, *, status: int | None = None, retry_after_s: int | None = None) -> Response:
-    """The response to an error; by default with status and ``Retry-After`` of its code."""
+    """The response to an error; by default with the status and ``Retry-After`` of the error's code."""
     code, status = error.code, status or status_of(error)
     headers = headers_of_refusal(error, status, retry_after_s)
     detail = f"{error}; in a path # is written %23" if isinstance(error, IsPartitioned) else str(error)

@@ -93,7 +93,7 @@ LINE_MEMBERS = frozenset({"payload", "payload_base64", "key", "headers", "delay_
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message to publish. ``key``, ``headers`` and ``route`` are b"" for none."""
+    """A message to publish. An absent ``key``, ``headers`` or ``route`` is b""."""
 
     payload: bytes
     key: bytes = b""
@@ -103,12 +103,12 @@ class Message:
     route: bytes = b""
 
     def __post_init__(self) -> None:
-        """Raises: BadArgument."""
+        """Check the fields. Raises: BadArgument."""
         check_delay(self.delay_ms, self.ttl_ms)
 
 
 async def publish(gateway: Gateway, request: Request) -> Response:
-    """``POST …/messages``."""
+    """``POST /v1/topics/{t}/messages``."""
     name = TOPIC.need(request)
     key = IDEMPOTENCY_KEY.of(request) or b""
     ROUTE.of(request)  # its partition is in the path by now
@@ -144,12 +144,12 @@ def check_size(payload: bytes, headers: bytes, bytes_max: int) -> None:
 
 
 def line_bytes_max(payload_bytes_max: int) -> int:
-    """Size of a JSON line, and of a WebSocket message: a payload, perhaps of escapes, ``\\u0434`` for two bytes, and more."""
+    """The largest JSON line or WebSocket message: a payload, perhaps all escapes (``\\u0434`` for two bytes), and the rest."""
     return 3 * payload_bytes_max + JSON_BYTES_MAX
 
 
 async def publish_batch(gateway: Gateway, request: Request) -> Response:
-    """``POST …/messages:batch``."""
+    """``POST /v1/topics/{t}/messages:batch``."""
     name = TOPIC.need(request)
     refuse_headers_of_one(request.headers.raw)
     kind = media_type(request)
@@ -182,7 +182,7 @@ Parsed = tuple[int, Message | RequestError]
 
 
 async def _publish_whole(gateway: Gateway, whole: Partitioned, found: Sequence[Parsed]) -> Response:
-    """Publish to the partitions of a topic, each at its worker; one answer in the order of the messages."""
+    """Publish to the partitions of a topic, each at its worker; results are in the order of the messages."""
     results: list[dict[str, Any]] = [
         {"code": one.code, "detail": str(one)} if isinstance(one, RequestError) else {} for _, one in found
     ]
@@ -240,12 +240,12 @@ def line_of(message: Message) -> bytes:
 
 
 async def _publish_all(gateway: Gateway, topic: Topic, found: Iterator[Parsed]) -> Response:
-    """Append in slices, wait for the commits, and answer with one result a message."""
+    """Append messages in slices, wait for the commits, and answer with one result for each message."""
     outcomes: list[Published | RequestError] = []
     bytes_max = gateway.broker.options.max_payload_bytes
 
     def kind(message: Message | RequestError) -> tuple[bool, bool, bool]:
-        """Refused, delayed, with a ttl: adjacent messages of one kind are appended as one run."""
+        """Whether a message is refused, is delayed, has a ttl: adjacent messages of one kind are appended together."""
         if isinstance(message, RequestError) or len(message.payload) + len(message.headers) > bytes_max:
             return True, False, False
         return False, message.delay_ms is not None, message.ttl_ms is not None
@@ -261,7 +261,7 @@ async def _publish_all(gateway: Gateway, topic: Topic, found: Iterator[Parsed]) 
 
 
 def _one_turn(found: Iterator[Parsed]) -> list[Message | RequestError]:
-    """The messages of one turn of the loop."""
+    """Parse as many messages as one turn of the event loop may take."""
     part: list[Message | RequestError] = []
     size = 0
     for parsed_bytes, message in found:
@@ -273,7 +273,7 @@ def _one_turn(found: Iterator[Parsed]) -> list[Message | RequestError]:
 
 
 def append(topic: Topic, messages: Sequence[Message]) -> Sequence[Published]:
-    """Append messages as one run. Assumes that all have a delay or none has, and the same of the ttl."""
+    """Append messages together. Assumes that all have a delay or none has, and likewise a ttl."""
     headers = [message.headers for message in messages]
     delays_ms = [message.delay_ms for message in messages if message.delay_ms is not None]
     ttls_ms = [message.ttl_ms for message in messages if message.ttl_ms is not None]
@@ -284,7 +284,7 @@ def append(topic: Topic, messages: Sequence[Message]) -> Sequence[Published]:
 
 
 async def _answer(gateway: Gateway, outcomes: list[Published | RequestError]) -> Response:
-    """Wait for the commits. The status is 201 when all messages are on stable storage, else the first error's."""
+    """Wait for the commits, and answer: 201 when all messages are on stable storage, else the status of the first error."""
     metrics = gateway.broker.metrics
     results: list[str] = []
     first_error: RequestError | None = None
@@ -387,7 +387,7 @@ def _block_of(headers: object) -> bytes:
 
 
 def _of_part(part: tuple[Mapping[str, bytes], bytes]) -> Parsed:
-    """Make a message from a part, which has the headers of a single publish."""
+    """Make a message from a multipart part, whose headers are those of a single publish."""
     headers, payload = part
     try:
         for name in ("content-encoding", "content-transfer-encoding"):

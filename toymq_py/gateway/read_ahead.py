@@ -1,4 +1,4 @@
-"""The bytes that an HTTP client has sent and that are not parsed yet, and whether more are read.
+"""Received but unparsed bytes of an HTTP connection, and whether more are read.
 
 Contract: gateway.md. Reading goes on while a request waits: otherwise the end of the stream, and so the loss of the client,
 would not be noticed.
@@ -45,19 +45,19 @@ class ReadAhead:
 
     @property
     def bytes_max(self) -> int:
-        """The limit beyond which no more is read: ``AHEAD_BYTES``, or less where there are so many connections that all
-        together would hold too much."""
+        """The number of unparsed bytes at which reading stops: ``AHEAD_BYTES``, or less when so many connections are open that
+        together they would hold too much."""
         return AHEAD_BYTES if self.seat is None else min(AHEAD_BYTES, self.seat.floor_bytes)
 
     def add(self, data: bytes, *, stays: bool) -> None:
-        """Add bytes behind the others. The first piece is parsed before reading is held."""
+        """Append received bytes. ``stays``: as for ``keep``. The first piece is parsed before reading pauses."""
         waits = bool(self.data)
         self._keep(self.data + data, stays=stays)
         if waits or stays:
             self._hold()
 
     def keep(self, data: bytes, *, stays: bool) -> None:
-        """Set the rest to parse. ``stays``: it waits until the request ahead is answered, and counts for the connection."""
+        """Replace the unparsed bytes. ``stays``: they wait until the request ahead is answered, and are counted."""
         self._keep(data, stays=stays)
         self._hold()
 
@@ -81,7 +81,7 @@ class ReadAhead:
             self.read_or_not()
 
     def wait_for_body(self, waits: bool) -> None:
-        """Note whether the application has more of a body than it takes."""
+        """Note whether parts of a body wait for the application to take them."""
         if waits != self.body_waits:
             self.body_waits = waits
             self.read_or_not()
@@ -93,7 +93,7 @@ class ReadAhead:
         self.read_or_not()
 
     def drop(self) -> None:
-        """Drop the bytes that were read; later ones are read for the protocol to drop them."""
+        """Drop the bytes that were read. Reading goes on, for the protocol to drop later bytes."""
         self.stopped = self.body_waits = False
         self._head_bytes = 0
         self.keep(b"", stays=False)

@@ -1,6 +1,6 @@
-"""The objects that all requests of the gateway share: broker, clock, loop, logins, webhooks, alerts.
+"""The objects that all requests of the gateway share: broker, clock, event loop, logins, webhooks, alerts.
 
-Contract: gateway.md. Requests change the broker's state and keep none between them.
+Contract: gateway.md. Requests change the broker's state, and keep no state of their own between requests.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from toymq_py.topic import Commit
 
 
 class Amqp(Protocol):
-    """The declarations of AMQP clients (``AmqpServer``); its lists are JSON objects."""
+    """The exchanges, queues and bindings of AMQP (``AmqpServer``), listed as JSON objects."""
 
     def exchanges(self) -> Iterator[dict[str, Any]]: ...
 
@@ -37,11 +37,11 @@ class Amqp(Protocol):
     def bindings(self) -> Iterator[dict[str, Any]]: ...
 
     async def declare(self, wanted: Iterable[AmqpDefinition]) -> Sequence[Declare]:
-        """Declare what is not there. Raises: BadArgument, OSError."""
+        """Declare definitions that do not exist yet. Returns: those declared. Raises: BadArgument, OSError."""
 
 
 class Gateway:
-    """The objects that all requests share. Belongs to the broker's loop."""
+    """The objects that all requests share. Belongs to the broker's event loop."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Gateway:
         """
         Args:
             authority: checks tokens and rights; None allows everything.
-            private_webhooks: webhooks and alerts may go to private addresses.
+            private_webhooks: webhooks and alerts may be sent to private addresses.
             mq_delay_s: visibility timeout of the dialect ``mq``.
         """
         self.authority = authority
@@ -90,9 +90,9 @@ class Gateway:
             raise ShuttingDown("the broker is shutting down: try again later")
 
     async def settled(self, commit: Commit) -> RequestError | None:
-        """See ``broker_waits.settled``."""
+        """Wait until a commit is done (``broker_waits.settled``). Returns: its error, None on success."""
         return await settled(commit)
 
     async def stored(self, begin: Callable[[Done], None]) -> None:
-        """See ``waiters.stored``."""
+        """Begin a change, and wait until it is stored (``waiters.stored``)."""
         await stored(begin)

@@ -1,7 +1,7 @@
 """Search a topic's log by id, key, header, time and text, newest first; show the state of one message at each consumer.
 
-Contract: gateway.md; ADR 0147. A search reads the log backwards in chunks, within bounds, and says how far it looked. Nothing
-is consumed, and nothing is kept between two requests: the cursor is an id.
+Contract: gateway.md; ADR 0147. A search reads the log backwards in chunks, within bounds, and tells how far it got. Nothing
+is consumed, and nothing is kept between two requests: the cursor is a message id.
 """
 
 import json
@@ -31,7 +31,7 @@ from toymq_py.records import MSG_ID_MAX, Records
 from toymq_py.topic import Channel, Topic
 
 LOOKED_MAX = 20_000
-"""Most messages that one request looks at: some 100 ms of the loop, in slices."""
+"""Most messages that one request looks at: some 100 ms of the event loop, in slices."""
 LOOKED_BYTES_MAX = 32 * 1024 * 1024
 """Most payload bytes that one request reads, about, beyond a first message of any size."""
 CHUNK = 512
@@ -88,7 +88,7 @@ MAX = count("max", "How many messages to find at most.", 1, FOUND_MAX, default=F
 
 
 def _tests(request: Request) -> list[Test]:
-    """The conditions of a request. Raises: BadArgument."""
+    """Parse the conditions of a search request. Raises: BadArgument."""
     tests: list[Test] = []
     if (key := KEY.of(request)) is not None:
         tests.append(partial(_has_key, key))
@@ -117,14 +117,14 @@ def _has_text(text: bytes, run: Records, row: int) -> bool:
 
 
 class _Search:
-    """The progress of one request."""
+    """The progress of one search request."""
 
     def __init__(self, topic: Topic, low: int, high: int, tests: list[Test], most: int) -> None:
-        """Looks at the ids from ``low`` on and below ``high``."""
+        """Searches the ids ``low`` <= id < ``high``. ``most``: the most results."""
         self._topic = topic
         self._low = low
         self.at = high
-        """The lowest id that was looked at: all ids from here on were."""
+        """The lowest id that was searched; all ids from it up to ``high`` were."""
         self._tests = tests
         self._most = most
         self.found: list[str] = []
@@ -139,12 +139,12 @@ class _Search:
 
     @property
     def is_over(self) -> bool:
-        """Whether everything was looked at."""
+        """Whether all ids were searched."""
         return self.at <= self._low
 
     @property
     def is_full(self) -> bool:
-        """Whether this request looks no further."""
+        """Whether this request ends here: with enough results, or at its limit of work."""
         return (
             self.is_over or self.looked >= LOOKED_MAX or self._chunks >= CHUNKS_MAX
             or (self.looked > 0 and self._read_bytes >= LOOKED_BYTES_MAX)
@@ -152,7 +152,7 @@ class _Search:
         )  # fmt: skip
 
     async def look(self, gateway: Gateway, request: Request) -> None:
-        """Look at the next lower chunk. Raises: OSError; QueueFull when there is no room for its results."""
+        """Search the next lower chunk of ids. Raises: OSError; QueueFull when there is no room for the results."""
         self._chunks += 1
         first = max(self.at - self._chunk, self._low)
         room = self._most - len(self.found)
@@ -193,7 +193,7 @@ class _Search:
 
 
 async def search(gateway: Gateway, request: Request) -> Response:
-    """``GET …/messages:search``."""
+    """``GET /v1/topics/{t}/messages:search``."""
     async with gateway.searches.turn(_holder(request)):
         check_again(gateway, request, "subscribe", TOPIC.need(request))  # it may have waited
         answer_room.hold(request, 0)  # its client may be gone
@@ -201,7 +201,7 @@ async def search(gateway: Gateway, request: Request) -> Response:
 
 
 def _holder(request: Request) -> str:
-    """The token, or the address where there are no tokens."""
+    """The name under which a search counts: the token's, or the address where there are no tokens."""
     if (grant := grant_of(request)) is not None:
         return f"token {grant.name}"
     return "" if request.client is None else request.client.host
@@ -235,7 +235,7 @@ async def _search(gateway: Gateway, request: Request) -> Response:
 
 
 async def inspect(gateway: Gateway, request: Request) -> Response:
-    """``GET …/messages/{id}``."""
+    """``GET /v1/topics/{t}/messages/{id}``."""
     topic, msg_id = gateway.broker.topic(TOPIC.need(request)), MESSAGE_ID.need(request)
     if not topic.first_id <= msg_id < topic.next_id:
         raise OutOfRange.outside(topic.name, msg_id, topic.first_id, topic.next_id)
@@ -264,8 +264,8 @@ async def inspect(gateway: Gateway, request: Request) -> Response:
 
 
 def _letter(broker: Broker, topic: Topic, channel: Channel, msg_id: int, ts_ns: int | None) -> dict[str, Any]:
-    """The dead letter of an acked message, if it is one, since dead letters count as acked (ADR 0258): the letter is found by
-    its key, of which the dead-letter topic remembers the newest. ``ts_ns``: None where its record cannot be read."""
+    """Whether an acked message is a dead letter, which counts as acked (ADR 0258), and its letter. The letter is found by its
+    dedupe key, of which the dead-letter topic keeps the newest. ``ts_ns``: None if the message's record cannot be read."""
     name = topic.name + DEAD_LETTERS
     letters = broker.topics.get(name)
     if letters is None:
@@ -279,7 +279,7 @@ def _letter(broker: Broker, topic: Topic, channel: Channel, msg_id: int, ts_ns: 
 
 
 def _of_letter(letters: Topic, letter_id: int) -> dict[str, Any]:
-    """The fields that a letter has about its failed deliveries; none when its record cannot be read any more."""
+    """The fields of a dead letter about its failed deliveries; {} when its record can no longer be read."""
     try:
         run, row, _ = letters.read(letter_id, 1, 1)
     except RequestError:

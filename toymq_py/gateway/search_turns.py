@@ -1,7 +1,7 @@
 """Limits concurrent searches of logs, for each token and for the broker.
 
-Contract: gateway.md; ADR 0147. Any token with the right to read may ask for a search, which is work. What it may cost others is
-bounded here before it runs. Belongs to the loop. Does not know what a search does.
+Contract: gateway.md; ADR 0147. Any token with the right to read may ask for a search, which costs CPU and disk reads. The cost
+to other clients is limited here, before a search runs. Belongs to the event loop. Does not know what a search does.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -34,13 +34,13 @@ class _Ticket:
         self.call: Callable[[], None] | None = None
 
     def begin(self, call: Callable[[], None]) -> Callable[[], None]:
-        """Set the call for the turn, which the function returned withdraws; for ``Waiting.wait_for``."""
+        """Set the function to call when the turn comes. Returns: a function that withdraws it; for ``Waiting.wait_for``."""
         self.call = call
         return partial(setattr, self, "call", None)
 
 
 class SearchTurns:
-    """The searches that run or wait, in the order in which they came; a token or address that has its share waits longer."""
+    """The running and waiting searches, first in first out, except that a token or address that has its share waits longer."""
 
     def __init__(self, clock: Clock, waiting: Waiting) -> None:
         self._clock = clock
@@ -51,9 +51,9 @@ class SearchTurns:
 
     @asynccontextmanager
     async def turn(self, holder: str) -> AsyncIterator[None]:
-        """A turn of a token or address, which ends with the block.
+        """A context manager: waits for a turn to search on behalf of a token or address; the turn ends with the block.
 
-        A cancellation gives the place in line or the turn back. Raises: TooManySearches, ShuttingDown.
+        A cancellation gives up the place in line, or the turn. Raises: TooManySearches, ShuttingDown.
         """
         ticket = _Ticket(holder)
         try:

@@ -24,10 +24,10 @@ class Connection(Protocol):
     seat: Seat | None
 
     def shutdown(self) -> None:
-        """Close the connection, behind the answer in progress."""
+        """Close the connection after the answer in progress."""
 
     def cancel(self) -> None:
-        """Cancel what the connection carries out without a task."""
+        """Cancel a request that the connection runs without a task."""
 
 
 class _Opened(NamedTuple):
@@ -38,12 +38,12 @@ class _Opened(NamedTuple):
 
 
 class Serving:
-    """The application, limits, connections and tasks of one server. Belongs to the loop."""
+    """The application, limits, connections and tasks of one server. Belongs to the event loop."""
 
     def __init__(
         self, application: Application, loop: asyncio.AbstractEventLoop, clock: Clock, quotas: Quotas, frame_bytes_max: int
     ) -> None:
-        """``frame_bytes_max``: size of a WebSocket message."""
+        """``frame_bytes_max``: the largest WebSocket message."""
         self.application = application
         self.loop = loop
         self.clock = clock
@@ -60,7 +60,7 @@ class Serving:
         self.tick()
 
     def tick(self) -> None:
-        """Set the ``Date`` of the answers, once a second."""
+        """Set the header ``Date`` of the answers, once a second."""
         self.date = formatdate(self.clock.wall_ns() / 1e9, usegmt=True)
         self.common_headers = b"date: %b\r\n%b" % (self.date.encode(), COMMON)
 
@@ -83,7 +83,7 @@ class Serving:
             )  # fmt: skip
 
     def pipe(self, scope: Scope, seat: Seat | None) -> Pipe | None:
-        """The protocol of a WebSocket that another worker serves; None: this one does."""
+        """The protocol that passes a WebSocket on to the worker that serves it; None when this worker serves it."""
         forwarding = self.application.forwarding
         worker = forwarding.place(scope) if forwarding is not None else None
         return None if forwarding is None or worker is None else Pipe(forwarding, worker, scope, self, seat)
@@ -115,7 +115,7 @@ class Serving:
             task.cancel()
 
     async def shut_down(self, timeout_s: float) -> int:
-        """Close all connections behind their present answers. Returns: how many requests were cancelled after ``timeout_s``."""
+        """Close all connections after their current answers. Returns: how many requests were cancelled after ``timeout_s``."""
         for connection in list(self._connections):
             connection.shutdown()
         ended = asyncio.Event()

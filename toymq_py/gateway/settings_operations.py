@@ -1,7 +1,6 @@
-"""The settings in force of one topic, and whether each is the topic's own, an option of the broker or a default. ADR 0131.
+"""The effective settings of one topic, and whether each is the topic's own, an option of the broker or a default. ADR 0131.
 
-The description of a topic has only its own settings: the values that hold without them are the broker's, the same for all
-topics.
+The description of a topic has only its own settings. The values of the others come from the broker, the same for all topics.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,8 +33,8 @@ IN_FORCE = {"type": "object", "required": ["topic", "settings"], "properties": {
 
 
 def in_force(name: str, own: Sequence[Mapping[str, Any]], options: BrokerOptions) -> list[dict[str, Any]]:
-    """Each setting with its ``value`` in force, where that comes ``from``, the ``default`` without a setting of the topic, and
-    the broker's ``option`` for that. Where partitions differ, the value is None and comes from ``partitions``.
+    """Each setting with its effective ``value``, where that comes ``from``, the ``default`` for topics without the setting, and
+    the broker's ``option`` for the default. Where partitions differ, the value is None and comes from ``partitions``.
 
     Args:
         own: the settings of the topic, or of each of its partitions.

@@ -1,7 +1,7 @@
 """Snapshots of all topics, once a second, shared by all watchers.
 
-Contract: gateway.md. Without watchers none is made. A watcher's first event (``snapshot``) has all topics, each later one
-(``change``) those that differ from the one before.
+Contract: gateway.md. Without watchers no snapshot is made. A watcher's first event (``snapshot``) has all topics, each later
+event (``change``) only the topics that changed.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ SAME_MOMENT_MS = 50
 
 
 async def _at_once() -> None:
-    """Return at once: there is always room."""
+    """The default of ``room`` in ``Snapshots.watch``: there is always room."""
 
 
 class Snapshots:
-    """The last snapshot of all topics. The first watcher that is due makes the next one; the others use it."""
+    """The last snapshot of all topics. The first watcher whose second is over makes the next one; the others reuse it."""
 
     def __init__(
         self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, waiting: Waiting, history: History,
@@ -66,10 +66,10 @@ class Snapshots:
     async def watch(
         self, present: Callable[[], Grant | None] = lambda: None, room: Callable[[], Awaitable[None]] = _at_once
     ) -> AsyncIterator[bytes]:
-        """Events until the broker shuts down. A reader that missed a snapshot gets all topics again.
+        """Yield events until the broker shuts down. A watcher that missed a snapshot gets all topics again.
 
         Args:
-            present: returns the present grant, which limits the topics that are shown; None shows all.
+            present: returns the current grant, which limits the topics that are shown; None shows all.
             room: waits until the watcher may have all topics at once.
         """
         await self._refresh()
@@ -130,7 +130,7 @@ class Snapshots:
             self._made_at = self._loop.time()
 
     def _enter_place(self, item: dict[str, Any], before: dict[str, Any] | None) -> None:
-        """Enter the group or worker of a topic, where there are several. A topic stays with its worker."""
+        """Set the group or worker of a topic in its description, if there are several. A topic never changes its worker."""
         placement = self._broker.placement
         if placement.is_divided and isinstance(placement.here, str):
             item["group"] = placement.place_of(item["topic"])
@@ -155,8 +155,8 @@ class Snapshots:
 
 
 def judge_slow(item: dict[str, Any], before: dict[str, Any] | None, now_ms: int) -> None:
-    """Enter since when consumers of another worker's or group's topic are slow, since ``History`` knows only those of this
-    process. ``before``: see ``timeless``, which comes first."""
+    """Set since when each consumer is slow, in the description of a topic of another worker or group: ``History`` knows only
+    consumers of this process. ``before``: the topic's last description. Call ``timeless`` first."""
     known = {} if before is None else {each["consumer"]: each["slow_since_ms"] for each in before["consumers"]}
     for consumer in item["consumers"]:
         before_ms = known.get(consumer["consumer"])
@@ -164,8 +164,8 @@ def judge_slow(item: dict[str, Any], before: dict[str, Any] | None, now_ms: int)
 
 
 def timeless(item: dict[str, Any], before: dict[str, Any] | None, now_ms: int) -> dict[str, Any]:
-    """Replace ages by the times they count from, in place. Ages grow although nothing happens, and would send thousands of
-    unchanged topics every second.
+    """Replace ages by the times since which they count, in place. Ages change every second even if nothing happens, so
+    thousands of unchanged topics would be sent.
 
     Args:
         before: the topic's description in the last snapshot.

@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 class Steps(Generic[T]):
-    """One coroutine. It begins at once and goes on, in a turn, when a future that it awaits is done.
+    """Runs one coroutine: begins at once, and continues in a later turn when a future that the coroutine awaits is done.
 
-    A coroutine that needs a task, for a timeout or a ``TaskGroup``, awaits ``asyncio.sleep(0)`` before: a task does the rest.
+    A coroutine that needs a task, for a timeout or a ``TaskGroup``, first awaits ``asyncio.sleep(0)``: a task runs the rest.
     """
 
     __slots__ = ("_context", "_coroutine", "_done", "_task", "_turns")
@@ -32,7 +32,7 @@ class Steps(Generic[T]):
         self._task: asyncio.Task[T] | None = None
 
     def start(self) -> None:
-        """Run until it waits, within a turn."""
+        """Run the coroutine, within a turn, until it awaits something."""
         self._context.run(self._step)
 
     def cancel(self) -> None:

@@ -1,7 +1,8 @@
-"""The listener for HTTPS: after the handshake a connection is as any other; plain HTTP gets an answer that says so.
+"""The listener for HTTPS: after the handshake a connection is served like any other; plain HTTP gets an error that tells it to
+use TLS.
 
-Contract: reliability.md, "Security"; ADR 0035. It uses the event loop's TLS. A session has its own (ADR 0019), since it must
-know which bytes the socket took. Every handshake uses the present certificates.
+Contract: reliability.md, "Security"; ADR 0035. Uses the event loop's TLS, unlike sessions of the TCP protocol, which must know
+which bytes the socket took (ADR 0019). Every handshake uses the current certificates.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ REFUSED_MAX = 16
 
 
 class TlsListener:
-    """One listening socket with TLS, from ``start`` to ``stop``. Belongs to the loop."""
+    """One listening socket with TLS, from ``start`` to ``stop``. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class TlsListener:
     ) -> None:
         """
         Args:
-            connected: makes the protocol of a connection, which calls its argument when the handshake is done.
+            connected: makes the protocol of a connection; the protocol calls its argument when the handshake is done.
             quotas: a handshake counts as a connection; otherwise unfinished ones would hold descriptors without a limit.
             refusal: the response to a request without TLS.
         """
@@ -87,7 +88,7 @@ class TlsListener:
             seat.leave()
 
     def _knocked(self, connection: socket.socket) -> None:
-        """Begin TLS for a new connection, after its first byte: before that it costs no TLS state."""
+        """Begin TLS for a new connection when its first byte arrives, so that a silent one costs no TLS state."""
         seat = None
         try:
             seat = self._quotas.enter(peer_address(connection), partial(self._end, connection))
@@ -131,7 +132,7 @@ class TlsListener:
         self._leave(connection)
 
     def _connect(self, connection: socket.socket) -> BoundedProtocol:
-        """Make the protocol, which takes a seat of its own after the handshake."""
+        """Make the protocol of a connection. After the handshake the protocol counts it, instead of this listener."""
         return self._connected(partial(self._leave, connection))
 
     async def _shake_hands(self, connection: socket.socket) -> None:

@@ -58,7 +58,7 @@ def json_response(content: Any, status: int = 200) -> Response:
 
 
 def json_rows(members: Mapping[str, Any], name: str, rows: Iterable[str]) -> Response:
-    """As ``json_response``, of an object with these members and a list of rows that are JSON already."""
+    """A JSON response, not cached: ``members``, and under ``name`` a list of rows that are already encoded."""
     content = f'{json.dumps(members)[:-1]}, "{name}": [{", ".join(rows)}]}}'
     return Response(content, 200, {"cache-control": "no-store"}, "application/json")
 
@@ -113,8 +113,8 @@ async def patch_topic(gateway: Gateway, request: Request) -> Response:
 
 
 async def _described(gateway: Gateway, request: Request, name: str, changes: Mapping[str, str]) -> dict[str, Any]:
-    """The description of a topic after a change, with ``warnings`` where seconds were most likely meant: ``{"visibility": 30}``
-    means 30 ms."""
+    """The description of a topic after a change, with ``warnings`` about values that were most likely meant as seconds:
+    ``{"visibility": 30}`` means 30 ms."""
     described = await whole_topics.described_after(_describe(gateway, request, name))
     warnings = [
         f"{setting} is {value} milliseconds; {value} seconds are {value}000"
@@ -137,8 +137,8 @@ async def get_topic(gateway: Gateway, request: Request) -> Response:
 
 
 async def _consumers(gateway: Gateway, request: Request, topic: Topic) -> tuple[list[str], int, int]:
-    """A topic's consumers as JSON, made in slices, and the largest of their backlogs and of what is scheduled for them. Raises:
-    NoSuchTopic, QueueFull."""
+    """A topic's consumers as JSON, encoded in slices, with the largest backlog and the largest number of scheduled messages.
+    Raises: NoSuchTopic, QueueFull."""
     rows: list[str] = []
     backlog = scheduled = size = 0
     for number, name in enumerate(topic.consumers):
@@ -200,7 +200,7 @@ async def purge_topic(gateway: Gateway, request: Request) -> Response:
 
 
 async def purge(gateway: Gateway, name: str) -> int:
-    """Drop all messages of a topic. Returns: how many, once it is on stable storage. Raises: RequestError."""
+    """Drop all messages of a topic. Returns: how many, once the purge is on stable storage. Raises: RequestError."""
     gateway.refuse_late()
     purged = 0
 
@@ -232,7 +232,7 @@ async def list_topics(gateway: Gateway, request: Request) -> Response:
 
 
 async def listed(gateway: Gateway, request: Request, described: Iterator[dict[str, Any]]) -> bytes:
-    """Topics joined by commas, encoded in slices: five thousand at once would hold the loop for 50 ms. Raises: QueueFull."""
+    """Topics as JSON, joined by commas, encoded in slices: 5,000 at once would block the loop for 50 ms. Raises: QueueFull."""
     pieces: list[bytes] = []
     while items := [json.dumps(item) for item in islice(described, TOPICS_PER_TURN)]:
         pieces.append(", ".join(items).encode())

@@ -1,7 +1,7 @@
-"""Runs HTTP requests in turns: each step of a request is a turn of the fair queue, in the share of its connection's owner.
+"""Runs HTTP requests in turns: each step of a request is a turn of the fair queue, in the share of its token or address.
 
-Contract: gateway.md; ADR 0250, 0263. A step that the loop runs by itself counts for no share: a thousand requests that came
-together would run all their steps in a row while other clients wait. Belongs to the loop. Knows no HTTP.
+Contract: gateway.md; ADR 0250, 0263. Steps that asyncio itself resumes would count for no share: a thousand requests that came
+together would run all their steps in a row while other clients wait. Belongs to the event loop. Knows no HTTP.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ Step = Callable[[], object]
 
 
 class Prompt(asyncio.Future[None]):
-    """A future whose awaiting step goes on at once, without a turn. For a request that is woken to take messages: a turn later
-    other takers of the consumer would have them."""
+    """A future after which the awaiting request continues at once, without a turn. For a request that is woken to take
+    messages: until its turn came, others would have taken them."""
 
 
 class Turns:
@@ -37,18 +37,18 @@ class Turns:
         self._closed = False
 
     def sit(self, seat: Seated) -> None:
-        """Set the owner whose share the turns count for."""
+        """Set the token or address for whose share the turns count."""
         self._runnable.seat = seat
 
     def take(self, step: Step) -> None:
-        """Run a step in the next turn, even when the connection is lost: begun work is finished."""
+        """Run a step in the next turn, even if the connection is lost, since work that has begun is finished."""
         self._steps.append(step)
         if self._closed:
             self._runnable.work = self._work
         self._runnable.wake()
 
     def close(self) -> None:
-        """Note that the connection is lost: keep no reference cycle when no step is left."""
+        """Note that the connection is lost: break the reference cycle once no step is left."""
         self._closed = True
         if not self._steps:
             self._runnable.close()
@@ -64,7 +64,7 @@ class Turns:
 
 
 class Turn:
-    """One turn, as a future that a task awaits: the task goes on within the turn. With a future of the loop it would go on
+    """One turn, as a future that a task awaits: the task continues within the turn. With a future of asyncio it would continue
     after the turn."""
 
     __slots__ = ("_asyncio_future_blocking", "_cancelled", "_turns")
@@ -81,7 +81,7 @@ class Turn:
         self._turns.take(partial(context.run, call, self))
 
     def cancel(self, msg: object = None) -> bool:
-        """Let the turn come and raise the cancellation."""
+        """Keep the turn; when it comes, the awaiting task gets the cancellation."""
         self._cancelled = asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg)
         return True
 
@@ -92,7 +92,7 @@ class Turn:
 
 @coroutine
 def in_turns(begin: Callable[[], Coroutine[Any, Any, T]], turns: Turns) -> Generator[Any, None, T]:
-    """Run a coroutine's work in a task, each step in a turn."""
+    """An awaitable that runs a coroutine in the current task, each step of it in a turn."""
     yield Turn(turns)
     work = begin()
     error: BaseException | None = None

@@ -1,6 +1,6 @@
 """Waits of the gateway that end when the broker shuts down: long polls, streams, pauses.
 
-Belongs to the loop. Does not know what is waited for.
+Belongs to the event loop. Does not know what is waited for.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ class Waiting:
     async def wait_for(
         self, begin: Callable[[Callable[[], None]], Callable[[], object]], seconds: float, *, prompt: bool = False
     ) -> bool:
-        """Wait for a call back, at most ``seconds`` and until the broker shuts down.
+        """Wait for a callback, at most ``seconds``, and no longer than until the broker shuts down.
 
         Args:
             begin: registers a callback and returns a function that withdraws it.
-            prompt: a request goes on without a turn (``Prompt``).
+            prompt: the waiting request continues at once, without a turn (``Prompt``).
 
-        Returns: whether it was called. ``wake`` ends the wait with False.
+        Returns: whether the callback was called. ``wake`` ends the wait with False.
         """
         if self.stopped:
             return False
@@ -62,14 +62,15 @@ class Waiting:
         await self.wait_for(lambda call: lambda: None, seconds)
 
     async def rest(self, seconds: float) -> None:
-        """As ``sleep``, but ``wake`` does not end it: for work that no request waits for and that depends on no right."""
+        """Wait ``seconds``, or until the shutdown; unlike ``sleep``, not ended by ``wake``. For background work, which needs no
+        rights."""
         until = self._loop.time() + seconds
         while not self.stopped and (left_s := until - self._loop.time()) > 0:
             await self.sleep(left_s)
 
     async def pause(self) -> None:
-        """Give other tasks a turn of the loop, between slices of work. Of all that pause, one goes on in each pass: a
-        hundred large answers at a time hold the loop no longer than one.
+        """Give other tasks a turn of the event loop, between slices of work. In each pass of the loop only one paused caller
+        continues: a hundred large answers at a time block the loop no longer than one.
         """
         turn: asyncio.Future[None] = self._loop.create_future()
         self._pauses.append(turn)
@@ -78,7 +79,7 @@ class Waiting:
         await turn
 
     async def turn(self) -> None:
-        """Let a request go on in its next turn, since its connection has another owner now."""
+        """Let a request continue in its next turn, as its connection now counts for another token or address."""
         turn: asyncio.Future[None] = self._loop.create_future()
         self._loop.call_soon(fulfil, turn)
         await turn

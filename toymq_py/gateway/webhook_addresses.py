@@ -1,4 +1,4 @@
-"""Addresses that a webhook may push to: none of this machine or its network, whatever name resolves to them.
+"""Checks the addresses that a webhook may push to: none of this machine or its network, whatever name resolves to them.
 
 Contract: gateway.md ("refusal of private addresses unless allowed"); ADR 0056. A name is resolved for every push, all
 its addresses are checked, and the connection goes to a checked address, so DNS rebinding has no effect. Redirects are not
@@ -27,7 +27,7 @@ NAT64 = IPv6Network("64:ff9b::/96")
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is public; an IPv6 form of an IPv4 address is where that is."""
+    """Whether an IP address is public; for an IPv6 form of an IPv4 address, whether the IPv4 address is public."""
     found = ip_address(address.partition("%")[0])
     if isinstance(found, IPv4Address):
         return not any(found in network for network in SPECIAL + CLOUD)
@@ -38,14 +38,14 @@ def is_public(address: str) -> bool:
 
 
 def _inner(address: IPv6Address) -> IPv4Address | None:
-    """The IPv4 address that a translator (NAT64) or a tunnel would make of it."""
+    """The IPv4 address to which a translator (NAT64) or a tunnel would map an IPv6 address; None without one."""
     if address in NAT64:
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour
 
 
 def is_own(address: str) -> bool:
-    """Whether an address is this machine's: a socket connected to an own address has it as its source. Sends nothing."""
+    """Whether an address is this machine's: a UDP socket connected to it then has it as its source, too. Sends nothing."""
     found = ip_address(address)
     if isinstance(found, IPv6Address) and (inner := _inner(found)) is not None:
         found = inner
@@ -59,7 +59,7 @@ def is_own(address: str) -> bool:
 
 
 def allowed_address(target: Target, addresses: Sequence[str], *, private: bool) -> str:
-    """Choose from the addresses of a target's host. ``private``: it may be of this machine or its network.
+    """Choose one of the addresses of a target's host. ``private``: addresses of this machine and its network are allowed.
 
     Raises: Forbidden when any of them is not public.
     """

@@ -1,4 +1,4 @@
-"""Define, list and delete webhooks. Contract: gateway.md. ``webhook_pusher.py`` pushes."""
+"""Define, list and delete webhooks. Contract: gateway.md. ``webhook_pusher.py`` pushes the messages."""
 
 import json
 from dataclasses import asdict
@@ -96,8 +96,8 @@ async def _put_elsewhere(gateway: Gateway, request: Request, webhook: Webhook) -
 
 
 async def _delete_elsewhere(gateway: Gateway, request: Request) -> bool:
-    """Delete the webhook at other workers, except one on a topic of theirs, which is another webhook. Returns: whether it
-    existed."""
+    """Delete the webhook at other workers, except one on a single topic, which is another webhook of the same name. Returns:
+    whether it existed."""
     others = _others(gateway, request)
     return others is not None and await others.delete_where(_path(request), lambda webhook: is_pattern(webhook["topic"]))
 

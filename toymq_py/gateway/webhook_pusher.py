@@ -106,7 +106,7 @@ class WebhookPusher:
         """Define a webhook, durably. Returns: whether it is new.
 
         Args:
-            keep_secret: of the webhook that it replaces: no answer shows it, so that it cannot be sent back.
+            keep_secret: keep the secret of the replaced webhook. No answer shows secrets, so a client cannot send it back.
 
         Raises: Forbidden (a private address), BadArgument (too many webhooks), StorageFailed, DiskFull.
         """
@@ -138,7 +138,7 @@ class WebhookPusher:
             return True
 
     async def test(self, name: str) -> str | None:
-        """Push a text that says that it is a test, once, signed like all pushes. Returns: why it was not taken, or None."""
+        """Push a text that is marked as a test, once, signed like all pushes. Returns: why it was not accepted, or None."""
         webhook = self.defined[name]
         headers = {"content-type": "text/plain", "x-topic": webhook.topic, "x-test": "true"}
         return await self._sender.send(
@@ -146,7 +146,7 @@ class WebhookPusher:
         )  # fmt: skip
 
     async def _forget(self, name: str, spared: TopicPattern | None = None) -> None:
-        """Delete a webhook's consumers, except on topics that ``spared`` matches. Raises: StorageFailed, DiskFull."""
+        """Delete the consumers of a webhook, except on topics that ``spared`` matches. Raises: StorageFailed, DiskFull."""
         for topic in list(self._broker.topics.values()):
             if spared is not None and spared.matches(topic.name):
                 continue

@@ -23,7 +23,7 @@ UNQUOTED = "!$%&'()*+,/:;=?@[]~"
 
 
 def client_context() -> ssl.SSLContext:
-    """TLS as a client, with the operating system's CA certificates (``SSL_CERT_FILE`` names others). Blocks."""
+    """Make a client's TLS context with the operating system's CA certificates (``SSL_CERT_FILE`` names others). Blocks."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
@@ -62,7 +62,7 @@ def _head(target: Target, headers: Mapping[str, str], size: int) -> bytes:
 
 
 async def _status(reader: asyncio.StreamReader, host: str) -> int:
-    """The status of the first answer that is not an interim one."""
+    """The status of the answer; interim ones (1xx) are skipped."""
     left = INTERIM_BYTES_MAX
     try:
         while found := STATUS_LINE.fullmatch(line := await reader.readline()):

@@ -1,4 +1,4 @@
-"""One signed POST to a URL, with the checks of its host: the only way of the broker to a URL that a client named.
+"""Sends one signed POST to a URL after checks of its host: the only code by which the broker calls a URL from a client.
 
 Contract: gateway.md; ADR 0056, ADR 0081. Webhooks and alerts send here. The signature is that of the Standard Webhooks
 specification: HMAC-SHA256 over id, time and payload. Nothing is retried: the caller decides.
@@ -29,18 +29,18 @@ Lookup = asyncio.Future[list[str]]
 
 
 def sign(secret: str, message_id: str, at_s: int, payload: bytes) -> str:
-    """Value of ``webhook-signature``."""
+    """The value of the header ``webhook-signature``."""
     signed = f"{message_id}.{at_s}.".encode() + payload
     return "v1," + base64.b64encode(hmac.digest(secret_bytes(secret), signed, "sha256")).decode()
 
 
 def backoff_s(attempt: int) -> float:
-    """The wait after a failed attempt, counted from 1."""
+    """The wait in seconds after failed attempt number ``attempt``, from 1."""
     return min(RETRY_MIN_S * 2.0 ** min(attempt - 1, 30), RETRY_MAX_S)
 
 
 class WebhookSender:
-    """Sends for all webhooks and alerts: they share lookups and CA certificates. Belongs to the loop."""
+    """Sends for all webhooks and alerts, which share lookups and CA certificates. Belongs to the event loop."""
 
     def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop, *, private: bool) -> None:
         """``private``: a URL may lead to this machine or its network."""
@@ -67,7 +67,7 @@ class WebhookSender:
         allowed_address(target, addresses, private=self.private)
 
     async def begin_lookup(self, url: str) -> Lookup:
-        """Wait until the URL's host is being looked up; see ``NameLookups.begin``."""
+        """Begin to look up the URL's host, after waiting for a free thread (``NameLookups.begin``)."""
         return await self._lookups.begin(Target.parse(url).host)
 
     async def send(
@@ -78,10 +78,10 @@ class WebhookSender:
 
         Args:
             secret: key of the signature, None for none.
-            message_id: the same at each attempt.
-            lookup: of the host, if it has begun.
+            message_id: the id of the message, the same at each attempt.
+            lookup: the lookup of the host, if it has begun.
 
-        Returns: why it failed, None when it did not.
+        Returns: why it failed; None when it succeeded.
         """
         target = Target.parse(url)
         at_s = self._clock.wall_ns() // 1_000_000_000

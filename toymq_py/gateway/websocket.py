@@ -1,7 +1,7 @@
 """``/v1/topics/{t}/ws``: publish, subscribe, ack in JSON frames over one connection.
 
-Contract: gateway.md. A frame is an object with ``op``; its answer has the frame's ``ref``, if it has one. A subscription is as
-a session's: its window limits unacked messages, and inflight messages are ready again when the connection ends.
+Contract: gateway.md. A frame is an object with ``op``; its answer has the frame's ``ref``, if it has one. A subscription works
+as over TCP: its window limits unacked messages, and inflight messages are ready again when the connection ends.
 
     > {"op": "publish", "ref": 1, "payload": "hello"}       < {"op": "published", "ref": 1, "id": 7, "duplicate": false}
     > {"op": "subscribe", "consumer": "billing"}            < {"op": "subscribed"}
@@ -81,7 +81,7 @@ OUTLET = "toymq.outlet"
 
 
 class Outlet(Protocol):
-    """The part of a WebSocket that sends."""
+    """The sending side of a WebSocket."""
 
     held: Subscription | None
 
@@ -97,8 +97,8 @@ class Outlet(Protocol):
 
     @property
     def left_bytes(self) -> int:
-        """About how many bytes of the last write the socket did not take; also known after the connection is lost. Bytes in the
-        buffer of TLS count as taken (ADR 0035)."""
+        """About how many bytes of the last write the socket has not taken, also after the connection is lost. Bytes in the TLS
+        buffer count as taken (ADR 0035)."""
 
 
 class Frame:
@@ -172,12 +172,12 @@ class Conversation:
             await refuse_bytes(self._socket)
 
     def _holds_too_much(self) -> bool:
-        """Whether its unanswered frames exceed the limit of a connection, or its share when memory is short."""
+        """Whether the unanswered frames exceed the connection's limit, or its minimum share when memory is short."""
         room = self._seat is None or self._seat.settle(self._chars)
         return self._chars > (self._gateway.broker.options.max_inflight_bytes if room else FLOOR_BYTES)
 
     def _arrived(self, frame: Frame) -> None:
-        """Schedule a frame to be carried out while the next ones are read; together with those before it if it is like them."""
+        """Schedule a frame, together with waiting frames before it if they are alike; further frames are read meanwhile."""
         self._chars += frame.chars
         latest = self._latest
         if latest is not None and frame.alike is not None and frame.alike == latest[0].alike:
@@ -248,7 +248,7 @@ class Conversation:
         return {"op": "unsubscribed"}
 
     async def _settle(self, frames: list[Frame]) -> list[int]:
-        """Ack, nack or extend, with the effect of one frame after the other. Returns: the number of messages of each frame."""
+        """Ack, nack or extend for alike frames at once, as if one by one. Returns: the number of messages of each frame."""
         self._may("subscribe")
         held, op, members = self._held(), frames[0].op, frames[0].members
         channel = held.channel
@@ -344,7 +344,7 @@ class Conversation:
         self._subscription = self._pump = self._last_write = None
 
     def end(self) -> None:
-        """Stop the deliveries; messages that were not sent go back uncounted. Idempotent."""
+        """Stop the deliveries; messages that were not sent are given back without counting the attempt. Idempotent."""
         self._give_back()
         self._unsubscribe()
 
@@ -354,7 +354,7 @@ class Conversation:
             await asyncio.wait(self._answering)
 
     def _give_back(self) -> None:
-        """Give back messages that the socket did not take completely, uncounted, as a session does."""
+        """Give back messages that the socket did not take completely; as over TCP, the attempt does not count."""
         if self._last_write is None:
             return
         delivered, sizes = self._last_write
@@ -418,7 +418,7 @@ class Conversation:
 
 
 def take_ref(frame: dict[str, Any]) -> object:
-    """Remove and return ``ref``, which the answer repeats. Raises: BadArgument when it is too long: unread answers keep it."""
+    """Remove and return ``ref``, which the answer repeats. Raises: BadArgument if it is too long: unread answers hold it."""
     ref: object = frame.pop("ref", None)
     if len(json.dumps(ref)) > REF_CHARS_MAX:
         raise BadArgument(f"ref is too long: at most {REF_CHARS_MAX} characters as JSON are accepted")
@@ -459,7 +459,7 @@ def route(gateway: Gateway) -> WebSocketRoute:
 
 
 async def upgrade(gateway: Gateway, request: Request) -> Response:
-    """``GET …/ws`` without an upgrade."""
+    """``GET /v1/topics/{t}/ws`` without an upgrade."""
     TOPIC.need(request)
     raise UpgradeRequired("this path is a WebSocket: send a handshake with Upgrade: websocket")
 

@@ -19,11 +19,11 @@ LOOK_S = 60.0
 async def leave(
     gateway: Gateway, socket: WebSocket, action: str, end: Callable[[], None], answered: Callable[[], Awaitable[None]]
 ) -> None:
-    """Close the WebSocket when the broker shuts down, behind the answers to what was begun, or when the token is revoked.
+    """Close the WebSocket when the broker shuts down, after the answers to frames in progress, or when the token is revoked.
 
     Args:
-        action: of the handshake, in the audit trail.
-        end: ends its subscriptions; called first, since the close waits behind unsent messages.
+        action: the name of the handshake in the audit trail.
+        end: ends the subscriptions; called first, since the close waits behind unsent messages.
         answered: waits until the frames that were begun are answered.
     """
     while not gateway.waiting.stopped:
@@ -38,7 +38,7 @@ async def leave(
 
 
 async def refuse_bytes(socket: WebSocket) -> None:
-    """Close a WebSocket on which a binary frame came, behind the answers to the text frames before it."""
+    """Close a WebSocket because a binary frame came, after the answers to the text frames before it."""
     await _close(socket, UNSUPPORTED, "send text frames")
 
 

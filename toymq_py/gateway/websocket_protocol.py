@@ -1,6 +1,6 @@
 """The WebSocket protocol of one connection: websockets' sans-IO protocol, with limits on reads and on unsent answers.
 
-Contract: gateway.md; ADR 0094. ``websocket.py`` has the frames' meaning; it is an ASGI application, and this is its server.
+Contract: gateway.md; ADR 0094. ``websocket.py``, an ASGI application, knows what frames mean; this file is its server.
 """
 
 import asyncio
@@ -54,14 +54,14 @@ SILENT: Final = logging.Logger("websockets", logging.CRITICAL)  # noqa: LOG001 (
 
 
 class GatewayWebSocket(BoundedProtocol):
-    """One WebSocket. It stops reading from a client that does not read its pongs: a flood of pings would fill the memory with
-    pongs, and one read of 40,000 pings would hold the loop. Messages are limited in ``websocket.py``. Unsent deliveries do not
-    stop reading: a slow subscriber's acks and pongs must arrive. An ``Outlet`` of the application."""
+    """One WebSocket, an ``Outlet`` of the application. It stops reading from a client that does not read its pongs: a flood of
+    pings would fill the memory with pongs, and one read of 40,000 pings would block the event loop. Unsent deliveries do not
+    stop reading, since a slow subscriber's acks and pongs must arrive. ``websocket.py`` limits messages."""
 
     transport: asyncio.Transport
 
     def __init__(self, serving: Serving, scope: Scope) -> None:
-        """``scope`` is that of the handshake."""
+        """``scope``: the ASGI scope of the handshake."""
         self._serving = serving
         self.loop = serving.loop
         self.buffer = serving.quotas.read_buffer
@@ -80,7 +80,7 @@ class GatewayWebSocket(BoundedProtocol):
         self._leaving = False
         """Whether the broker shuts down."""
         self._parting = b""
-        """The answer to the client's close, and pongs before it: written behind the answers to the frames that were begun."""
+        """The answer to the client's close, and pongs before it: written after the answers to the frames that were begun."""
         self._eof = False
         self.disconnected = False
         self._events: asyncio.Queue[Message] = asyncio.Queue()
@@ -124,8 +124,8 @@ class GatewayWebSocket(BoundedProtocol):
         self._serving.leave(self)
 
     def eof_received(self) -> bool:
-        """The client has shut down its writing side: begun frames are answered, then the connection closes. Over TLS the event
-        loop closes at once."""
+        """Handle the end of input: frames in progress are answered, then the connection closes. Over TLS the event loop closes
+        at once."""
         self._eof = True
         if self._request is None or self._ending or self.transport.is_closing() or self._scope["scheme"] == "wss":
             self._disconnect(CloseCode.ABNORMAL_CLOSURE)
@@ -166,7 +166,7 @@ class GatewayWebSocket(BoundedProtocol):
     # -- the handshake
 
     def _shake_hands(self, head: bytes) -> None:
-        """Parse a complete head, and begin the application. An invalid handshake gets a problem, like other requests."""
+        """Parse a complete head, and start the application. An invalid handshake gets a problem document as its answer."""
         self.conn.receive_data(head)
         request = next(iter(self.conn.events_received()), None)
         if not isinstance(request, Request):  # the library reports it nowhere
@@ -184,7 +184,7 @@ class GatewayWebSocket(BoundedProtocol):
         self._serving.own(self.loop.create_task(self.run()))
 
     def _refuse(self, error: RequestError) -> None:
-        """Answer the handshake without the application, and close."""
+        """Answer the handshake with an error, without calling the application, and close."""
         refusal = problem(error)
         self._end_with(encode_last(refusal.status_code, refusal.raw_headers, bytes(refusal.body)))
 
@@ -212,7 +212,7 @@ class GatewayWebSocket(BoundedProtocol):
     # -- frames that arrive
 
     def _take(self) -> None:
-        """Parse one piece in each pass of the loop."""
+        """Parse one piece in each pass of the event loop."""
         if self.transport.is_closing():
             self._unread = b""
             return
@@ -287,7 +287,7 @@ class GatewayWebSocket(BoundedProtocol):
         self._read_or_not()
 
     def _fail(self, code: int = CloseCode.PROTOCOL_ERROR) -> None:
-        """Fail the connection: the client broke the protocol, or a limit. The close frame says which."""
+        """Fail the connection: the client violated the protocol or a limit. The close frame says which."""
         self._disconnect(code)
         self._ending = True
         self._send_data()
@@ -306,7 +306,7 @@ class GatewayWebSocket(BoundedProtocol):
         self._events.put_nowait({"type": "websocket.disconnect", "code": code})
 
     def _read_or_not(self) -> None:
-        """Pause or resume reading. The transport's calls are idempotent."""
+        """Pause or resume reading. Repeated calls are harmless."""
         if self.transport.is_closing():
             return
         if self._full or self._unread or self._unanswered >= UNANSWERED_MAX:
@@ -317,7 +317,7 @@ class GatewayWebSocket(BoundedProtocol):
     # -- what is written
 
     def _write(self, data: bytes) -> None:
-        """Write at the end of this pass of the loop, together with other writes of the pass."""
+        """Write at the end of this pass of the event loop, together with other writes of the pass."""
         if not self._written:
             self.loop.call_soon(self.flush)
         self._written.append(data)
@@ -338,7 +338,7 @@ class GatewayWebSocket(BoundedProtocol):
         return self.conn.close_rcvd is not None and not self._ending
 
     def flush(self) -> None:
-        """Write now: only then does the transport report a full buffer, or its loss."""
+        """Write collected data now: only then does the transport report a full buffer or a lost connection."""
         if self._written:
             data = b"".join(self._written)
             self._written.clear()
@@ -347,7 +347,7 @@ class GatewayWebSocket(BoundedProtocol):
                 self.transport.write(data)
 
     def close(self) -> None:
-        """Close the connection behind the bytes already written."""
+        """Close the connection once the bytes already written are sent."""
         self.flush()
         self.transport.close()
 
@@ -381,7 +381,7 @@ class GatewayWebSocket(BoundedProtocol):
         self._leave()
 
     def _leave(self, code: int = CloseCode.ABNORMAL_CLOSURE) -> None:
-        """End the subscription now. The connection closes after the answers to begun frames, or after a timeout."""
+        """End the subscription now. The connection closes after the answers to frames in progress, or after a timeout."""
         self._disconnect(code)
         self._set_ping_timer()
         self._set_timer(FAREWELL_S if self._leaving else self.close_timeout, self.transport.abort)
@@ -389,7 +389,7 @@ class GatewayWebSocket(BoundedProtocol):
     # -- a Connection of its server
 
     def shutdown(self) -> None:
-        """Let the application close the connection, after the answers to begun frames (``websocket_end.py``)."""
+        """Let the application close the connection, after the answers to frames in progress (``websocket_end.py``)."""
         self._leaving = True
         self._set_ping_timer()
         self._set_timer()
@@ -401,7 +401,7 @@ class GatewayWebSocket(BoundedProtocol):
             self._set_timer(FAREWELL_S, self.transport.abort)
 
     def cancel(self) -> None:
-        """Do nothing: the task belongs to the server."""
+        """Do nothing: a WebSocket runs nothing without a task, and the server cancels its tasks."""
 
     # -- ASGI
 

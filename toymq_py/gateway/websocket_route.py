@@ -1,4 +1,4 @@
-"""The route of a WebSocket: its handshake, the rights to open it, its end. Contract: gateway.md; docs/http.md."""
+"""The route of a WebSocket: the handshake, the check of rights, and the end. Contract: gateway.md; docs/http.md."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from toymq_py.gateway.websocket_end import leave
 
 
 class Dialogue(Protocol):
-    """The application's side of one WebSocket."""
+    """The application's side of one open WebSocket."""
 
     async def run(self) -> None:
         """Serve until either side closes."""
@@ -41,10 +41,10 @@ def websocket_route(
     """The route of a WebSocket.
 
     Args:
-        action: of the handshake, in the audit trail.
-        begin: checks the request of a client that may open it, and makes the dialogue. Raises: RequestError.
-        identify: puts a token where ``check_rights`` looks for it.
-        refuse: the answer to a refused handshake.
+        action: the name of the handshake in the audit trail.
+        begin: checks the request, after the rights, and returns a function that makes the dialogue. Raises: RequestError.
+        identify: moves a token to where ``check_rights`` looks for it.
+        refuse: makes the answer to a refused handshake.
     """
 
     async def converse(socket: WebSocket) -> None:

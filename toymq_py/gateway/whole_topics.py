@@ -1,7 +1,7 @@
 """Requests about a whole partitioned topic: carried out here, and at the other workers, which also have partitions. ADR 0184.
 
-In a cluster with groups an errand asks all of them (ADR 0199). With workers, the request goes to the one that would have a
-plain topic of that name; it asks the others, and each of these acts on its own partitions only.
+In a cluster with groups ``GroupErrands`` asks all groups (ADR 0199). With workers, the request goes to the worker that would
+have a plain topic of the name; it asks the others, each of which acts only on its own partitions.
 """
 
 import json
@@ -38,13 +38,13 @@ ALL_PARTITIONS = count(
 
 
 def is_whole(gateway: Gateway, name: str) -> bool:
-    """Whether a name is a partitioned topic, or all its dead letters."""
+    """Whether a name stands for a partitioned topic, or for the dead letters of all its partitions."""
     return gateway.broker.partitioned.find(name) is not None
 
 
 def check_meant(gateway: Gateway, request: Request, name: str) -> None:
-    """Refuse a change of all partitions that does not say how many there are: a client may have cut the path of one partition
-    off at its ``#``, as in ``orders#3/messages/17``. ADR 0266. Raises: IsPartitioned, BadArgument."""
+    """Refuse a change of all partitions unless the request states their number: a client may have cut the path of a single
+    partition off at its ``#``, as in ``orders#3/messages/17``. ADR 0266. Raises: IsPartitioned, BadArgument."""
     said = ALL_PARTITIONS.of(request)
     topics = gateway.broker.partitioned.by_name
     whole = topics.get(name) or topics.get(name.removesuffix(DEAD_LETTERS))
@@ -55,7 +55,7 @@ def check_meant(gateway: Gateway, request: Request, name: str) -> None:
 
 
 async def check_meant_elsewhere(gateway: Gateway, request: Request, name: str) -> None:
-    """As ``check_meant``, for a topic that only other workers know. Raises: IsPartitioned, PlacementUnknown."""
+    """Check as ``check_meant`` does, for a topic that only other workers know. Raises: IsPartitioned, PlacementUnknown."""
     if ALL_PARTITIONS.of(request) is None and gateway.neighbours is not None and _asks_others(gateway, request):
         for status, answer in await gateway.neighbours.ask_each("GET", f"/v1/topics/{quote(name)}"):
             if status == 200:
@@ -67,7 +67,7 @@ def _not_meant(name: str, whole: str, number: int) -> IsPartitioned:
 
 
 def errands_for(gateway: Gateway, name: str) -> GroupErrands | None:
-    """The errands for a partitioned topic in a cluster with groups; None if the topic is not one, or there are no groups."""
+    """The object that asks all groups about a partitioned topic; None if the topic is not partitioned, or without groups."""
     return gateway.errands if gateway.errands is not None and is_whole(gateway, name) else None
 
 
@@ -79,13 +79,13 @@ def _asks_others(gateway: Gateway, request: Request) -> bool:
 async def ask_others(
     gateway: Gateway, request: Request, body: bytes = b"", *, whole: str | None = None
 ) -> list[dict[str, Any] | None]:
-    """The answers of the other workers to the same request; None for a worker that has nothing of the topic. Empty with one
-    process.
+    """The answers of the other workers to the same request; None for a worker that has nothing of the topic; [] without
+    other workers.
 
     Args:
-        whole: the partitioned topic that all should know.
+        whole: the partitioned topic that all workers should know.
 
-    Raises: PlacementUnknown when one does not answer, or does not know the topic: a part of a change may be done then.
+    Raises: PlacementUnknown when a worker does not answer or know the topic; then a change may be done in part.
     """
     if gateway.neighbours is None or not _asks_others(gateway, request):
         return []
@@ -101,13 +101,13 @@ async def ask_others(
 
 
 def _told(error: PlacementUnknown, end: str) -> PlacementUnknown:
-    """The error for a change of all partitions, with what is known of the others."""
+    """The error for a change of all partitions, with ``end``: what is known of the other workers."""
     said = str(error).removesuffix(AGAIN)
     return PlacementUnknown(said if said.endswith(end) else said + end)
 
 
 def _has_nothing(whole: str | None, status: int, answer: bytes) -> bool:
-    """Whether a worker has nothing of what it was asked for. Raises: PlacementUnknown: it does not know the topic ``whole``."""
+    """Whether a worker has no part of the requested object. Raises: PlacementUnknown: it does not know the topic ``whole``."""
     if status != 404:
         return False
     code = json.loads(answer).get("code")
@@ -118,8 +118,8 @@ def _has_nothing(whole: str | None, status: int, answer: bytes) -> bool:
 
 
 async def reach_others(gateway: Gateway, request: Request) -> None:
-    """Wait until all workers that will get the same request answer, before anything is done, as ``session.all_there``. All are
-    asked anew, since one may have stopped a moment ago. ADR 0270. Raises: PlacementUnknown."""
+    """Before a change, wait until all workers that will get the request answer, as ``session.all_there`` does. All are asked
+    anew, since one may have stopped a moment ago. ADR 0270. Raises: PlacementUnknown."""
     if gateway.neighbours is not None and _asks_others(gateway, request):
         try:
             await gateway.neighbours.reach_all(0.0)
@@ -130,8 +130,8 @@ async def reach_others(gateway: Gateway, request: Request) -> None:
 async def here_and_there(
     gateway: Gateway, request: Request, whole: str, here: Callable[[], Awaitable[dict[str, Any]]], body: bytes = b""
 ) -> list[dict[str, Any]]:
-    """The answers of this worker and the others about a topic, without those that have nothing of it. Raises: as ``here``, when
-    none has; PlacementUnknown, as ``ask_others``."""
+    """The answers of this worker and the others about a topic; workers that have nothing of it are left out. Raises: as
+    ``here``, when no worker has any of it; PlacementUnknown, as ``ask_others``."""
     await reach_others(gateway, request)
     missing: RequestError | None = None
     answers: list[dict[str, Any]] = []
@@ -146,8 +146,8 @@ async def here_and_there(
 
 
 async def describe(gateway: Gateway, request: Request, name: str) -> dict[str, Any]:
-    """The JSON object of a partitioned topic with the partitions of all workers. Raises: NoSuchTopic; PlacementUnknown: one
-    does not know it."""
+    """The JSON object of a partitioned topic with the partitions of all workers. Raises: NoSuchTopic;
+    PlacementUnknown: a worker does not know it."""
     if gateway.errands is not None:
         return await gateway.errands.describe(name)
     found = [partition_operations.describe(gateway.broker, name)]
@@ -159,7 +159,7 @@ async def describe(gateway: Gateway, request: Request, name: str) -> dict[str, A
 
 async def described_after(description: Awaitable[T]) -> T:
     """Wait for the description of a topic or consumer after a change that all workers, or groups, have made. Raises:
-    PlacementUnknown: one no longer answers, and the change was made all the same."""
+    PlacementUnknown: one no longer answers; the text says that the change was made."""
     try:
         return await description
     except PlacementUnknown as error:

@@ -38,7 +38,7 @@ def is_unix(transport: asyncio.BaseTransport) -> bool:
 
 
 def network_of(address: str | None) -> str | None:
-    """The unit of --address-percent: an IPv4 address, or the /64 of an IPv6 address; None for this machine."""
+    """The network that --address-percent limits: an IPv4 address, or the /64 of an IPv6 address; None for this machine."""
     if address is None:
         return None
     ip = ipaddress.ip_address(address.partition("%")[0])

@@ -1,1 +1,1 @@
-"""Exporters: metrics for Prometheus; spans for OpenTelemetry, with the extra ``[observability]``. They change nothing else."""
+"""Exporters: metrics for Prometheus; spans for OpenTelemetry, with the extra ``[observability]``. They only read the broker."""

@@ -1,8 +1,8 @@
-"""An hour of the broker's numbers in bounded memory, for the dashboard's charts.
+"""An hour of the broker's statistics in bounded memory, for the dashboard's charts.
 
-ADR 0145. A sample every ``STEP_S`` reads the broker's own state, in slices, and changes nothing. A topic has a ring of ``ROWS``
-samples of ``TOPIC_COLUMNS``; at most ``TOPICS_MAX`` topics have one. Nothing is stored: after a start it is empty. Belongs to
-the loop.
+ADR 0145. A sample every ``STEP_S`` reads the broker's own state, in slices, and changes nothing. A topic has a ring buffer of
+``ROWS`` samples of ``TOPIC_COLUMNS``; at most ``TOPICS_MAX`` topics have one. Nothing is stored: after a start the history is
+empty. Belongs to the event loop.
 """
 
 import asyncio
@@ -42,12 +42,12 @@ count by their letters."""
 
 
 class Ring:
-    """Samples of a few columns, by the number of their step. One row more than can be read is being written."""
+    """A ring buffer of samples with a few columns, by step number. It has one row more than readers see, for writing."""
 
     __slots__ = ("_values", "_width", "since")
 
     def __init__(self, width: int, since: int) -> None:
-        """``since``: the first step that it has."""
+        """``since``: the first step with a sample."""
         self._width = width
         self._values = array("f", [nan]) * (width * (ROWS + 1))
         self.since = since
@@ -73,12 +73,12 @@ class _Progress(NamedTuple):
 
 
 class _Lag(NamedTuple):
-    """A consumer with a backlog."""
+    """What is remembered of a consumer with a backlog."""
 
     channel: Channel
     due: tuple[int, ...]
-    """The first ids that are due. While they stay the same, so does ``oldest_ns``: nothing is read for a consumer that stands
-    still."""
+    """The first ids that are due. While they stay the same, so does ``oldest_ns``, and no record is read for a consumer that
+    makes no progress."""
     oldest_ns: int | None
     slow_since_ms: int | None
 
@@ -96,7 +96,7 @@ class _Kept:
 
 
 class Window(NamedTuple):
-    """The steps of an answer, from ``first`` to ``last``. ``last_ms`` is when the last one was taken, in unix milliseconds."""
+    """The steps that an answer covers, from ``first`` to ``last``. ``last_ms``: when the last one was taken, in Unix ms."""
 
     first: int
     last: int
@@ -104,7 +104,7 @@ class Window(NamedTuple):
 
 
 class History:
-    """The rings, and the consumers that are slow. ``run`` samples; everything else only reads."""
+    """The ring buffers of the broker and its topics, and the slow consumers. ``run`` takes samples; other methods only read."""
 
     def __init__(self, broker: Broker, clock: Clock, *, topics_max: int = TOPICS_MAX) -> None:
         self._broker = broker
@@ -125,7 +125,7 @@ class History:
         """Topics without a ring at the last sample."""
 
     async def run(self) -> None:
-        """Sample until cancelled. A bug ends the history, and not the gateway."""
+        """Take samples until cancelled. A bug ends the history, but not the gateway."""
         try:
             while True:
                 await self.sample()
@@ -134,7 +134,7 @@ class History:
             logger.exception("bug in the history: it has no more samples until a restart")
 
     async def sample(self) -> None:
-        """Take the sample of the present step, unless it was taken. A step that was missed stays unknown."""
+        """Take the sample of the current step, unless it was taken. A missed step stays without values."""
         now = self._clock.monotonic()
         step = int((now - self._started) // STEP_S)
         if step <= self._last_step:
@@ -191,8 +191,8 @@ class History:
         return _Progress(log.committed_id, acked, backlog, oldest_s, in_letters, has_takers)
 
     def _lag(self, topic: Topic, name: str, channel: Channel) -> tuple[_Lag, float]:
-        """Measure a consumer with a backlog. Returns: what to keep of it, and how long its oldest message has been due, in
-        seconds."""
+        """Measure a consumer with a backlog. Returns: what to remember of it, and for how many seconds its oldest message has
+        been due."""
         known, now_ns = self._lagging.get((topic.name, name)), self._clock.wall_ns()
         due = tuple(channel.consumer.first_due(topic.log.committed_id))
         if known is not None and known.channel is not channel:
@@ -205,7 +205,7 @@ class History:
         return _Lag(channel, due, oldest_ns, slow_ms), age_s
 
     def _put(self, name: str, step: int, seconds: float, found: _Progress) -> bool:
-        """Put a sample into a topic's ring. Returns: whether the topic has one."""
+        """Put a sample into a topic's ring buffer. Returns: whether the topic has one."""
         kept, published, acked = self._kept.get(name), nan, nan
         if kept is not None:
             published = max(found.published - kept.published, 0) / seconds  # a topic of this name may be another one
@@ -234,11 +234,11 @@ class History:
 
     @property
     def topics(self) -> list[str]:
-        """The names of the topics that have a ring."""
+        """The names of the topics that have a ring buffer."""
         return sorted(self._kept)
 
     def slow_since_ms(self, topic: str, consumer: str) -> int | None:
-        """Since when a consumer is slow, in unix milliseconds, at most ``STEP_S`` old; None when it is not."""
+        """Since when a consumer is slow, in Unix ms; None when it is not. Measured at most ``STEP_S`` ago."""
         lag = self._lagging.get((topic, consumer))
         return None if lag is None else lag.slow_since_ms
 
@@ -248,11 +248,11 @@ class History:
         return Window(self._last_step - rows + 1, self._last_step, self._last_ms)
 
     def whole(self, window: Window) -> dict[str, list[float | None]]:
-        """The broker's numbers by column; None where a step was missed, or is older than the broker."""
+        """The broker's values by column, one for each step; None for a missed step, or one before the broker's start."""
         return self._columns(self._whole, BROKER_COLUMNS, window)
 
     def topic(self, name: str, window: Window) -> dict[str, list[float | None]] | None:
-        """A topic's numbers by column; None when it has no ring."""
+        """A topic's values by column, one for each step; None when the topic has no ring buffer."""
         kept = self._kept.get(name)
         return None if kept is None else self._columns(kept.ring, TOPIC_COLUMNS, window)
 
@@ -273,11 +273,11 @@ def _number(value: float) -> float | None:
 
 
 def slow_since_ms(oldest_ms: float | None, now_ms: float, before: int | None) -> int | None:
-    """Since when a consumer is slow, in unix milliseconds; None when it is not.
+    """Since when a consumer is slow, in Unix ms; None when it is not.
 
     Args:
-        oldest_ms: when its oldest message fell due; None: it has none.
-        before: since when it was slow at the last look: another oldest message leaves it as slow as before.
+        oldest_ms: when its oldest message fell due; None without one.
+        before: the result at the last look. It is kept while the consumer stays slow, even if the oldest message changed.
     """
     if oldest_ms is None or now_ms - oldest_ms <= SLOW_S * 1000:
         return None

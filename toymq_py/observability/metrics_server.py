@@ -1,8 +1,8 @@
-"""``--metrics HOST:PORT``: serves a few pages over HTTP, for a broker without the gateway and for workers; one request a
+"""``--metrics HOST:PORT``: serves a few pages over HTTP, for a broker without the gateway and for workers; one request per
 connection.
 
 Contract: clients.md, "Operations"; ADR 0078. With ``--http`` the gateway serves the broker's page, too. This server needs no
-extra; it reads what a scraper sends, the request line, ``Host`` and ``Accept``, and no body.
+extra. It reads the request line, ``Host`` and ``Accept``, and no body.
 """
 
 import asyncio
@@ -71,8 +71,8 @@ class _Client:
 
 
 class MetricsServer:
-    """Serves on bound sockets from ``start`` to ``stop``. Belongs to the broker's loop; owns the connections, and a task for
-    each request."""
+    """Serves on bound sockets from ``start`` to ``stop``. Belongs to the broker's event loop; owns the connections, and a task
+    for each request."""
 
     def __init__(
         self, pages: Pages, loop: asyncio.AbstractEventLoop, listeners: Iterable[socket.socket], hosts: AllowedHosts
@@ -115,7 +115,7 @@ class MetricsServer:
         client.connection.close()
 
     def _forget(self, client: _Client) -> None:
-        """Remove a connection from those that wait for a head."""
+        """Stop waiting for the request head of a connection."""
         self._waiting.pop(client).cancel()
         self._loop.remove_reader(client.connection)
 
@@ -136,7 +136,7 @@ class MetricsServer:
             client.hang_up()
 
     def _begin(self, client: _Client, head: bytes | None) -> None:
-        """``head``: None for one that is too long."""
+        """Begin to answer a request. ``head``: None for one that is too long."""
         if len(self._requests) >= REQUESTS_MAX:
             if not self._taking:
                 client.connection.close()
@@ -204,7 +204,7 @@ class _OtherVersion(Exception):
 
 
 def _parse(head: str) -> tuple[str, str, str, Mapping[str, list[str]]]:
-    """Method, target, version and headers by lower-case name. Raises: BadFraming, _OtherVersion."""
+    """Parse a head to method, target, version and headers by lower-case name. Raises: BadFraming, _OtherVersion."""
     request_line, *lines = head.split("\r\n")
     found = REQUEST_LINE.fullmatch(request_line)
     if found is None:
@@ -227,6 +227,6 @@ def _encode(status: str, content_type: str, body: bytes, *, head_only: bool = Fa
 
 
 def _slowest(clients: Iterable[_Client]) -> _Client:
-    """The connection that waited longest, among those of the network with the most: a flood ends no other scrape."""
+    """The longest waiting connection of the network that has the most: a flood from one network closes no other's."""
     of_network = Counter(client.network for client in clients)
     return max(clients, key=lambda client: of_network[client.network])  # the first of several

@@ -1,8 +1,8 @@
 """The broker's metrics in the text format of Prometheus, and in OpenMetrics.
 
-Contract: clients.md, "Operations"; ADR 0078. A scrape walks over the broker's state on the broker's own loop, so every number
-is the one that the broker works with. It gives the loop back every few milliseconds, so topics are read one after the other
-and not in one instant. Nothing is kept between scrapes.
+Contract: clients.md, "Operations"; ADR 0078. A scrape walks over the broker's state on the broker's own event loop, so every
+value is the one that the broker works with. It yields to the loop every few milliseconds, so topics are read one after the
+other and not at one instant. Nothing is kept between scrapes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -56,12 +56,12 @@ async def render(
     broker: Broker, clock: Clock | None = None, accept: str = "", sees: Callable[[str], bool] = lambda _topic: True,
     grow: Callable[[int], None] = lambda _size: None,
 ) -> tuple[bytes, str]:
-    """Answer ``GET /metrics``. Runs on the broker's own loop and never holds it for long.
+    """Answer ``GET /metrics``. Runs on the broker's own event loop and never blocks it for long.
 
     Args:
         accept: the request's ``Accept``; a client that takes OpenMetrics gets it.
         sees: whether the client may know of a topic; the other topics are added up under ``OTHERS``.
-        grow: counts bytes that the page will have; what it raises ends it.
+        grow: called with bytes that the page will have, to count them; an error that it raises ends the page.
 
     Returns: the body and its content type.
     """
@@ -88,7 +88,7 @@ async def render(
 
 
 def render_cluster(rows: ClusterRows) -> tuple[bytes, str]:
-    """Answer ``GET /metrics`` of a node that does not lead: it has no broker. Returns: as ``render``."""
+    """Answer ``GET /metrics`` on a follower, which runs no broker. Returns: as ``render``."""
     pieces = []
     for metric in TABLE:
         if metric.of_cluster:
@@ -159,13 +159,14 @@ def _add(found: dict[str, Rows], labels: tuple[str, ...], described: Mapping[str
 
 
 def heading(metric: Metric, *, openmetrics: bool = False) -> bytes:
-    """HELP and TYPE of a family. OpenMetrics names a counter's family without the ``_total`` of its samples."""
+    """The HELP and TYPE lines of a metric family. OpenMetrics names a counter's family without the ``_total`` of its
+    samples."""
     name = PREFIX + (metric.name.removesuffix("_total") if openmetrics else metric.name)
     return f"# HELP {name} {metric.help} Unit: {metric.unit}.\n# TYPE {name} {metric.kind.value}\n".encode()
 
 
 def encode_rows(metric: Metric, items: Iterable[tuple[tuple[str, ...], float]]) -> bytes:
-    """Samples: label values and a number each."""
+    """Encode samples of a metric: label values and a number each."""
     return "".join(
         f"{PREFIX}{metric.name}{_labels(zip(metric.labels, values, strict=True))} {float(number)}\n" for values, number in items
     ).encode()
@@ -174,7 +175,7 @@ def encode_rows(metric: Metric, items: Iterable[tuple[tuple[str, ...], float]]) 
 def _encode_histogram(
     metric: Metric, histogram: Histogram, values: tuple[str, ...] = (), *, openmetrics: bool = False
 ) -> bytes:
-    """``values``: of its labels."""
+    """Encode a histogram. ``values``: those of its labels."""
     name, total, lines = PREFIX + metric.name, 0, []
     labels = list(zip(metric.labels, values, strict=True))
     for place, (bound, count) in enumerate(zip((*metric.bounds, "+Inf"), histogram.counts, strict=True)):
@@ -201,7 +202,7 @@ def _escape(value: str) -> str:
 
 
 def exported_names() -> set[str]:
-    """Names of all series as Prometheus stores them: what dashboards and alert rules may query."""
+    """The names of all series as Prometheus stores them, which dashboards and alert rules may query."""
     names = set()
     for metric in TABLE:
         name = PREFIX + metric.name

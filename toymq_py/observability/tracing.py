@@ -1,16 +1,16 @@
-"""OpenTelemetry spans of a message's way through the broker. The broker's only home of OpenTelemetry.
+"""OpenTelemetry spans of a message's way through the broker. The only module of the broker that uses OpenTelemetry.
 
-A message belongs to the trace that its ``traceparent`` header names. It has spans when that is sampled: the broker starts no
-trace. It passes the header on unchanged, so spans of broker and consumer are children of the publisher's span:
+A message belongs to the trace that its ``traceparent`` header names. It has spans if that trace is sampled; the broker starts
+no trace. It passes the header on unchanged, so spans of broker and consumer are children of the publisher's span:
 
     publish orders            the publisher
-    ├─ publish orders         the broker, from appended to stored: OK is due
-    │  └─ store orders        the disk, at the end of it
+    ├─ publish orders         the broker, from appended to stored, when OK may be sent
+    │  └─ store orders        the disk, at the end of that span
     ├─ deliver orders         from appended to handed out, once for each delivery
     │  └─ ack orders          from handed out to acked, or nack
     └─ process orders         the consumer
 
-Contract: clients.md, "Operations"; ADR 0030. Belongs to the event loop; spans leave the process on a thread of the SDK.
+Contract: clients.md, "Operations"; ADR 0030. Belongs to the event loop; a thread of the SDK sends the spans.
 """
 
 import logging
@@ -53,7 +53,7 @@ FOLLOWED_PER_S = 1000
 """Most spans a second of each stage: a span costs about 25 µs, and publishers decide what is sampled. Messages beyond have no
 span of that stage; the log says so."""
 BURST = 100
-"""Most spans at once: 5 ms of the loop."""
+"""Most spans at once: 5 ms of the event loop."""
 LEASED_MAX = 16_384
 """Inflight messages whose ack becomes a span; beyond, the oldest gets none."""
 EXPORT_TIMEOUT_S = 2.0
@@ -63,7 +63,7 @@ TOLD_S = 60.0
 
 
 class _Budget:
-    """The rate limit of one kind of span, which logs how many it left out."""
+    """The rate limit of one kind of span; logs how many spans were left out."""
 
     def __init__(self, clock: Clock, stage: str) -> None:
         self._clock = clock
@@ -85,10 +85,10 @@ class _Budget:
 
 
 class OpenTelemetryTracer(Tracer):
-    """Makes the spans that the module describes; the provider exports them."""
+    """Makes the spans that the module's docstring shows; the provider exports them."""
 
     def __init__(self, provider: TracerProvider, clock: Clock, *, fsync: str) -> None:
-        """``fsync``: the broker's mode. Only "always" has store spans: only then OK waits for the disk."""
+        """``fsync``: the broker's mode. Only "always" has store spans, as only then OK waits for the disk."""
         self._tracer = provider.get_tracer("toymq_py", __version__)
         self._clock = clock
         self._fsync = fsync
@@ -176,7 +176,8 @@ class OpenTelemetryTracer(Tracer):
             self._span(what, topic, parent, began_ns, now_ns, attributes)
 
     def _leased_of(self, topic: str, consumer: str, ids: Sequence[IdRange]) -> list[int]:
-        """Ids of a range with a lease span. One ACK may name any number of ids; the shorter of ids and leases is walked."""
+        """The ids in ``ids`` that have a lease span. An ACK may name any number of ids, so the shorter of ids and leases is
+        walked."""
         leased = self._leased
         if sum(last - first + 1 for first, last in ids) <= len(leased):
             named = (msg_id for first, last in ids for msg_id in range(first, last + 1))
@@ -193,7 +194,7 @@ class OpenTelemetryTracer(Tracer):
     def _span(
         self, what: str, topic: str, parent: Context, began_ns: int, ended_ns: int, attributes: Attributes = None
     ) -> Context:
-        """Record a span that has ended. Returns: the span, for use as a parent."""
+        """Record a span that has ended. Returns: its context, for use as a parent."""
         began_ns = min(began_ns, ended_ns)  # the wall clock may have been set back
         attributes = _attributes(what, topic) | dict(attributes or {})
         span = self._tracer.start_span(f"{what} {topic}", parent, SpanKind.INTERNAL, attributes, start_time=began_ns)
@@ -207,7 +208,7 @@ def _sampled(block: bytes) -> TraceContext | None:
 
 
 def _remote(context: TraceContext) -> Context:
-    """The publisher's span, as a parent."""
+    """The context of the publisher's span, for use as a parent."""
     state = TraceState.from_header([context.state]) if context.state else None
     span = SpanContext(
         int(context.trace_id, 16), int(context.span_id, 16), is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED),
@@ -217,13 +218,13 @@ def _remote(context: TraceContext) -> Context:
 
 
 def _attributes(what: str, topic: str) -> dict[str, str | int]:
-    """Attributes by OpenTelemetry's semantic conventions for messaging."""
+    """Span attributes by OpenTelemetry's semantic conventions for messaging."""
     return {"messaging.system": "toymq", "messaging.operation.name": what, "messaging.destination.name": topic}
 
 
 class BoundedExporter(SpanExporter):
-    """An exporter that does not delay the broker's end: from ``closing`` on, spans that the collector does not take at once are
-    dropped. The SDK would retry every batch of its queue until its timeout. ``export`` runs on the SDK's thread."""
+    """An exporter that does not delay the broker's shutdown: from ``closing`` on, spans that the collector does not accept at
+    once are dropped; the SDK would retry every queued batch until its timeout. ``export`` runs on the SDK's thread."""
 
     def __init__(self, exporter: SpanExporter, clock: Clock) -> None:
         self._exporter = exporter
@@ -232,7 +233,7 @@ class BoundedExporter(SpanExporter):
         self._ends_at = inf
 
     def closing(self) -> None:
-        """Prepare for the broker's end: the last spans follow."""
+        """Prepare for the shutdown: from now on each batch is tried once."""
         self._ends_at = self._clock.monotonic() + EXPORT_TIMEOUT_S
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
@@ -248,8 +249,8 @@ class BoundedExporter(SpanExporter):
 
 @contextmanager
 def opened_tracer(endpoint: str, clock: Clock, *, fsync: str) -> Iterator[OpenTelemetryTracer]:
-    """Export spans to a collector's OTLP/HTTP ``endpoint`` (``http://localhost:4318``) meanwhile, and the last ones at the end.
-    Without a collector, spans are lost, the log says so, and the broker's end takes ``EXPORT_TIMEOUT_S`` longer."""
+    """A context with a tracer that exports spans to a collector's OTLP/HTTP ``endpoint`` (``http://localhost:4318``), the last
+    ones at its end. Without a collector spans are lost, the log says so, and shutdown takes ``EXPORT_TIMEOUT_S`` longer."""
     url = endpoint if endpoint.rstrip("/").endswith("/v1/traces") else f"{endpoint.rstrip('/')}/v1/traces"
     exporter = BoundedExporter(OTLPSpanExporter(endpoint=url, timeout=EXPORT_TIMEOUT_S), clock)
     resource = Resource.create({"service.name": "toymq", "service.version": __version__})

@@ -1,6 +1,7 @@
 """``toymq worker --metrics``: ``/metrics`` and ``/healthz`` of a process that runs an application's workers.
 
-Contract: clients.md, "Operations"; ADR 0150. Knows no application: it gets figures by worker, and what is wrong.
+Contract: clients.md, "Operations"; ADR 0150. Knows no application: functions return the statistics by worker, and what is
+wrong.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,9 +34,9 @@ def worker_pages(figures: Callable[[], Figures], problem: Callable[[], str | Non
     """The pages of a worker process.
 
     Args:
-        figures: called at each scrape.
-        problem: why no job can be taken now, None when all is well.
-        connected: whether the broker is.
+        figures: returns the statistics of each worker; called at each scrape.
+        problem: returns why no job can be taken now; None when all is well.
+        connected: returns whether the broker is connected.
     """
 
     async def metrics(_accept: str) -> Answer:

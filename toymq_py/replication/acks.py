@@ -1,12 +1,12 @@
-"""Reports of a follower to its leader: values and their frames. Bytes in, reports out; no I/O.
+"""The reports that a follower sends to its leader, as values and as frames. Bytes in, reports out; no I/O.
 
 Contract: replication.md, section 4. Little-endian:
 
-    'K' seq u64               that sync is done, that BEAT applied, that bulk copy redone and synced; 0: the PLAN carried out
-    'E' seq u64, errno u16    it failed: the follower ends
-    'F' epoch u64             it has promised this higher epoch: the leader steps down
-    'W'                       alive: a file is being read or redone, which takes its time
-    'D' position u64, path_len u16, path    bytes of a copied segment are damaged there, and so they are on the leader's disk
+    'K' seq u64               operation seq is done: a sync, a BEAT, or COPIED with the spool redone; 0: the PLAN is carried out
+    'E' seq u64, errno u16    operation seq failed: the follower ends the link
+    'F' epoch u64             the follower has promised this higher epoch: the leader steps down
+    'W'                       alive, but busy: reads a file or redoes the spool, which may take long
+    'D' position u64, path_len u16, path    a copied segment is damaged at this position, so the leader's file is, too
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from toymq_py.replication.paths import PATH_BYTES_MAX, is_file
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """Everything up to ``seq`` is applied, and that operation is done."""
+    """All operations up to ``seq`` are applied, and ``seq`` itself, such as a sync, is done."""
 
     seq: int
 
@@ -74,7 +74,7 @@ def encode_report(report: Report) -> bytes:
 
 
 class ReportReader:
-    """Reads the frames of a follower, whatever pieces their bytes come in. Holds at most the last piece."""
+    """Parses the frames of a follower from bytes in pieces of any size. Holds at most the last piece."""
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -86,7 +86,7 @@ class ReportReader:
         self._at = 0
 
     def next_report(self) -> Report | None:
-        """The next whole report; None until more bytes come. Raises: BadOperation."""
+        """The next complete report; None until more bytes come. Raises: BadOperation."""
         buffer, at = self._buffer, self._at
         if at == len(buffer):
             return None

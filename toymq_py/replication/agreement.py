@@ -1,7 +1,7 @@
-"""The agreement of a group's nodes: which replica leads, and which may be elected.
+"""The agreement: what the nodes of a group keep in etcd about which replica leads, and which may be elected.
 
-Contract: replication.md, section 3; ADR 0097. Values, and the calls that a node makes. etcd keeps the values; ``EtcdAgreement``
-makes the calls over its JSON gateway, a test's ``SimulatedEtcd`` in memory. Nothing here decides anything.
+Contract: replication.md, section 3; ADR 0097. Has the values, and the interface of the calls that a node makes.
+``EtcdAgreement`` implements them over etcd's JSON gateway, a test's ``SimulatedEtcd`` in memory. Nothing here decides anything.
 """
 
 import enum
@@ -30,12 +30,12 @@ class ClusterSettings:
     """What all nodes of a cluster share, written once by ``toymqctl cluster init``.
 
     Attributes:
-        cluster: a UUID; a data directory that has another belongs elsewhere.
-        replicas: copies of the data, 2 or 3: below, ``show`` and the alerts say so.
-        min_in_sync: copies, the leader's included, without which publishes are refused.
-        ttl_s: a leader is replaced when it has not renewed its lease for so long.
-        was: the cluster whose copies may go on in this one, after etcd had lost what it knew; None: none.
-        adopted: the replica of that one with which this one begins: no other may begin.
+        cluster: a UUID; a data directory with another UUID belongs to another cluster.
+        replicas: the wanted number of copies, 2 or 3; with fewer, ``show`` and the alerts say so.
+        min_in_sync: the number of copies in sync, with the leader's, below which publishes are refused.
+        ttl_s: the time without a renewal of its lease after which a leader is replaced.
+        was: the UUID of the cluster whose copies continue in this one, after etcd had lost its data; None without one.
+        adopted: the only replica of that cluster that may begin as this one's leader.
     """
 
     cluster: str
@@ -48,9 +48,9 @@ class ClusterSettings:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A replica and its node. ``name``: for people; ``url``: HOST:PORT for clients; ``repl``: HOST:PORT for followers; ``http``
-    and ``https``: HOST:PORT of its gateway, ``tls`` for clients over TLS, each "" without one that others reach, None of a node
-    that does not say so."""
+    """A replica and the addresses of its node, each HOST:PORT. ``name``: for people; ``url``: for clients; ``repl``: for
+    followers; ``http`` and ``https``: of the gateway; ``tls``: for clients over TLS. The last three are "" if other machines
+    cannot reach any, None if an older node did not publish them."""
 
     replica: ReplicaId
     name: str
@@ -63,7 +63,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class LeaderKey:
-    """The leader. ``epoch``: the revision that made the key; ``lease``: the key goes with it."""
+    """The leader's key in etcd. ``epoch``: the revision that created the key; ``lease``: the lease with which it ends."""
 
     member: Member
     epoch: int
@@ -72,8 +72,8 @@ class LeaderKey:
 
 @dataclass(frozen=True, slots=True)
 class InSync:
-    """The replicas that may be elected. ``epoch``: of the leader that wrote the set; ``revision``: of its last change, which
-    the next change compares."""
+    """The in-sync set: the replicas that may be elected. ``epoch``: that of the leader that wrote it; ``revision``: that of its
+    last change, which the next change compares."""
 
     members: tuple[ReplicaId, ...]
     epoch: int
@@ -82,7 +82,8 @@ class InSync:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """A leader of ``epoch`` has left its place to a replica: the others wait a second before they stand for election."""
+    """The leader of ``epoch`` has stepped down in favour of a replica: other replicas wait a second before they stand for
+    election."""
 
     to: ReplicaId
     epoch: int
@@ -104,10 +105,11 @@ class Request:
     """An operator's request to a node. It expires after ``REQUEST_TTL_S``, so that a node never carries it out much later.
 
     Attributes:
-        kind: what is asked, and of which node.
-        replica: its object.
-        in_sync_revision: of the in-sync set that the operator saw. FORCE compares it in T6: no other loss was accepted.
-        revision: of the request itself, for ``answer``; 0 in one that is not sent yet.
+        kind: the action, which also tells which node takes the request.
+        replica: the replica that the action is about.
+        in_sync_revision: the revision of the in-sync set that the operator saw. FORCE compares it in transaction T6, since
+            the operator accepted the loss of that state only.
+        revision: the revision of the request itself, for ``answer``; 0 before it is sent.
     """
 
     kind: RequestKind
@@ -118,7 +120,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A node's answer to a request. ``request``: its revision; ``accepted``: it is done, or begun; ``text``: for people."""
+    """A node's answer to a request. ``request``: the request's revision; ``accepted``: it is done, or begun; ``text``: for
+    people."""
 
     request: int
     accepted: bool
@@ -127,8 +130,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """Everything of a group that rules read, at one revision; None where there is no key. ``placed``: a leader with ``--group``
-    has served the group, so that each of its topics has a record in etcd."""
+    """All keys of a group that the rules of replication read, at one revision; None for a missing key. ``placed``: a leader
+    with ``--group`` has served the group, so that each of its topics has a record in etcd."""
 
     leader: LeaderKey | None
     in_sync: InSync | None
@@ -145,14 +148,14 @@ class Seat:
 
     Attributes:
         member: the replica and its addresses.
-        version: of toymq.
+        version: the node's version of toymq.
         state: LOOKING, JOINING, FOLLOWING, OPENING, LEADING; or words, when it waits for something.
-        lag_bytes: what a follower has not applied; None when it does not know.
+        lag_bytes: how many bytes a follower has not applied; None when it does not know.
         damaged: segments of its copy that the scrub found damaged.
-        lags: of a leader: what each follower has not acknowledged, in bytes, as it was lately.
-        waits_for: why it neither leads nor follows; of a leader, which groups refuse it; "" when all is well.
-        seen_ns: wall time of the node when it wrote this.
-        present: its lease lives. Set by ``seats``; ``put_seat`` ignores it.
+        lags: on a leader: how many bytes each follower had not acknowledged lately.
+        waits_for: why it neither leads nor follows; on a leader, which groups refuse it; "" when all is well.
+        seen_ns: the wall time of the node when it wrote this.
+        present: whether the node's lease lives. Set by ``seats``; ``put_seat`` ignores it.
     """
 
     member: Member
@@ -168,59 +171,59 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of an answered transaction. ``done``: its compares held; ``revision``: its own then, otherwise the current
-    one."""
+    """The outcome of an answered transaction. ``done``: its compares held; ``revision``: that of the transaction if it is done,
+    else etcd's current one."""
 
     done: bool
     revision: int
 
 
 class Agreement(Protocol):
-    """The calls of one node. Every call may raise ``EtcdError``: there was no answer, or one that cannot be trusted
-    (``EtcdWentBack``: etcd has forgotten what this process has seen). The outcome of a transaction is unknown then. A call ends
-    within a third of the TTL, ``changed`` excepted.
+    """The interface of the calls that a node makes. Every call may raise ``EtcdError``: there was no answer, or one that cannot
+    be trusted (``EtcdWentBack``: etcd has forgotten what this process has seen). The outcome of a transaction is then unknown.
+    Each call except ``changed`` ends within a third of the TTL.
 
     Cancelling a call that changes something leaves its outcome unknown, too.
     """
 
     async def settings(self) -> ClusterSettings | None:
-        """The settings that the cluster was made with; None: it was not made."""
+        """The settings that the cluster was initialised with; None before that."""
 
     async def create_settings(self, settings: ClusterSettings) -> Outcome:
         """Write the settings of a new cluster, unless it exists."""
 
     async def adopt(self, settings: ClusterSettings) -> Outcome:
-        """Replace the settings that ``settings`` has returned last, and forget the in-sync set. Not done when there is a
-        leader, or when they were changed since."""
+        """Replace the settings that ``settings`` returned last, and forget the in-sync set. Not done when there is a leader, or
+        when the settings were changed since."""
 
     async def read(self) -> GroupState:
-        """The group's present state, read linearizably."""
+        """The group's current state, read linearizably."""
 
     async def grant(self, ttl_s: float) -> int:
-        """A new lease. Returns: its id, above 0."""
+        """Get a new lease. Returns: its id, above 0."""
 
     async def renew(self, lease: int) -> None:
-        """Let the lease live its whole TTL from now. Raises: LeaseLost when it is gone."""
+        """Renew a lease for its whole TTL. Raises: LeaseLost when it is gone."""
 
     async def revoke(self, lease: int) -> None:
         """End a lease, and its keys with it. No error when it is gone."""
 
     async def begin(self, me: Member, lease: int) -> Outcome:
-        """T1: lead a group that has no in-sync set, as its only member. Not done where the cluster has no settings, or not
-        those that ``settings`` has returned.
+        """T1: lead a group that has no in-sync set, as its only member. Not done if the cluster has no settings, or others than
+        ``settings`` returned.
         The epoch is the outcome's revision. T1, T2, T6 raise LeaseLost when the lease is gone: then they did not happen."""
 
     async def elect(self, me: Member, lease: int, in_sync_revision: int) -> Outcome:
-        """T2: lead, when there is no leader and the in-sync set is the one read. The epoch is the outcome's revision."""
+        """T2: lead, if there is no leader and the in-sync set has this revision. The epoch is the outcome's revision."""
 
     async def change_in_sync(self, epoch: int, in_sync_revision: int, members: Sequence[ReplicaId]) -> Outcome:
-        """T3: write the in-sync set, when the leader is that of ``epoch`` and the set is the one read."""
+        """T3: replace the in-sync set, if the leader is still that of ``epoch`` and the set still has this revision."""
 
     async def hand_over(self, epoch: int, to: ReplicaId, lease: int) -> Outcome:
-        """T4: give up leading in favour of ``to``. ``lease``: granted for it, for ``HAND_OVER_TTL_S``."""
+        """T4: give up leading in favour of ``to``. ``lease``: one that was granted for this key, for ``HAND_OVER_TTL_S``."""
 
     async def force(self, me: Member, lease: int, in_sync_revision: int) -> Outcome:
-        """T6: lead as the only member of the in-sync set, in it before or not. Compares what T2 does."""
+        """T6: lead as the only member of the in-sync set, whether this replica was in it or not. Has the conditions of T2."""
 
     async def ask(self, request: Request, lease: int) -> Outcome:
         """Send an operator's request, unless another waits. The outcome's revision is the request's."""
@@ -229,13 +232,13 @@ class Agreement(Protocol):
         """Take a request, and write its answer. Not done when the request is gone, or another node was first."""
 
     async def put_seat(self, seat: Seat, lease: int) -> None:
-        """Write this node's status, shown as present for as long as the lease lives; the text stays as its last one."""
+        """Write this node's status. It is shown as present while the lease lives, and afterwards as the last known one."""
 
     async def forget_seat(self, replica: ReplicaId) -> None:
         """Forget a node that does not come back. No error when it is not known."""
 
     async def seats(self) -> list[Seat]:
-        """Every known node, in the order of names."""
+        """The status of every known node, in the order of names."""
 
     async def changed(self, since: int) -> None:
         """Return when anything that ``read`` returns has changed after the revision ``since``. May return early, and does after

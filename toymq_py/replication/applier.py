@@ -2,13 +2,13 @@
 
 Contract: replication.md, section 4; ADR 0098. Belongs to the event loop; syncs run on sync threads.
 
-A sync here must be over before what the leader did after it, or a power cut could leave a state that the leader's disk never
-had: a new segment, and the one before it torn. Topics do not depend on each other, so each is a lane:
+A sync must end here before later operations begin, or a power cut could leave a state that the leader's disk never had, such as
+a new segment with the one before it torn. Topics do not depend on each other, so each is a lane of its own:
 
-    SYNC, SYNCDIR, REPLACE, RMDIR   run on a sync thread; what comes next in their lane waits for them, other lanes go on
-    other changes of files          at once, unless their lane is busy
+    SYNC, SYNCDIR, REPLACE, RMDIR   run on a sync thread; later operations of the lane wait for them, other lanes go on
+    other changes of files          run at once, unless their lane is busy
     SYNCDIR of the directory of topics or of the data directory, a topic's RENAME, MKDIR of ``topics``
-                                    belong to every lane: they wait for all, and all wait for them
+                                    belong to every lane: they wait for all lanes, and all lanes wait for them
 """
 
 import errno
@@ -44,7 +44,7 @@ BASE_BYTES = 200
 
 
 class _Mark:
-    """A BEAT's place in each busy lane; the last lane that reaches it reports."""
+    """The place of a BEAT in each busy lane; the last lane to reach it reports the BEAT as applied."""
 
     def __init__(self, seq: int, lanes: int) -> None:
         self.seq = seq
@@ -61,7 +61,7 @@ WITH_DATA = (Write, Replace)
 
 
 class Applier:
-    """Applies operations to ``files``. After the first failure, which it reports, it does nothing more."""
+    """Applies operations to ``files``. Reports the first failure, and does nothing more after it."""
 
     def __init__(
         self, files: ReplicaFiles, scheduler: Offload, *, after: int, report: Callable[[Report], None],
@@ -70,8 +70,8 @@ class Applier:
         """
         Args:
             after: the seq of the last operation that the files have.
-            report: told ``Synced`` for each SYNC, SYNCDIR and BEAT, not in the order of their numbers, and ``Failed`` once.
-            on_room: called when the backlog is no longer ``full``, and when something ended after ``stop``; must not call
+            report: called with ``Synced`` for each SYNC, SYNCDIR and BEAT, in any order, and at most once with ``Failed``.
+            on_room: called when the backlog is no longer ``full``, and when a job ended after ``stop``; must not call
                 ``apply``.
         """
         self._files = files
@@ -91,7 +91,7 @@ class Applier:
 
     @property
     def full(self) -> bool:
-        """Whether the backlog is too long: read on when ``on_room`` is called."""
+        """Whether the backlog is too long; then pause reading until ``on_room`` is called."""
         return self._backlog_bytes > BACKLOG_BYTES_MAX
 
     @property
@@ -122,7 +122,7 @@ class Applier:
     # -- where an operation runs
 
     def _route(self, operation: Operation) -> None:
-        """Run an operation, or let it wait in its lane. Assumes that no operation is held."""
+        """Run an operation, or let it wait in its lane. Assumes that no operation for all lanes waits."""
         if isinstance(operation, Beat):
             self._mark(operation.seq)
             return

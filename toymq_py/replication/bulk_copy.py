@@ -1,6 +1,6 @@
 """A leader's bulk copy: pieces of its live files, read without a lock, at a bounded rate.
 
-Contract: replication.md, section 6. The pieces are of different moments; redoing the operations since the copy began makes it
+Contract: replication.md, section 6. The pieces are from different moments; redoing the operations since the copy began makes it
 consistent.
 """
 
@@ -20,13 +20,13 @@ logger = logging.getLogger("toymq_py.replication")
 
 BATCH_PIECES_MAX = 256
 BATCH_BYTES = 4 << 20
-"""Bytes that are sent at once. Each batch waits for a thread, for the loop and for the follower: with 1 MiB that took as long
-as the bytes."""
+"""Bytes that are sent at once. Each batch waits for a thread, for the event loop and for the follower: with 1 MiB these waits
+took as long as the transfer."""
 PAGE_BYTES = 4096
 
 
 class Pace:
-    """Spaces the bytes of all bulk copies. Belongs to the loop."""
+    """Limits the rate of all bulk copies together. Belongs to the event loop."""
 
     LATE_S = 0.5
     """A copy that is late by no more than this catches up, since reading and sending take their time; after a longer pause it
@@ -58,17 +58,18 @@ def take_batch(pieces: Iterator[Copy]) -> list[Copy]:
 
 
 def frames_of(batch: Iterable[Copy]) -> list[Data]:
-    """Encode pieces. On the thread that has read them: their checksums would hold the loop for a millisecond."""
+    """Encode pieces as frames. Runs on the thread that read them: the checksums would block the event loop for a
+    millisecond."""
     return [part for piece in batch for part in encode(piece) if part]
 
 
 def pieces_of(
     fs: FileSystem, root: str, files: Iterable[FilePlan], stop: StopFlag, *, whole: bool = False
 ) -> Generator[Copy, None, None]:
-    """The pieces of the files of a plan. Blocks. A file that has vanished has none: the stream says so.
+    """The pieces of the files in a plan. Blocks. A file that has vanished has none; its removal is in the stream.
 
     Args:
-        whole: unreadable pages are an error, and not zeros.
+        whole: unreadable pages are an error, instead of being read as zeros.
 
     Raises: OSError; Stopped.
     """
@@ -85,8 +86,8 @@ def pieces_of(
 
 
 def _pieces(file: File, plan: FilePlan, stop: StopFlag, whole: bool) -> Iterator[Copy]:
-    """The pieces of a file up to its present length; later bytes are in the stream. Zeros at the end of a segment's piece are
-    left out, and the last byte tells the length of the file."""
+    """The pieces of a file up to its current length; later bytes are in the stream. Zeros at the end of a segment's piece are
+    left out; the last byte is always sent, so that the length of the file is known."""
     path, at, end = plan.path, plan.size, file.size()
     reserves = has_records(path)
     copied = at
@@ -108,7 +109,8 @@ def _pieces(file: File, plan: FilePlan, stop: StopFlag, whole: bool) -> Iterator
 
 
 def _read(file: File, length: int, at: int) -> bytes:
-    """Read bytes of a file, with zeros for unreadable pages: the copy is then as damaged as this file; its checks show it."""
+    """Read bytes of a file, with zeros for unreadable pages: the copy is then as damaged as this file, and its checks detect
+    it."""
     try:
         return file.pread(length, at)
     except OSError as error:

@@ -1,12 +1,12 @@
 """The digests of a directory's files, each read once and remembered as long as its file stays as it is.
 
-A join compares all files of both copies by content (replication.md, section 6). Reading them took as long as the disk is large:
-a triple without its leader stored nothing for two seconds a gigabyte. From join to join only files that the scrub reads are
-remembered, since rot changes no stamp (ADR 0276). A digest is BLAKE2b of 128 bits: a CRC-32 of frames that each end with their
-own says nothing of what is in them.
+A join compares all files of both copies by content (replication.md, section 6). To read all files at each join took too long: a
+cluster of three that had lost its leader could store nothing for two seconds per GB. Only digests of files that the scrub reads
+are kept from join to join, since bit rot does not change a file's stamp (ADR 0276). A digest is a BLAKE2b of 128 bits: a CRC-32
+over frames that each end with their own CRC-32 does not depend on their content.
 
-The content of a segment ends with its last byte that is not zero: space that is only reserved does not count. Of all other
-files the content is the whole file.
+The content of a segment ends with its last byte that is not zero: reserved space does not count. The content of other files is
+the whole file.
 """
 
 import asyncio
@@ -48,21 +48,21 @@ class FileEntry:
 
 
 class Read(NamedTuple):
-    """The result of reading a file. ``prefix``: the digest of as many of its first bytes as were asked for; None: the file has
-    fewer, or the last of these bytes is only reserved."""
+    """The result of reading a file. ``prefix``: the digest of its first bytes, as many as were asked for; None if its content
+    is shorter, or the last of these bytes is reserved space."""
 
     entry: FileEntry
     prefix: str | None
 
 
 def has_records(path: str) -> bool:
-    """Whether a file is a segment, even another log's: its records are of clients."""
+    """Whether a file is a segment, even one of another log (``.log.foreign``), and so may have clients' records."""
     return path.endswith((".log", ".log.foreign"))
 
 
 class ContentDigests:
-    """The digests of the files below one directory, by their paths in it. Threads may share an instance: at worst two of them
-    read the same file."""
+    """The digests of the files below one directory, by relative path. Threads may share an instance: at worst two of them read
+    the same file."""
 
     def __init__(self, fs: FileSystem, root: str, clock: Clock) -> None:
         self.fs = fs
@@ -104,12 +104,12 @@ class ContentDigests:
         return self._clock.wall_ns() - stamp[3] > age_ns
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Forget these files, so that they are read again: they may have rotted, which changes no stamp."""
+        """Forget the digests of these files, so that they are read again: bit rot may have changed them without a new stamp."""
         for path in paths:
             self._known.pop(path, None)
 
     def keep(self, paths: Collection[str]) -> None:
-        """Forget the files that are not among ``paths``."""
+        """Forget the digests of files that are not among ``paths``."""
         self.forget(self._known.keys() - set(paths))
 
     async def read_ahead(
@@ -140,8 +140,8 @@ class ContentDigests:
         return (known is None or known[0] != stamp) and self._is_settled(stamp, LEFT_ALONE_NS)
 
     def _read_one(self, path: str, stop: StopFlag) -> int:
-        """Read one file, which may be gone, or unreadable: a join tells that, and the files behind it are read all the same.
-        Returns: how many bytes were read."""
+        """Read one file. A missing or unreadable file is skipped here, since a join reports it. Returns: how many bytes were
+        read."""
         try:
             return self.read(path, stop).entry.length
         except OSError:
@@ -161,7 +161,7 @@ def _pieces(file: File, size: int | None, stop: StopFlag, start: int = 0) -> Ite
 
 
 class _ContentDigest:
-    """The digest of a file's content, and where it ends."""
+    """Computes the digest of a file's content, and where the content ends."""
 
     def __init__(self, *, reserves: bool) -> None:
         """``reserves``: whether zeros at the end are reserved space."""

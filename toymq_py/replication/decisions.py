@@ -15,10 +15,10 @@ RANK_WAIT_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The state of this node that the decision depends on, apart from the agreement.
+    """The node's own state that a decision depends on, beside the agreement in etcd.
 
-    ``promised``: the highest epoch that it has led or followed; ``copying``: its files are half of a copy; ``lease``: the one
-    that it holds now; ``may_begin``: no other copy was adopted for the beginning; ``grouped``: it was started with ``--group``.
+    ``promised``: the highest epoch that it has led or followed; ``copying``: its files are an incomplete bulk copy; ``lease``:
+    the lease that it holds; ``may_begin``: no other replica was adopted as the first leader; ``grouped``: it has ``--group``.
     """
 
     replica: ReplicaId
@@ -31,12 +31,12 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """There is no in-sync set: T1."""
+    """There is no in-sync set: begin the group (transaction T1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Elect:
-    """There is no leader, and this copy is in sync: T2, after ``delay_s``."""
+    """There is no leader, and this copy is in sync: stand for election (transaction T2) after ``delay_s``."""
 
     in_sync_revision: int
     delay_s: float
@@ -52,7 +52,7 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """This node's T1, T2 or T6 has happened: it leads ``epoch`` once its files are recovered."""
+    """This node won an election (transaction T1, T2 or T6): it leads ``epoch`` once its files are recovered."""
 
     epoch: int
     in_sync: tuple[ReplicaId, ...]
@@ -61,7 +61,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class ComeBack:
-    """The leader key is of an earlier life of this node, which is over: T5."""
+    """The leader key is from an earlier process of this node, which has ended: revoke its lease (T5)."""
 
     lease: int
 
@@ -75,8 +75,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The agreement has lost what it knew: do nothing. Only an operator can tell which copy has what was acknowledged.
-    ``reason`` says so."""
+    """etcd has lost data: do nothing. Only an operator can tell which copy has all acknowledged records. ``reason`` is for
+    people."""
 
     reason: str
 
@@ -87,7 +87,7 @@ Decision = Begin | Elect | Follow | Open | ComeBack | Wait | Refuse
 def decide(state: GroupState, standing: Standing) -> Decision:
     """The next step of a node that neither leads nor follows.
 
-    An epoch is a past revision of etcd: a copy that has promised a higher one than etcd has knows that etcd went back.
+    An epoch is a revision of etcd, so a copy that has promised a higher epoch than etcd's revision knows that etcd went back.
     """
     if state.revision < standing.promised:
         return Refuse(f"etcd is at revision {state.revision}, and this copy has promised epoch {standing.promised}: etcd was "

@@ -1,7 +1,7 @@
-"""Blocking calls of the event loop: each is one job on a thread, awaited to its end.
+"""Runs blocking calls for the event loop: each is one job on a thread, and is awaited to its end.
 
-A job changes files of the data directory, which the next owner of the directory may open when its caller has returned. So a
-cancelled caller waits for its job, too.
+A job may change files of the data directory. Once the caller returns, the directory may have another owner, so a cancelled
+caller waits for the job's end, too.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class Offload(Protocol):
-    """The part of ``Scheduler`` that replication uses."""
+    """What replication needs of ``Scheduler``."""
 
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
-        """Run ``job`` on a sync thread, then ``done`` on the loop, whatever became of it."""
+        """Run ``job`` on a sync thread, then ``done`` on the event loop, even if the job raised."""
 
 
 class Stopped(Exception):
@@ -24,8 +24,8 @@ class Stopped(Exception):
 
 
 class StopFlag:
-    """Tells running jobs that nothing waits for their outcome, and reports that they make progress. ``is_set`` and ``jobs``
-    belong to the loop, ``steps`` counts on the jobs' threads."""
+    """Tells running jobs to stop, as their outcome is not needed any more, and counts their progress. ``is_set`` and ``jobs``
+    belong to the event loop, ``steps`` is counted on the jobs' threads."""
 
     __slots__ = ("is_set", "jobs", "steps")
 
@@ -36,7 +36,7 @@ class StopFlag:
         self.steps = 0
 
     def check(self) -> None:
-        """Called by the job between two steps. Raises: Stopped when the flag is set."""
+        """Count a step; the job calls this between two steps. Raises: Stopped when the flag is set."""
         self.steps += 1
         if self.is_set:
             raise Stopped
@@ -45,12 +45,12 @@ class StopFlag:
 async def run_on_thread(offload: Offload, job: Callable[[], T], stop: StopFlag | None = None) -> T:
     """Run a job and return its outcome, or raise what it raised.
 
-    Cancelled, it sets ``stop``, waits for the job's end, and is cancelled then.
+    A cancellation sets ``stop``, waits for the job's end, and takes effect then.
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[T] = loop.create_future()
     over: asyncio.Future[None] = loop.create_future()
-    """Done when the job has returned, if the caller was cancelled: code behind the job may never run, as of a ticket that is
+    """Done when the job has returned, if the caller was cancelled: code after the job may never run, as of a ticket that is
     not settled when a leader's term ends."""
     outcome: list[T] = []
     failure: list[BaseException] = []
@@ -94,7 +94,7 @@ async def run_on_thread(offload: Offload, job: Callable[[], T], stop: StopFlag |
 
 
 def _retrieve(ended: "asyncio.Future[Any]") -> None:
-    """Retrieve the outcome of a job, so that asyncio does not report it: nothing else asks for it."""
+    """Retrieve the outcome of a job that nothing else retrieves, so that asyncio does not log it."""
     if not ended.cancelled():
         ended.exception()
 
@@ -105,7 +105,7 @@ def _set(over: "asyncio.Future[None]") -> None:
 
 
 async def _wait_for(*awaited: "asyncio.Future[Any]") -> None:
-    """Wait for a job, whatever happens meanwhile. A second cancellation changes nothing."""
+    """Wait for a job to its end, even when cancelled again."""
     while not any(each.done() for each in awaited):
         with suppress(asyncio.CancelledError):
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)

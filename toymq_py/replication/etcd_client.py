@@ -1,7 +1,8 @@
 """etcd's keys, transactions, leases and watch as JSON of its v3 gateway. Contract: replication.md, section 3; ADR 0105.
 
-Reads are linearizable. An answer whose revision is below one that was seen before the call is an error: it comes from an etcd
-that was restored, or from another. Answers about leases are not looked at so: their revision is that of the member's own copy.
+Reads are linearizable. An answer whose revision is lower than one seen before the call is an error: it comes from an etcd that
+was restored from a backup, or from another one. Answers about leases are exempt: their revision is that of the member's own
+copy.
 """
 
 import asyncio
@@ -41,9 +42,9 @@ class EtcdOptions:
     """The addresses of etcd, and the files for TLS to it.
 
     Attributes:
-        urls: of its members, ``http://host:port`` or ``https://host:port``.
-        ca: a PEM file, of the CA that signed the members' certificates; None for the operating system's.
-        cert, key: PEM files, where etcd asks for a certificate. User names and passwords of etcd are not supported.
+        urls: the members' URLs, ``http://host:port`` or ``https://host:port``.
+        ca: a PEM file with the CA that signed the members' certificates; None for the operating system's CAs.
+        cert, key: PEM files, if etcd asks for a client certificate. User names and passwords of etcd are not supported.
     """
 
     urls: Sequence[str]
@@ -53,7 +54,7 @@ class EtcdOptions:
 
 
 class EtcdAgreement(KeptAgreement):
-    """The agreement of a group, kept in etcd. See ``Agreement``."""
+    """The agreement of a group in etcd: implements ``Agreement``."""
 
     def __init__(self, options: EtcdOptions, cluster: str, group: str) -> None:
         """Raises: ConfigError on an invalid name, URL or certificate. Reads the certificates, so it may block."""
@@ -62,7 +63,7 @@ class EtcdAgreement(KeptAgreement):
 
 
 class EtcdClient:
-    """``KeyValues`` in etcd. Used on one event loop; calls may overlap."""
+    """Implements ``KeyValues`` over etcd's JSON gateway. Used on one event loop; calls may overlap."""
 
     def __init__(self, options: EtcdOptions) -> None:
         """Raises: ConfigError. Reads the certificates."""
@@ -84,11 +85,11 @@ class EtcdClient:
 
     @property
     def silent_s(self) -> float:
-        """For how long no call was answered; 0 when the last one was."""
+        """For how many seconds no call was answered; 0 when the last one was."""
         return 0.0 if self._silent_since is None else asyncio.get_running_loop().time() - self._silent_since
 
     async def get(self, keys: KeyRange) -> Found:
-        """See ``KeyValues``. Several pages are of the revision of the first."""
+        """Read a range, linearizably, page by page; all pages are read at the revision of the first."""
         at_least = self._highest
 
         def accept(answer: dict[str, Any]) -> tuple[tuple[KeyValue, ...], bool, int]:
@@ -122,7 +123,7 @@ class EtcdClient:
         return await self._call("/v3/kv/txn", body, accept, twice=False)
 
     async def grant(self, ttl_s: float) -> int:
-        """See ``KeyValues``. A lease whose answer was lost ends by itself."""
+        """Get a new lease. Returns: its id. A lease whose answer was lost expires by itself."""
         return await self._call("/v3/lease/grant", {"TTL": str(math.ceil(ttl_s))}, _lease)
 
     async def renew(self, lease: int) -> None:
@@ -141,7 +142,8 @@ class EtcdClient:
             return
 
     async def changed(self, keys: KeyRange, since: int) -> None:
-        """See ``KeyValues``. The watch is kept for the next call, and moves to the member that answers calls."""
+        """Return when a key of the range changed after ``since``, or early. Keeps the watch for the next call, and moves it to
+        the member that answers calls."""
         limit = asyncio.timeout(self._ttl_s)
         try:
             async with limit:
@@ -160,7 +162,8 @@ class EtcdClient:
             raise
 
     async def news(self, keys: KeyRange, since: int) -> News:
-        """See ``KeyValues``. The watch is kept for the next call."""
+        """Wait for changes of the range after ``since``, and return them (``KeyValues.news``). Keeps the watch for the next
+        call."""
         watch = self._watch
         try:
             async with asyncio.timeout(self._ttl_s):
@@ -226,8 +229,8 @@ class EtcdClient:
 
 
 class _Watch:
-    """A watch under way. ``changed``: the highest revision that it reported; ``told``: the changes until ``take``; ``given``:
-    the highest revision that was taken."""
+    """A running watch. ``changed``: the highest revision that it reported; ``told``: reported changes that ``take`` has not
+    returned yet; ``given``: the highest revision that ``take`` returned."""
 
     def __init__(self, stream: EtcdStream, keys: KeyRange, since: int) -> None:
         self.stream = stream
@@ -252,7 +255,7 @@ class _Watch:
         self.told += told
 
     def take(self) -> News:
-        """All reported changes that were not taken yet."""
+        """Return, and forget, the reported changes."""
         news, self.told, self.given = News(tuple(self.told), self.changed), [], self.changed
         return news
 
@@ -298,7 +301,7 @@ def _key_value(found: dict[str, Any]) -> KeyValue:
 
 
 def _event(event: dict[str, Any]) -> KeyValue | tuple[str, int]:
-    """A key as it was written, or the name of one that was removed, and the revision."""
+    """Parse an event of a watch: the written key, or the name and revision of a removed one."""
     found = event["kv"]
     if event.get("type", "PUT") == "DELETE":
         return b64decode(found["key"], validate=True).decode(), _number(found["mod_revision"])

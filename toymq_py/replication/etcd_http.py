@@ -1,7 +1,8 @@
 """HTTP/1.1 as etcd's JSON gateway speaks it: POST a JSON body; read a whole answer, or an endless one line by line.
 
-Nothing is allocated for a length that an answer claims: one longer than ``ANSWER_BYTES_MAX`` is an error first. Every failure
-is an ``OSError``. A connection that failed, or whose call was cancelled, must be closed: the next answer would be the old one.
+No memory is allocated for a claimed length: an answer longer than ``ANSWER_BYTES_MAX`` is an error. Every failure is an
+``OSError``. A connection that failed, or whose call was cancelled, must be closed: its next answer would belong to the old
+call.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ class HttpError(ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Address of an etcd member. ``url``: as the operator wrote it, for errors; ``tls``: it is https."""
+    """The address of an etcd member. ``url``: as the operator wrote it, for errors; ``tls``: whether it is https."""
 
     host: str
     port: int
@@ -51,7 +52,7 @@ class HttpConnection:
 
     @property
     def usable(self) -> bool:
-        """Whether the other end has not closed the connection, as far as this end knows."""
+        """Whether the connection is open, as far as this end knows."""
         return not (self._reader.at_eof() or self._writer.is_closing())
 
     async def post(self, path: str, body: bytes) -> "Answer":
@@ -71,10 +72,10 @@ class HttpConnection:
 
 
 class Answer:
-    """An answer whose body is read. ``kept_alive``: the connection may be used again behind it."""
+    """An answer whose head was read. ``kept_alive``: the connection may be used again once the body is read, too."""
 
     def __init__(self, reader: asyncio.StreamReader, status: int, length: int | None, *, kept_alive: bool) -> None:
-        """``length``: None when the body comes in chunks."""
+        """``length``: that of the body in bytes; None when it comes in chunks."""
         self.status = status
         self.kept_alive = kept_alive
         self._reader = reader
@@ -115,7 +116,7 @@ class Answer:
                 self._lines += piece
 
     async def _piece(self) -> bytes:
-        """Some bytes of the body; b"" at its end. Bytes taken from the reader are accounted for before the next await."""
+        """Some bytes of the body; b"" at its end. Counts bytes before the next await, so a cancelled call loses none."""
         if self._behind_chunk:
             if await _line(self._reader):
                 raise HttpError("a chunk is longer than its length")
@@ -160,7 +161,7 @@ async def _answer(reader: asyncio.StreamReader) -> Answer:
 
 
 async def _headers(reader: asyncio.StreamReader) -> dict[bytes, bytes]:
-    """Headers or trailers, up to the empty line behind them. Raises: HttpError, also for two lengths of one body."""
+    """Read headers or trailers up to the empty line after them. Raises: HttpError, also for two lengths of one body."""
     headers: dict[bytes, bytes] = {}
     left = HEAD_BYTES_MAX
     while line := await _line(reader):
@@ -175,7 +176,7 @@ async def _headers(reader: asyncio.StreamReader) -> dict[bytes, bytes]:
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
-    """A line without its end. Raises: HttpError."""
+    """Read a line, and return it without its line end. Raises: HttpError."""
     try:
         return (await reader.readuntil(b"\r\n"))[:-2]
     except asyncio.IncompleteReadError:

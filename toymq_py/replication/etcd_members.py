@@ -1,7 +1,7 @@
-"""The members of an etcd cluster: which one is asked, over which connection, and whether its answer can be trusted.
+"""Chooses which member of an etcd cluster to ask, over which connection, and checks whether its answer can be trusted.
 
-Contract: replication.md, section 3. The member that answered last is asked first, the next one on a failure. A request that may
-be done twice goes to all within the time limit; another one is sent once, and without an answer its outcome is unknown.
+Contract: replication.md, section 3. The member that answered last is asked first, the next one on a failure. An idempotent
+request is tried at all members within the time limit. Others are sent once: without an answer the outcome is unknown.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def parse_endpoint(url: str) -> Endpoint:
-    """``http://host:port`` or ``https://host:port`` of a member. Raises: ConfigError."""
+    """Parse a member's URL, ``http://host:port`` or ``https://host:port``. Raises: ConfigError."""
     invalid = ConfigError(f"{url[:SAID_CHARS_MAX]!a} is not the URL of an etcd member: write http://host:{DEFAULT_PORT}")
     try:
         parts = urlsplit(url)
@@ -40,10 +40,10 @@ def parse_endpoint(url: str) -> Endpoint:
 
 
 class EtcdMembers:
-    """Sends requests to etcd. Used on one event loop; calls may overlap. Their connections are kept for later ones."""
+    """Sends requests to etcd. Used on one event loop; calls may overlap. Connections are kept for later calls."""
 
     def __init__(self, endpoints: Sequence[Endpoint], tls: ssl.SSLContext | None) -> None:
-        """``tls``: for https."""
+        """``tls``: the TLS context for https URLs; None without one."""
         self._endpoints = endpoints
         self._tls = tls
         self._asked = 0
@@ -58,7 +58,7 @@ class EtcdMembers:
         return self._endpoints[self._asked]
 
     def ask_next(self, failed: Endpoint) -> None:
-        """Ask another member from now on, if this one was asked."""
+        """Ask the next member from now on, if ``failed`` is the one asked first."""
         if failed == self.asked:
             self._asked = (self._asked + 1) % len(self._endpoints)
             for connection in self._idle:
@@ -69,12 +69,12 @@ class EtcdMembers:
         """Send a request and return what its answer says.
 
         Args:
-            limit_s: of the whole call.
-            accept: takes the JSON object of an answer; raises EtcdError when it cannot be trusted, LeaseLost when it says so.
-            twice: the request may be done twice.
+            limit_s: the time limit of the whole call.
+            accept: converts the JSON object of an answer. Raises: EtcdError if it cannot be trusted; LeaseLost.
+            twice: the request is idempotent.
 
-        Raises: LeaseLost; EtcdWentBack when a member says so and no other answers; EtcdError, which names each member and its
-            failure.
+        Raises: LeaseLost; EtcdWentBack when a member's answer shows that, and no other member answers; EtcdError, which names
+            each member and its failure.
         """
         failures = _Failures(path)
         data = json.dumps(body).encode()
@@ -99,7 +99,7 @@ class EtcdMembers:
         raise failures.error()
 
     async def open_stream(self, path: str, body: object, limit_s: float) -> "EtcdStream":
-        """Send a request with an endless answer. ``limit_s``: until the answer begins. Raises: EtcdError."""
+        """Send a request with an endless answer. ``limit_s``: the time limit until the answer begins. Raises: EtcdError."""
         failures = _Failures(path)
         data = json.dumps(body).encode()
         for _ in self._endpoints:
@@ -113,7 +113,8 @@ class EtcdMembers:
         raise failures.error()
 
     def check(self, content: bytes) -> dict[str, Any]:
-        """The JSON object of an answer, or of a line of one. Raises: EtcdError when it is none, or of another etcd cluster."""
+        """Parse an answer, or one line of it, to a JSON object. Raises: EtcdError if it is not one, or of another etcd
+        cluster."""
         try:
             answer = json.loads(content)
             result = answer.get("result", answer)
@@ -137,7 +138,8 @@ class EtcdMembers:
     # -- connections
 
     async def _connection(self) -> HttpConnection:
-        """A connection to the member that is asked. It is busy until ``_exchange`` or ``drop``. Raises: OSError."""
+        """A connection to the member that is asked first. It is busy until the end of ``_exchange``, or ``drop``. Raises:
+        OSError."""
         if self._closed:
             raise ConnectionAbortedError("the client is closed")
         while self._idle:
@@ -154,7 +156,7 @@ class EtcdMembers:
         return connection
 
     async def _exchange(self, connection: HttpConnection, path: str, data: bytes) -> bytes:
-        """The body of an answer. Raises: OSError; EtcdError when it is an error."""
+        """Send a request, and return the body of the answer. Raises: OSError; EtcdError for an error answer."""
         whole = False
         try:
             answer = await connection.post(path, data)
@@ -210,7 +212,7 @@ class EtcdStream:
 
 
 def _refusal(status: int, content: bytes) -> EtcdError:
-    """The text of an error answer."""
+    """The error for an error answer, with the answer's text."""
     try:
         said = json.loads(content)["error"]
     except (ValueError, RecursionError, LookupError, TypeError):
@@ -221,7 +223,7 @@ def _refusal(status: int, content: bytes) -> EtcdError:
 
 
 class _Failures:
-    """The failure of each member, for the error."""
+    """Collects the failure of each member, for the error of the call."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -1,6 +1,6 @@
 """A follower's end of the link: follows one leader until the link ends.
 
-Contract: replication.md, sections 4 and 6; ADR 0097, 0098, 0106. Belongs to the event loop; what blocks runs on threads.
+Contract: replication.md, sections 4 and 6; ADR 0097, 0098, 0106. Belongs to the event loop; blocking calls run on threads.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class NotAccepted(OSError):
 
 
 class Leads(Protocol):
-    """The part of ``Member`` that a link needs of its leader."""
+    """What a link needs of its leader: a part of ``Member``."""
 
     @property
     def repl(self) -> str: ...
@@ -73,8 +73,8 @@ class EndReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FollowEnd:
-    """Why a link ended. ``detail`` is for people; ``code``: of the leader's answer, for REFUSED and FENCED; also
-    WRONG_PEER and BAD_CERTIFICATE, of TLS."""
+    """Why a link ended. ``detail`` is for people. ``code``: for REFUSED and FENCED that of the leader's answer; for TLS errors
+    WRONG_PEER or BAD_CERTIFICATE."""
 
     reason: EndReason
     detail: str
@@ -86,7 +86,7 @@ E = TypeVar("E", bound=Exception)
 
 
 class _Ended(Exception):
-    """Ends the link in an orderly way."""
+    """Raised to end the link in an orderly way."""
 
     def __init__(self, end: FollowEnd) -> None:
         super().__init__(end.detail)
@@ -102,8 +102,8 @@ class FollowerLink:
     ) -> None:  # fmt: skip
         """
         Args:
-            file: of the directory; ``promised`` and ``copying`` are changed here.
-            offload: a small pool of threads: syncs, digests, the redo. It outlives every link.
+            file: the directory's ``replica.json``, whose ``promised`` and ``copying`` are changed here.
+            offload: a small pool of threads for syncs, digests and redo. It outlives every link.
         """
         self._me = me
         self._file = file
@@ -120,23 +120,24 @@ class FollowerLink:
 
     @property
     def state(self) -> str:
-        """For people: "connecting", "comparing", "copying", "catching up", "following", or "" without a link."""
+        """The state of the link, for people: "connecting", "comparing", "copying", "catching up", "following"; "" without a
+        link."""
         return "" if self._following is None else self._following.state
 
     @property
     def clock_offset_s(self) -> float | None:
-        """How far this clock was ahead of the leader's when its last BEAT came; None before the first."""
+        """How many seconds this node's clock was ahead of the leader's at the last BEAT; None before the first."""
         stream = None if self._following is None else self._following.stream
         return None if stream is None else stream.clock_offset_s
 
     async def follow(self, leader: Leads, epoch: int) -> FollowEnd:
         """Join a leader and follow it until the link ends.
 
-        ``epoch`` is the one that the node has read from etcd: no other is joined. When this returns, raises or was cancelled,
-        the link does not touch the directory any more.
+        ``epoch``: the leader's, as read from etcd; a leader of another epoch is not joined. When this returns, raises or was
+        cancelled, the link does not touch the directory any more.
 
-        Raises: OSError of the own disk; it was reported to the leader. DataDirectoryError when the topics are not there, as
-        where their file system is not mounted: a copy is not begun in its place.
+        Raises: OSError of this node's disk, after a report to the leader. DataDirectoryError when the topics are missing, as
+        when their file system is not mounted: no copy is begun in its place.
         """
         assert self._following is None, "a directory follows one leader"
         try:
@@ -230,7 +231,7 @@ class _Following:
             raise cancelled
 
     async def _tell(self, failure: OSError) -> None:
-        """Report a failure of the disk, if the leader still reads."""
+        """Report a failure of this node's disk to the leader, if the leader still reads."""
         if self._sends_reports:
             self._send_now(Failed(0, failure.errno or 0))
             with suppress(OSError, TimeoutError):
@@ -242,7 +243,7 @@ class _Following:
     # -- the two tasks
 
     async def _show_life(self) -> None:
-        """Tell the leader that this end is alive, as long as its jobs make progress; end the link when the leader is silent."""
+        """Send signs of life to the leader while this node's jobs make progress; end the link when the leader is silent."""
         link = self._link
         while True:
             slept_at = link._clock.monotonic()
@@ -334,7 +335,7 @@ class _Following:
         return data
 
     def _send(self, report: Report) -> None:
-        """Send a report at the end of this loop pass, with others."""
+        """Send a report at the end of this pass of the event loop, together with others."""
         if not self._reports:
             asyncio.get_running_loop().call_soon(self._flush)
         self._reports.append(encode_report(report))
@@ -355,7 +356,7 @@ def _lost(detail: str) -> _Ended:
 
 
 def _first(group: BaseExceptionGroup[E], kind: type[E]) -> E:
-    """The first exception of a group, however deep."""
+    """The first exception in a group, however deeply nested."""
     error = group.exceptions[0]
     if isinstance(error, BaseExceptionGroup):
         return _first(error, kind)

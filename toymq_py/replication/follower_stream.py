@@ -1,12 +1,12 @@
 """The binary part of a follower's link: from the plan to BYE.
 
-Contract: replication.md, sections 4 and 6; ADR 0097, 0098, 0106. Belongs to the event loop; what blocks for longer runs on
+Contract: replication.md, sections 4 and 6; ADR 0097, 0098, 0106. Belongs to the event loop; longer blocking calls run on
 threads.
 
-    comparing      the leader compares; operations go to the spool
-    copying        COPY goes to the files, operations to the spool
-    catching up    the spool is redone upon the copy, all is synced and checked, COPIED is acknowledged; then what came
-                   meanwhile is applied, and acknowledged, one by one
+    comparing      the leader compares the files; operations go to the spool
+    copying        COPY frames go to the files, operations to the spool
+    catching up    the spool is redone on top of the copy, all files are synced and checked, COPIED is acknowledged; then
+                   operations that came meanwhile are applied and acknowledged one by one
     following      operations are applied as they come
 """
 
@@ -48,7 +48,7 @@ class Phase(enum.Enum):
 
 
 class ByeSaid(Exception):
-    """The leader has ended its term, and everything before is applied."""
+    """The leader has ended its term with BYE, and all operations before it are applied."""
 
 
 class FollowerStream:
@@ -60,13 +60,13 @@ class FollowerStream:
     ) -> None:  # fmt: skip
         """
         Args:
-            manifest: what the directory has.
+            manifest: the files that the directory has.
             place: the directory for files that are put aside, ``<epoch>-<stream-id>``.
-            spool: the spool, which was begun.
+            spool: the spool; its ``begin`` was called.
             after: the seq of the last operation before the stream.
-            send: sends a report.
-            stop: set by ``end``; its steps show that a long job goes on.
-            unsynced: what may not be on the disk yet, of the stream before: see ``ReplicaFiles.unsynced``. None: not known.
+            send: sends a report to the leader.
+            stop: set by ``end``; its steps show that a long job makes progress.
+            unsynced: paths that an earlier stream changed and perhaps did not sync (``ReplicaFiles``); None if unknown.
         """
         self.phase = Phase.COMPARING
         self.clock_offset_s: float | None = None
@@ -99,7 +99,7 @@ class FollowerStream:
     # -- what comes, in the order it comes
 
     async def take(self, data: bytes) -> None:
-        """Take the next bytes. Returns when more may come. Raises: BadOperation; OSError of the own disk."""
+        """Take the next bytes. Returns when more may come. Raises: BadOperation; OSError of this node's disk."""
         self._reader.receive(data)
         frames: list[bytes] = []
         copies: list[Copy] = []
@@ -132,7 +132,7 @@ class FollowerStream:
         self._received = operation.seq
 
     def _put(self, frames: list[bytes]) -> None:
-        """Spool frames. In ``following`` there are none: the phase changes between two calls of ``take`` or while it waits."""
+        """Write frames to the spool, and empty the list. While ``following`` there are none."""
         if frames:
             self._spool.put(b"".join(frames))
             frames.clear()
@@ -167,7 +167,7 @@ class FollowerStream:
         self._copied_came.set_result((operation.seq, self._spool.end))
 
     def _apply(self, applier: Applier, operation: Operation) -> None:
-        """Apply an operation of the stream. BYE is done, like a BEAT, when everything before it is applied."""
+        """Apply an operation of the stream. BYE is done, like a BEAT, when all operations before it are applied."""
         if isinstance(operation, Bye):
             self._bye_seq = operation.seq
             operation = Beat(operation.seq, 0, 0)
@@ -189,7 +189,7 @@ class FollowerStream:
     async def work(self) -> None:
         """Join, then run until BYE or a failure.
 
-        Raises: ByeSaid; BadOperation; OSError of the own disk.
+        Raises: ByeSaid; BadOperation; OSError of this node's disk.
         """
         plan = await self._plan_of(await self._plan_came)
         moved = await run_on_thread(self._offload, lambda: self._begin_copy(plan), self._stop)
@@ -218,7 +218,7 @@ class FollowerStream:
         await self._ended
 
     def _rest_of_spool(self) -> Iterator[Operation]:
-        """Apply the rest of the spool since COPIED, and what arrives meanwhile."""
+        """Read the operations in the spool after COPIED, and those that arrive meanwhile, in order."""
         end = -1
         while end != self._spool.end:
             end = self._spool.end
@@ -233,7 +233,7 @@ class FollowerStream:
         return await run_on_thread(self._offload, job)
 
     def _begin_copy(self, plan: JoinPlan) -> Moved:
-        """Prepare the files for the copy, on a thread."""
+        """Prepare the files for the bulk copy. Runs on a thread."""
         self._plan = plan
         self._file.change(copying=True)
         self._files.unsynced |= touched(plan, self._manifest)
@@ -242,7 +242,7 @@ class FollowerStream:
         return carry_out(self._fs, self._root, plan, self._manifest, self._place, self._clock.wall_ns(), self._stop)
 
     def _finish_copy(self, spool_end: int) -> list[Damaged]:
-        """Redo, sync and check the copy, on a thread."""
+        """Redo the spool, sync and check the copy. Runs on a thread. Returns: the damage found."""
 
         def steps(operations: Iterable[Operation]) -> Iterator[Operation]:
             for operation in operations:
@@ -261,14 +261,14 @@ class FollowerStream:
 
     @property
     def unsynced(self) -> set[str] | None:
-        """The paths of files that may not be on the disk yet. None: not known, as the copy was not synced as a whole, or a
-        sync has failed since, so that the bytes read from the files may never be on the disk."""
+        """The paths of files that may not be on the disk yet. None if unknown: the copy was not synced as a whole, or a sync
+        has failed since, so that bytes in the page cache may never reach the disk."""
         is_known = self._is_synced and (self._applier is None or self._applier.failed is None)
         return self._files.unsynced if is_known else None
 
     def _damages(self) -> list[Damaged]:
-        """The positions where copied segments fail their checks. They do on the leader's disk, too, since the same bytes were
-        sent."""
+        """The positions where copied segments fail their checks. The leader's segments fail there, too, as it sent these
+        bytes."""
         assert self._plan is not None
         found: list[Damaged] = []
         for each in self._plan.files:

@@ -2,19 +2,19 @@
 
     /toymq/<cluster>/config                       the settings of the group g0
                     /groups/<group>/config        those of another group
-                                   /leader        with the leader's lease
+                                   /leader        the leader, with its lease
                                    /isr           the in-sync set
-                                   /handover      for HAND_OVER_TTL_S
-                                   /request       of an operator, for REQUEST_TTL_S
-                                   /answer        to the last request
-                                   /placed        its topics have records (ADR 0188)
-                                   /seats/<id>    what a node says of itself, with the node's lease
+                                   /handover      the chosen successor, for HAND_OVER_TTL_S
+                                   /request       an operator's request, for REQUEST_TTL_S
+                                   /answer        the answer to the last request
+                                   /placed        the topics of the group have records (ADR 0188)
+                                   /seats/<id>    the status of a node, with the node's lease
                                    /seen/<id>     the same, kept when the node is gone
-                                   /weight        what its leader has to do, with the leader's lease
-                    /moves/<topic>                the group that is to have it (ADR 0194)
-                    /topics/<topic>               the group that has it; of a cluster with groups
+                                   /weight        the load of the group's leader, with the leader's lease
+                    /moves/<topic>                the group that the topic is to move to (ADR 0194)
+                    /topics/<topic>               the group that has the topic, in a cluster with groups
 
-Rules read what stands before ``seats/`` in the order of keys: one range, and one watch that a seat does not wake.
+The rules of replication read only keys that sort before ``seats/``: one range, and one watch that no change of a seat wakes.
 ``kept_places`` reads across the groups.
 """
 
@@ -59,7 +59,7 @@ class GroupKeys:
     """The keys of one group."""
 
     def __init__(self, cluster: str, group: str) -> None:
-        """Raises: ConfigError on a name that would be another key."""
+        """Raises: ConfigError for a name that is not legal in a key."""
         self.root = f"/toymq/{check_cluster_name(cluster)}/"
         self.group = f"{self.root}groups/{check_cluster_name(group)}/"
         self.config = f"{self.root if group == DEFAULT_GROUP else self.group}config"
@@ -75,11 +75,11 @@ class GroupKeys:
         self.seats = KeyRange(f"{self.group}seats/", f"{self.group}seen0")  # "0" follows "/"
 
     def leader_of(self, group: str) -> str:
-        """The leader's key of another group. Raises: ConfigError."""
+        """The key of another group's leader. Raises: ConfigError."""
         return f"{self.root}groups/{check_cluster_name(group)}/leader"
 
     def placed_of(self, group: str) -> str:
-        """The key that marks a group whose topics have records. Raises: ConfigError."""
+        """The key that tells that all topics of a group have records. Raises: ConfigError."""
         return f"{self.root}groups/{check_cluster_name(group)}/placed"
 
     def seat(self, replica: ReplicaId) -> str:
@@ -116,8 +116,8 @@ class GroupKeys:
         )
 
     def decode_seats(self, found: Found) -> list[Seat]:
-        """The seats with a lease, and the last status of other nodes. An unreadable one is left out, since people need the
-        others then."""
+        """The status of each node with a lease, and the last status of other nodes. An unreadable one is left out, so that
+        operators see the others."""
         seats: dict[ReplicaId, Seat] = {}
         for each in sorted(found.keys, key=lambda each: not each.key.startswith(self.seats.start)):
             try:
@@ -129,13 +129,13 @@ class GroupKeys:
 
 
 def decode_leader(found: KeyValue) -> LeaderKey:
-    """Decode the leader. Raises: EtcdError."""
+    """Decode the key of a leader. Raises: EtcdError."""
     leader: LeaderKey = _decoded(found, _leader)
     return leader
 
 
 def decode_member(found: KeyValue) -> Member:
-    """The node of a seat. Raises: EtcdError."""
+    """Decode the node of a seat: the replica and its addresses. Raises: EtcdError."""
     member: Member = _decoded(found, lambda value, _: _member(value))
     return member
 

@@ -4,9 +4,9 @@ Contract: replication.md, section 4; ADR 0106. Each line is ASCII, ends with LF,
 
     > FOLLOW 1 cluster=<uuid> group=<g> replica=<32 hex> name=<n> promised=<epoch> [auth=<token, percent-encoded>]
     < LEAD <epoch> <stream-id, 16 hex>         or    ERR <CODE> <text>, and the end
-    > MANIFEST <bytes>, LF, JSON               what the follower has; ``manifest``
-    < STREAM <seq>                             binary from here on: the operations that follow this one
-    both: WAIT                                 in between, while files are read or another copy has its turn
+    > MANIFEST <bytes>, LF, JSON               the follower's files (``manifest``)
+    < STREAM <seq>                             binary from here on: the operations after ``seq``
+    both: WAIT                                 at any time before, while files are read or another copy has its turn
 
 After MANIFEST the follower's side is binary, too: reports.
 """
@@ -28,7 +28,7 @@ TEXT_CHARS_MAX: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """A replica asks to join. ``version`` is of this protocol and of the files; ``token`` is not shown."""
+    """A replica asks to join. ``version``: that of this protocol and of the files; ``token``: kept out of ``repr``."""
 
     version: int
     cluster: str
@@ -44,7 +44,7 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """The leader takes the link. ``stream_id`` names this join."""
+    """The leader accepts the link. ``stream_id`` identifies this join."""
 
     epoch: int
     stream_id: str
@@ -52,7 +52,7 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The leader does not take the link. ``code``: FENCED, NOT_LEADER, NOT_READY, WRONG_CLUSTER, BAD_VERSION, AUTH_FAILED,
+    """The leader refuses the link. ``code``: FENCED, NOT_LEADER, NOT_READY, WRONG_CLUSTER, BAD_VERSION, AUTH_FAILED,
     SAME_REPLICA."""
 
     code: str
@@ -68,7 +68,7 @@ class ManifestBytes:
 
 @dataclass(frozen=True, slots=True)
 class StreamFrom:
-    """The stream begins: operations follow, from the one behind ``seq`` on."""
+    """The stream begins: the operations after ``seq`` follow."""
 
     seq: int
 
@@ -114,19 +114,19 @@ def encode(message: Message) -> bytes:
 
 
 def _plain(text: str) -> str:
-    """Text for a line: printable ASCII only."""
+    """Make a text fit for a line: printable ASCII only."""
     return re.sub(r"[^ -~]", "?", text)[:TEXT_CHARS_MAX]
 
 
 class HandshakeReader:
-    """Reads messages, whatever pieces their bytes come in. Holds at most a line, or a manifest if that is allowed now.
+    """Parses messages from bytes in pieces of any size. Holds at most a line, or a manifest where one is expected.
 
     After the first ``BadOperation`` every call raises it again.
     """
 
     def __init__(self) -> None:
         self.manifest_allowed = False
-        """Whether the peer has said its name and token: a manifest's bytes are collected only then."""
+        """Whether the peer has sent its name and token; only then are a manifest's bytes collected."""
         self._buffer = bytearray()
         self._body: int | None = None  # bytes of the manifest that is being collected
         self._bad: BadOperation | None = None
@@ -136,13 +136,13 @@ class HandshakeReader:
         self._buffer += data
 
     def take_rest(self) -> bytes:
-        """The bytes behind the last message: the binary part has begun."""
+        """The bytes after the last message, where the binary part begins."""
         rest = bytes(self._buffer)
         self._buffer.clear()
         return rest
 
     def next_message(self) -> Message | None:
-        """The next whole message; None until more bytes come. Raises: BadOperation."""
+        """The next complete message; None until more bytes come. Raises: BadOperation."""
         if self._bad is not None:
             raise self._bad
         try:
@@ -181,7 +181,7 @@ class HandshakeReader:
 
 
 def _parse(line: bytes) -> Message | int:
-    """A line's message, or the length of the manifest that follows it. Raises: BadOperation."""
+    """Parse a line to a message, or to the length of the manifest that follows it. Raises: BadOperation."""
     try:
         text = line.decode("ascii")
     except UnicodeDecodeError:

@@ -1,6 +1,6 @@
 """The transactions of replication: T1 to T4 and T6 of the contract (replication.md, section 3; ADR 0097), over etcd's keys.
 
-T5 needs none of its own: a node that finds itself as the leader revokes its lease and is elected anew.
+T5 is not a transaction: a node whose earlier process is still the leader revokes that lease and is elected anew.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from toymq_py.replication.key_values import Check, Compare, Delete, KeyValues, P
 
 
 class KeptAgreement:
-    """An ``Agreement`` whose values are kept under the keys of one group."""
+    """Implements ``Agreement`` with the keys of one group."""
 
     def __init__(self, store: KeyValues, cluster: str, group: str) -> None:
         """Raises: ConfigError on an invalid name."""
@@ -31,7 +31,7 @@ class KeptAgreement:
         self._settings_revision = 0  # of those that were read last
 
     async def settings(self) -> ClusterSettings | None:
-        """See ``Agreement``. Calls are bounded by the cluster's TTL from then on."""
+        """The settings that the cluster was initialised with; None before that. Later calls are limited by their TTL."""
         found = await self._store.get(self._keys.settings)
         settings = self._keys.decode_settings(found)
         self._settings_revision = max((each.changed for each in found.keys), default=0)
@@ -66,7 +66,8 @@ class KeptAgreement:
     # -- transactions
 
     async def begin(self, me: Member, lease: int) -> Outcome:
-        """Try T1. The epoch in the in-sync set is 0, since the leader's is not known before the transaction is done."""
+        """Try T1: lead a group without an in-sync set. The new set has epoch 0, as the leader's is known only after the
+        transaction."""
         keys = self._keys
         compares = [
             Compare(keys.in_sync, Check.ABSENT),
@@ -79,11 +80,11 @@ class KeptAgreement:
         return await self._commit(compares, self._alone(me), self._lead(me, lease))
 
     async def elect(self, me: Member, lease: int, in_sync_revision: int) -> Outcome:
-        """Try T2."""
+        """Try T2: lead as a member of the in-sync set."""
         return await self._commit(self._no_leader_and(in_sync_revision), self._lead(me, lease))
 
     async def change_in_sync(self, epoch: int, in_sync_revision: int, members: Sequence[ReplicaId]) -> Outcome:
-        """Try T3."""
+        """Try T3: replace the in-sync set."""
         keys = self._keys
         compares = [
             Compare(keys.leader, Check.CREATED_AT, epoch),
@@ -92,7 +93,7 @@ class KeptAgreement:
         return await self._commit(compares, Put(keys.in_sync, group_keys.encode_in_sync(members, epoch)))
 
     async def hand_over(self, epoch: int, to: ReplicaId, lease: int) -> Outcome:
-        """Try T4."""
+        """Try T4: give up leading in favour of ``to``."""
         keys = self._keys
         value = group_keys.encode_hand_over(HandOver(to, epoch))
         return await self._commit(
@@ -100,7 +101,7 @@ class KeptAgreement:
         )
 
     async def force(self, me: Member, lease: int, in_sync_revision: int) -> Outcome:
-        """Try T6."""
+        """Try T6: lead as the only member of the in-sync set, at an operator's request."""
         return await self._commit(self._no_leader_and(in_sync_revision), self._alone(me), self._lead(me, lease))
 
     # -- operators

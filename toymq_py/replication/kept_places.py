@@ -1,8 +1,8 @@
-"""The placement of topics in groups, and the groups: their keys in etcd and the transactions. ADR 0188.
+"""The groups of a cluster, and which group has which topic: the keys in etcd and their transactions. ADR 0188.
 
 Contract: groups.md, stage 3. ``/toymq/<cluster>/topics/<topic>`` is ``{"group": "a"}``, written create-if-absent, by a leader.
-A record is changed and removed by leaders of the group that it names alone, each time with a compare of their epoch. So a
-leader's knowledge of its own group's records is true for as long as its publishes can be acknowledged. Nothing here decides
+Only leaders of the group that a record names change or remove it, each time with a compare of their epoch. So a leader's
+knowledge of its own group's records is exact for as long as its publishes can be acknowledged. Nothing here decides
 anything. The record of a partitioned topic also has the number and the settings of its partitions, and each partition has a
 record of its own.
 """
@@ -35,7 +35,8 @@ CLAIMED_TOGETHER = 100
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The group that has a topic. ``revision``: of the record; ``whole``: of a partitioned one (ADR 0198)."""
+    """The group that has a topic. ``revision``: the record's in etcd; ``whole``: the partitions, of a partitioned topic (ADR
+    0198)."""
 
     group: str
     revision: int
@@ -44,7 +45,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A topic is to move to a group. ``refused``: why it cannot. ``revision``: of the key; each attempt has another one."""
+    """A request to move a topic to a group. ``refused``: why it cannot be moved. ``revision``: the key's, new with each
+    attempt."""
 
     to: str
     revision: int
@@ -56,18 +58,18 @@ class Group:
     """The known state of a group.
 
     Attributes:
-        made: it has settings, so that it may have topics.
-        placed: a leader with ``--group`` has served it: each of its topics has a record.
-        begun: a node has led it.
-        settings: how many copies it is to have; None of one whose settings cannot be read.
-        in_sync: how many copies of it are in sync.
-        settings_revision: of the last change of its settings.
-        adopted_revision: the same, when they name a copy that goes on after etcd was lost; else 0.
-        leader: None while it has none.
-        led: its last leader that was seen.
-        nodes: those with a lease, by replica id.
-        seen: all that had one and were not removed.
-        load: what its leader says that it does, in messages stored and delivered a second.
+        made: whether the group has settings, so that it may have topics.
+        placed: whether a leader with ``--group`` has served it, so that each of its topics has a record.
+        begun: whether a node has ever led it.
+        settings: its settings, such as the number of copies; None when they cannot be read.
+        in_sync: how many of its copies are in sync.
+        settings_revision: the etcd revision of the last change of its settings.
+        adopted_revision: the same, if the settings name a copy adopted after a loss of etcd; else 0.
+        leader: the current leader; None without one.
+        led: the last leader that was seen.
+        nodes: the nodes with a lease, by replica id.
+        seen: all nodes that ever had a lease and were not removed.
+        load: messages stored and delivered per second, as its leader reports.
     """
 
     made: bool = False
@@ -84,12 +86,13 @@ class Group:
     load: float = 0.0
 
     def addresses(self) -> list[str]:
-        """HOST:PORT of the group's nodes for clients, the present or last leader first; those of its last nodes while none
-        runs."""
+        """The addresses (HOST:PORT) for clients of the group's nodes, the current or last leader first; of the last known nodes
+        while none runs."""
         return list(dict.fromkeys(member.url for member in self._members()))
 
     def tls_addresses(self) -> list[str]:
-        """HOST:PORT for clients over TLS of the nodes that speak it; of an older node, which does not tell, the plain one."""
+        """The addresses (HOST:PORT) for TLS clients of the nodes that speak TLS; for a node of an older version its plain
+        address."""
         found = (member.url if member.tls is None else member.tls for member in self._members())
         return [address for address in dict.fromkeys(found) if address]
 
@@ -99,7 +102,7 @@ class Group:
 
 
 class Picture:
-    """The groups and records of a cluster, as far as etcd has reported them. ``revision``: of the last change."""
+    """The groups and topic records of a cluster, as far as etcd has reported them. ``revision``: that of the last change."""
 
     def __init__(self, cluster_root: str, found: Found | None = None) -> None:
         self._root = cluster_root
@@ -111,8 +114,8 @@ class Picture:
             self._put(each)
 
     def unplaced(self) -> list[str]:
-        """The groups that may have topics without records. A group that no node has led has none, unless its copies are older
-        than a loss of etcd; then its settings were made before a copy of it or of another group was adopted. ADR 0246."""
+        """The groups that may have topics without records. A group that no node has led has no topics, unless its copies are
+        older than a loss of etcd: then its settings were made before a copy of some group was adopted. ADR 0246."""
         lost_before = max((group.adopted_revision for group in self.groups.values()), default=0)
         return [
             name for name, group in self.groups.items()
@@ -120,12 +123,12 @@ class Picture:
         ]  # fmt: skip
 
     def counts(self) -> Counter[str]:
-        """The number of topics of each group, as for ``--max-topics``: partitions count, a partitioned topic itself does not.
-        Dead letters have no record."""
+        """The number of topics of each group, counted as for ``--max-topics``: partitions count, a partitioned topic itself
+        does not. Dead-letter topics have no record."""
         return Counter(record.group for record in self.records.values() if record.whole is None)
 
     def apply(self, news: News) -> list[str]:
-        """Take changes, in their order. Returns: the topics whose records were written or removed."""
+        """Apply changes, in their order. Returns: the topics whose records were written or removed."""
         topics = []
         for change in news.changes:
             if isinstance(change, tuple):
@@ -140,7 +143,7 @@ class Picture:
         return topics
 
     def _put(self, found: KeyValue) -> None:
-        """Apply a changed value. One that cannot be read, perhaps of a later toymq, changes nothing."""
+        """Apply a changed key. An unreadable value, perhaps of a later version, changes nothing."""
         kind, _, rest = found.key.removeprefix(self._root).partition("/")
         try:
             if kind == "topics":
@@ -253,8 +256,8 @@ def _object(found: KeyValue) -> dict[str, Any]:
 
 
 def why_it_stays(topic: str, record: Record | None) -> str | None:
-    """The reason why a topic cannot move to another group: publishes to a partitioned topic are passed on in parts, and none of
-    them waits while one partition is between two groups."""
+    """The reason why a topic cannot move to another group; None if it can. A partitioned topic cannot: publishes to it are
+    split over its partitions, and could not wait for one that is between two groups."""
     if PARTITION_MARK not in topic and (record is None or record.whole is None):
         return None
     whole = whole_name(topic).removesuffix(DEAD_LETTERS)
@@ -266,7 +269,8 @@ def why_it_stays(topic: str, record: Record | None) -> str | None:
 
 
 class KeptPlaces:
-    """The calls of one node. Each may raise ``EtcdError``; after a transaction that means: its outcome is unknown."""
+    """The calls by which a node reads and changes these keys. Each may raise ``EtcdError``; then the outcome of a transaction
+    is unknown."""
 
     def __init__(self, store: KeyValues, cluster: str, group: str) -> None:
         """Raises: ConfigError on an invalid name."""
@@ -276,7 +280,7 @@ class KeptPlaces:
         self._range = KeyRange(f"{root}config", f"{root}topics0")  # "0" follows "/"
 
     def bound(self, ttl_s: float) -> None:
-        """See ``KeyValues``."""
+        """Set the time limits of calls and watches (``KeyValues.bound``)."""
         self._store.bound(ttl_s)
 
     async def read(self) -> Picture:
@@ -284,36 +288,37 @@ class KeptPlaces:
         return Picture(self._keys.root, await self._store.get(self._range))
 
     async def news(self, since: int) -> News:
-        """See ``KeyValues``."""
+        """Wait for changes after the revision ``since``, and return them (``KeyValues.news``)."""
         return await self._store.news(self._range, since)
 
     async def ping(self) -> None:
-        """Ask etcd for something small, to see whether the member of a silent watch still answers."""
+        """Read a small key, to see whether the etcd member of a silent watch still answers."""
         await self._store.get(self._keys.settings)
 
     async def record(self, topic: str) -> Record | None:
-        """The present record of a topic, read linearizably."""
+        """The current record of a topic, read linearizably; None without one."""
         key = self._topic(topic)
         found = await self._store.get(KeyRange(key, key + "\0"))
         return next((decode_record(topic, each) for each in found.keys), None)
 
     async def records_of(self, whole: str) -> dict[str, Record]:
-        """The present records of a topic and its partitions, by name, read linearizably."""
+        """The current records of a topic and its partitions, by name, read linearizably."""
         key = self._topic(whole)
         found = await self._store.get(KeyRange(key, key + chr(ord(PARTITION_MARK) + 1)))  # no name has what is before the mark
         names = [each.key.removeprefix(self._topic("")) for each in found.keys]
         return {name: decode_record(name, each) for name, each in zip(names, found.keys, strict=True)}
 
     async def claim(self, topics: Sequence[str], group: str, epoch: int | None) -> Outcome:
-        """Write the records of topics that have none, ``CLAIMED_TOGETHER`` at most; all of them, or none. ``epoch``: only while
-        it is the group's; None for another group, which must not be removed, and whose leader accepts them."""
+        """Write the records of topics that have none, ``CLAIMED_TOGETHER`` at most; all of them, or none. ``epoch``: this
+        leader's, to claim for its own group; None to claim for another group, which must be placed."""
         keys = [self._topic(topic) for topic in topics]
         is_there = [Compare(self._keys.placed_of(group), Check.PRESENT)] if epoch is None else self._under(epoch)
         compares = [*is_there, *(Compare(key, Check.ABSENT) for key in keys)]
         return await self._commit(compares, *(Put(key, encode_record(group)) for key in keys))
 
     async def divide(self, stored: StoredPartitions, revision: int | None, group: str, epoch: int) -> Outcome:
-        """Write the record of a partitioned topic with its home, replacing that of ``revision``, or a new one."""
+        """Write the record of a partitioned topic, with its home group. ``revision``: that of the record to replace; None for a
+        new one."""
         key = self._topic(stored.topic.name)
         unchanged = Compare(key, Check.ABSENT) if revision is None else Compare(key, Check.CHANGED_AT, revision)
         return await self._commit([*self._under(epoch), unchanged], Put(key, encode_record(group, stored)))
@@ -353,14 +358,14 @@ class KeptPlaces:
         return await self._commit([Compare(self._move(topic), Check.CHANGED_AT, move.revision)], Delete(self._move(topic)))
 
     async def attempt(self, topic: str, move: Move, epoch: int, refused: str | None = None) -> Outcome:
-        """Begin an attempt of a move to this group: its number is the outcome's revision, and no earlier attempt can succeed
-        with ``give`` from then on. ``refused``: the reason why there will be no attempt."""
+        """Begin an attempt to move a topic to this group. The outcome's revision is the attempt's number; from then on ``give``
+        fails for earlier attempts. ``refused``: instead of an attempt, record why there will be none."""
         compares = [*self._under(epoch), Compare(self._move(topic), Check.CHANGED_AT, move.revision)]
         return await self._commit(compares, Put(self._move(topic), encode_move(move.to, refused)))
 
     async def give(self, topic: str, revision: int, epoch: int, to: str, epoch_there: int, attempt: int) -> Outcome:
-        """Give a topic, whose record has a revision, from this group to another, if both still have the same leaders and no
-        later attempt has begun."""
+        """Give a topic from this group to another, if its record still has ``revision``, both groups still have these leaders
+        (``epoch``, ``epoch_there``), and no later attempt has begun."""
         compares = [
             *self._under(epoch),
             Compare(self._keys.leader_of(to), Check.CREATED_AT, epoch_there),
@@ -370,7 +375,7 @@ class KeptPlaces:
         return await self._commit(compares, Put(self._topic(topic), encode_record(to)), Delete(self._move(topic)))
 
     async def mark_placed(self, epoch: int) -> Outcome:
-        """Record that each topic of the group has a record."""
+        """Mark this group as placed: each of its topics has a record."""
         return await self._commit(self._under(epoch), Put(self._keys.placed, b"{}"))
 
     async def close_group(self) -> Outcome:
@@ -378,7 +383,7 @@ class KeptPlaces:
         return await self._commit([Compare(self._keys.leader, Check.ABSENT)], Delete(self._keys.placed))
 
     async def remove_group(self) -> Outcome:
-        """Forget this group, which was closed, and its nodes."""
+        """Remove the keys of this group, which must be closed, and of its nodes."""
         end = f"{self._keys.group[:-1]}0"  # "0" follows "/"
         found = await self._store.get(KeyRange(self._keys.group, end))
         compares = [Compare(self._keys.leader, Check.ABSENT), Compare(self._keys.placed, Check.ABSENT)]

@@ -1,6 +1,6 @@
 """The interface to etcd that replication needs: keys with revisions, transactions that compare them, leases, a watch.
 
-Contract: replication.md, section 3. The real one is ``etcd_client``; a test has one in memory.
+Contract: replication.md, section 3. ``etcd_client`` implements it with etcd, tests in memory.
 """
 
 import enum
@@ -13,7 +13,7 @@ from toymq_py.replication.agreement import Outcome
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """Keys from ``start`` on, before ``end``."""
+    """The keys from ``start`` on, up to but not including ``end``."""
 
     start: str
     end: str
@@ -21,7 +21,7 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
-    """A key. ``created``, ``changed``: the revisions that made it and that wrote it last; ``lease``: 0 for none."""
+    """A key and its value. ``created``, ``changed``: the revisions that created it and wrote it last; ``lease``: 0 for none."""
 
     key: str
     value: bytes
@@ -40,15 +40,15 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Changes of a range, in order: keys as they were written, and the names of removed ones with the revision of their
-    removal. ``revision``: the highest of them, or the one after which nothing changed."""
+    """Changes of a range, in order: written keys, and the names of removed ones with the revision of the removal. ``revision``:
+    the highest revision among them; without changes, the one since which nothing changed."""
 
     changes: "tuple[KeyValue | tuple[str, int], ...]"
     revision: int
 
 
 class Check(enum.Enum):
-    """The property of a key that a transaction compares."""
+    """The property of a key that a compare of a transaction checks."""
 
     ABSENT = enum.auto()
     PRESENT = enum.auto()
@@ -58,7 +58,7 @@ class Check(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Holds when a key passes a check. ``revision``: of CREATED_AT and CHANGED_AT."""
+    """A condition of a transaction: a key passes a check. ``revision``: the one to equal, for CREATED_AT and CHANGED_AT."""
 
     key: str
     check: Check
@@ -67,7 +67,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write a key. ``lease``: the key goes with it; 0 for none."""
+    """Write a key. ``lease``: the lease with which the key ends; 0 for none."""
 
     key: str
     value: bytes
@@ -90,19 +90,19 @@ class Transaction:
 
 
 class KeyValues(Protocol):
-    """etcd, as one client sees it. Errors and bounds are those of ``Agreement``."""
+    """The interface of an etcd client. Errors and time limits are those of ``Agreement``."""
 
     def bound(self, ttl_s: float) -> None:
-        """Set the time limits: calls end within a third of this time, and watches return after all of it."""
+        """Set the time limits: calls end within a third of ``ttl_s``, and watches return after ``ttl_s``."""
 
     async def get(self, keys: KeyRange) -> Found:
-        """Read a range, linearizable."""
+        """Read a range of keys, linearizably."""
 
     async def commit(self, transaction: Transaction) -> Outcome:
         """Try a transaction, once. Raises: LeaseLost when a lease that it names is gone; EtcdError: the outcome is unknown."""
 
     async def grant(self, ttl_s: float) -> int:
-        """A new lease. Returns: its id."""
+        """Get a new lease. Returns: its id."""
 
     async def renew(self, lease: int) -> None:
         """Renew a lease. Raises: LeaseLost."""
@@ -111,12 +111,12 @@ class KeyValues(Protocol):
         """End a lease. No error when it is gone."""
 
     async def changed(self, keys: KeyRange, since: int) -> None:
-        """Return when a key of the range changed after a revision; or early."""
+        """Return when a key of the range has changed after the revision ``since``. May return early."""
 
     async def news(self, keys: KeyRange, since: int) -> News:
-        """Wait for changes of the range after a revision, and return all of them; none after one TTL. One call at a time, and
-        never ``changed`` of the same client. Raises: EtcdError when the changes are not available any more, or etcd does not
-        answer: then read again."""
+        """Wait for changes of the range after the revision ``since``, and return all of them; none after one TTL. One call at a
+        time, and not together with ``changed`` of the same client. Raises: EtcdError when the changes are no longer
+        available, or etcd does not answer: then read the range again."""
 
     async def close(self) -> None:
         """End the connections."""

@@ -1,12 +1,12 @@
-"""A leader's end of one follower's link, from the moment its FOLLOW was taken.
+"""A leader's end of one follower's link, from the moment its FOLLOW was accepted.
 
 Contract: replication.md, sections 4 and 6; ADR 0097, 0098, 0106. Belongs to the event loop; files are read on threads.
 
-    waiting         T3 without it, if it may be a member; its manifest; the turn of a large copy
-    copying         operations go to its spool, the bulk copy to its files
-    catching up     it redoes the spool, and what came meanwhile
-    joining         it is required; when all syncs up to that moment are acknowledged, T3 with it
-    in sync         it may be elected
+    waiting         the follower is dropped from the in-sync set (T3) if it may be in it; its manifest; its turn to copy
+    copying         operations go to the follower's spool, the bulk copy to its files
+    catching up     the follower redoes the spool, and operations that came meanwhile
+    joining         syncs wait for the follower; once all earlier syncs are acknowledged, T3 adds it to the in-sync set
+    in sync         the follower may be elected
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class LinkState(enum.Enum):
 
 @dataclass(slots=True)
 class Term:
-    """The state that the links of one leader share."""
+    """What a leader's links to its followers share during one epoch."""
 
     epoch: int
     stream: Stream
@@ -81,17 +81,17 @@ class Term:
 
 
 class LinkEnded(Exception):
-    """Ends a link; the text says why, for the log."""
+    """Raised to end a link; the text says why, for the log."""
 
 
 class LeaderLink:
-    """The link of one follower. ``run`` serves it to its end; everything else may be called meanwhile."""
+    """The link of one follower. ``run`` serves it to its end; the other methods may be called meanwhile."""
 
     def __init__(
         self, term: Term, replica: str, name: str, stream_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
         handshake: HandshakeReader,
     ) -> None:  # fmt: skip
-        """``handshake`` has read FOLLOW."""
+        """``handshake``: the reader of the connection, which has read FOLLOW."""
         self.replica = replica
         self.name = name
         self.state = LinkState.WAITING
@@ -122,7 +122,7 @@ class LeaderLink:
         self._damages = 0
 
     async def run(self) -> str:
-        """Serve the link. Returns: why it has ended. The connection is still open then, but no task of the link runs."""
+        """Serve the link. Returns: why it has ended. The connection is then still open, but no task of the link runs."""
         reason = "it was ended"
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -146,12 +146,12 @@ class LeaderLink:
         return reason
 
     def fail(self, reason: str) -> None:
-        """End the link."""
+        """End the link for this reason."""
         if not self._failure.done():
             self._failure.set_exception(LinkEnded(reason))
 
     def tick(self, now: float, *, judge: bool) -> None:
-        """Show twice a second that this end is alive, and, if ``judge``, end the link when the other end is silent."""
+        """Send a sign of life twice a second. ``judge``: end the link when the follower is silent."""
         timeout_s = self._term.options.timeout_s
         if self.state is LinkState.WAITING:
             if self.writer.transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
@@ -166,7 +166,7 @@ class LeaderLink:
             self.fail(f"it has said nothing for {now - self._heard_at:.1f} s")
 
     def lag(self, now: float) -> tuple[int, float]:
-        """The lag in bytes and seconds, see ``FollowerSink.lag``."""
+        """The follower's lag in bytes and seconds (``FollowerSink.lag``)."""
         return self._sink.lag(now)
 
     # -- tasks
@@ -305,14 +305,15 @@ class LeaderLink:
         logger.info("follower %s (%s) is in sync", self.name, self.replica[:8])
 
     def _is_close(self) -> bool:
-        """Whether the follower acknowledges what was sent a moment ago, or with a slow disk, what was sent lately."""
+        """Whether the follower has nearly caught up: it acknowledges operations sent a moment, or with a slow disk a while,
+        ago."""
         if self._delay_s is None:
             return False
         has_tried = self._term.clock.monotonic() - self._copied_at > SLOW_AFTER_S
         return self._delay_s <= (self._term.options.timeout_s / 3 if has_tried else CLOSE_LAG_S)
 
     async def _copy(self, manifest: Manifest) -> None:
-        """Send plan and bulk copy, with the stream beside them."""
+        """Send the plan and the bulk copy, while the stream is sent, too."""
         term = self._term
         before = term.stream.attach(self._sink)
         self.writer.write(encode_message(StreamFrom(before)))
@@ -346,7 +347,7 @@ class LeaderLink:
                     len(plan.copied()))  # fmt: skip
 
     async def _wait_until_done_here(self, seq: int) -> None:
-        """Wait until all operations numbered so far are done on this disk: the stream does not have them, so the copy must."""
+        """Wait until operations up to ``seq`` are done on this disk: the stream does not have them, so the bulk copy must."""
         done = asyncio.Event()
         loop = self._term.loop
 

@@ -1,4 +1,4 @@
-"""The followers of a leader: takes their links, drops those that do not keep up.
+"""The followers of a leader: accepts their links, and drops followers that do not keep up.
 
 Contract: replication.md, sections 4 and 6; ADR 0097, 0098, 0106. Belongs to the event loop.
 """
@@ -29,7 +29,7 @@ BEAT_S = 0.5
 GREETINGS_MAX = 64
 """Most connections that have not sent FOLLOW yet."""
 LATE_S = 0.3
-"""A loop that is later than this has not read the latest messages of followers: it does not judge them this time."""
+"""When the event loop is later than this, it has not read the latest messages of followers, and does not judge them."""
 ANSWER_S = 1.0
 """A follower that lives sends something more often."""
 
@@ -39,9 +39,9 @@ class FollowerLag:
     """How far a follower is behind.
 
     Args:
-        bytes: of the stream that were not acknowledged.
-        seconds: since the oldest of them was put.
-        state: as ``LinkState`` has it.
+        bytes: bytes of the stream that it has not acknowledged.
+        seconds: the time since the oldest of these was sent.
+        state: the value of ``LinkState``.
     """
 
     replica: str
@@ -52,7 +52,7 @@ class FollowerLag:
 
 
 class LeaderLinks:
-    """The links of one term, from the won T2 to the term's end."""
+    """The links of one term, from the won election to the term's end."""
 
     def __init__(
         self, *, me: Identity, epoch: int, stream: Stream, tickets: Tickets, digests: ContentDigests, clock: Clock,
@@ -61,11 +61,10 @@ class LeaderLinks:
     ) -> None:  # fmt: skip
         """
         Args:
-            digests: of the data directory. Their file system is the machine's, without ``ShippingFileSystem``: live files are
-                read from it.
-            offload: runs what blocks.
-            members: of the in-sync set that this leader was elected from. All but itself are required until they are dropped,
-                each before its join or all by ``drop_members``.
+            digests: those of the data directory. They read live files from the plain file system, below ``ShippingFileSystem``.
+            offload: runs blocking calls on threads.
+            members: the in-sync set that this leader was elected from. Syncs wait for all others in it until they are
+                dropped, each before its join or all by ``drop_members``.
         """
         self._me = me
         self._loop = loop
@@ -85,11 +84,11 @@ class LeaderLinks:
         self._closed = False
 
     def start(self) -> None:
-        """Begin to send BEATs and to watch the time. Links may be served before."""
+        """Begin to send BEATs and to check time limits. Links may be served before this call."""
         self._plan_tick()
 
     def close(self) -> None:
-        """End all links, without dropping followers by T3. Idempotent."""
+        """End all links, without dropping the followers from the in-sync set. Idempotent."""
         self._ending = self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -106,11 +105,11 @@ class LeaderLinks:
 
     @property
     def sync_s(self) -> Mapping[str, Histogram]:
-        """The times that syncs took to be acknowledged, by the follower's name."""
+        """Histograms of the time until a sync was acknowledged, by the follower's name."""
         return self._term.sync_s
 
     def required(self) -> frozenset[str]:
-        """The followers that each sync waits for: replica ids."""
+        """The replica ids of the followers that each sync waits for."""
         return self._required.replicas
 
     def lags(self) -> list[FollowerLag]:
@@ -119,23 +118,24 @@ class LeaderLinks:
         return [FollowerLag(link.replica, link.name, *link.lag(now), link.state.value) for link in self._links.values()]
 
     async def drop_members(self) -> None:
-        """Drop each required replica without a link by T3; return when those with a link were dropped, too, by their joins (ADR
-        0097, 11). Until then a copy that may be elected can lack what recovery found here. Raises: TermEnded."""
+        """Drop each required replica without a link from the in-sync set (T3); return when those with a link were dropped, too,
+        by their joins (ADR 0097, 11). Until then a replica that lacks recovered records may be elected. Raises: TermEnded."""
         for replica in sorted(self._required.replicas - self._links.keys()):
             await self._required.drop(replica)
         await self._required.all_dropped()
 
     async def drop_absent(self, replica: str) -> None:
-        """Drop a required replica by T3, unless it has a link. Raises: TermEnded."""
+        """Drop a required replica from the in-sync set (T3), unless it has a link. Raises: TermEnded."""
         if replica in self._required.replicas and replica not in self._links:
             await self._required.drop(replica)
 
     async def say_bye(self) -> bool:
-        """End the term: say BYE when all that was shipped is settled; return when each follower in sync has closed its link.
+        """End the term: send BYE when all shipped syncs are acknowledged; return when each follower in sync has closed its
+        link.
 
-        No more work for clients may be begun before the call. From BYE on no ticket is settled, and no follower joins or is
-        dropped. Takes at most three times ``timeout_s``. Returns: whether BYE was said; if not, a required follower owes a
-        sync.
+        Clients' requests must have ended before the call. After BYE no ticket is settled, and no follower joins or is
+        dropped. Takes at most three times ``timeout_s``. Returns: whether BYE was sent; if not, a required follower has not
+        acknowledged a sync.
         """
         timeout_s = self._term.options.timeout_s
         tickets = self._term.tickets
@@ -186,7 +186,7 @@ class LeaderLinks:
             writer.close()
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, begun: bytes) -> LeaderLink | None:
-        """Read FOLLOW and judge it. Returns: None when it was refused or did not arrive."""
+        """Read FOLLOW, and accept or refuse it. Returns: the link; None when FOLLOW was refused or did not arrive."""
         if len(self._greeted) >= GREETINGS_MAX:
             logger.warning("a connection to the listener of replicas was closed: %d have not sent FOLLOW yet", GREETINGS_MAX)
             return None
@@ -234,7 +234,8 @@ class LeaderLinks:
         return None
 
     async def _refusal_of_replica(self, follow: Follow) -> Refused | None:
-        """Judge a follower that already has a link: its old link is dead, or two directories have one id."""
+        """Whether to refuse a follower whose replica id already has a link: the old link is dead, or two directories have one
+        id."""
         old = self._links.get(follow.replica)
         if old is None:
             return None
@@ -252,7 +253,7 @@ class LeaderLinks:
         return None
 
     async def _keep(self, link: LeaderLink) -> None:
-        """Run a link, and at its end first drop the follower by T3."""
+        """Run a link to its end; then drop the follower from the in-sync set (T3) before anything else."""
         try:
             reason = await link.run()
             if not self._ending:
@@ -282,7 +283,7 @@ async def _read_follow(reader: asyncio.StreamReader, handshake: HandshakeReader)
 
 
 async def _is_alive(link: LeaderLink) -> bool:
-    """Whether a follower sends something within the time in which a living one does."""
+    """Whether a follower sends something within ``ANSWER_S``, as a living one does."""
     if link.gone.is_set():
         return False
     link.heard.clear()

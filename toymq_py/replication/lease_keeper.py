@@ -1,8 +1,8 @@
 """A node's lease: renewed while the node makes progress.
 
-Contract: replication.md, section 3 ("Keepalive") and section 5. A lease only decides how soon another copy may try: no rule
-that protects data looks at it. So a node whose event loop or disk hangs must not keep its lease alive (LavinMQ#2151), and a
-call without an answer is sent again until the lease is surely gone. Belongs to the event loop.
+Contract: replication.md, section 3 ("Keepalive") and section 5. A lease only decides how soon another replica may stand for
+election; no rule that protects data depends on it. A node whose event loop or disk hangs must not keep its lease alive
+(LavinMQ#2151). A renewal without an answer is sent again until the lease has certainly ended. Belongs to the event loop.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ class LeaseKeeper:
     """Holds one lease at a time."""
 
     def __init__(self, agreement: Agreement, ttl_s: float, now: Callable[[], float]) -> None:
-        """``now``: the loop's clock, in seconds."""
+        """``now``: the event loop's clock, in seconds."""
         self._agreement = agreement
         self._ttl_s = ttl_s
         self._now = now
         self.lease = 0
         """The id of the lease; 0 before ``grant``."""
         self.expires_at = 0.0
-        """The time, by the loop's clock, before which etcd has surely not ended the lease by itself."""
+        """The time, by the event loop's clock, before which the lease has certainly not expired in etcd."""
         self.on_expiry: Callable[[float], None] = lambda at: None
         """Called with ``expires_at`` when that has changed."""
         self.hindrance: Callable[[], str | None] = lambda: None
@@ -38,11 +38,11 @@ class LeaseKeeper:
 
     @property
     def remaining_s(self) -> float:
-        """For how long the lease certainly lives, unless it is revoked; negative when it may be over."""
+        """For how many seconds the lease certainly lives, unless it is revoked; negative when it may have ended."""
         return self.expires_at - self._now()
 
     async def grant(self) -> int:
-        """Take a new lease in place of the one before. Returns: its id. Raises: EtcdError."""
+        """Get a new lease, to hold instead of the old one. Returns: its id. Raises: EtcdError."""
         asked_at = self._now()
         self.lease = await self._agreement.grant(self._ttl_s)
         self._set_expiry(asked_at)

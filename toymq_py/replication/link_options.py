@@ -1,4 +1,4 @@
-"""The identity of a replica on a link, and the options of both ends."""
+"""The identity of a replica on a replication link, and the options of both ends."""
 
 import hmac
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A replica. ``replica``: 32 hex digits; ``name``: of its node, for people."""
+    """A replica. ``replica``: its id, 32 hex digits; ``name``: the node's, for people."""
 
     cluster: str
     group: str
@@ -22,7 +22,7 @@ class LinkOptions:
         buffer_bytes: ``--replicate-buffer``.
         timeout_s: ``--replica-timeout``.
         resync_bytes_per_s: ``--resync-rate``.
-        token: what a follower shows; None: none is asked for.
+        token: the secret that a follower shows; None if none is required.
     """
 
     buffer_bytes: int = 64 << 20
@@ -32,7 +32,8 @@ class LinkOptions:
 
 
 def secret_refusal(shown: str | None, expected: str | None) -> str | None:
-    """Why a node is refused by the secret that it shows; None: it is not. ``expected``: None: none is asked for."""
+    """Why a node is refused for the secret that it shows; None if it is accepted. ``expected``: None if no secret is
+    required."""
     if expected is None or hmac.compare_digest((shown or "").encode(), expected.encode()):
         return None
     what = "no secret was shown" if shown is None else "the secret that was shown is another one"

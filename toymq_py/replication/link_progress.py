@@ -1,6 +1,6 @@
-"""The queue of one follower, and the operations that it has yet to acknowledge. A ``Sink``.
+"""The send queue of one follower, and the operations that it has yet to acknowledge.
 
-``put`` is called on any thread, everything else on the loop.
+``put`` is called on any thread, all other methods on the event loop.
 """
 
 import threading
@@ -17,14 +17,13 @@ ACKNOWLEDGED = (*SYNCS, Beat, Copied)
 
 
 class FollowerSink:
-    """An ``Outbox`` that notes what a follower has to acknowledge: COPIED, and each SYNC, SYNCDIR and BEAT since then.
+    """A ``Sink``: an ``Outbox`` that notes what a follower has to acknowledge: COPIED, and each later SYNC, SYNCDIR and BEAT.
 
-    Bounded by the outbox, through which everything due has gone: a follower that is behind by more than the outbox holds is
-    dropped.
+    Bounded by the outbox, which all these pass: a follower that is behind by more than the outbox holds is dropped.
     """
 
     def __init__(self, wake: Callable[[], None], bytes_max: int, clock: Clock, sync_s: Histogram) -> None:
-        """``wake`` and ``bytes_max``: as of ``Outbox``; ``sync_s`` observes how long syncs take to be acknowledged."""
+        """``wake`` and ``bytes_max``: as for ``Outbox``; ``sync_s``: a histogram of the time until a sync is acknowledged."""
         self.copying = True
         self.outbox = Outbox(wake, bytes_max)
         self.copied_seq: int | None = None
@@ -36,7 +35,7 @@ class FollowerSink:
         self._moved_at = clock.monotonic()  # when the oldest that is due was acknowledged
 
     def put(self, operation: Operation, frame: Frame) -> None:
-        """As ``Sink.put``."""
+        """Queue an operation with its encoded frame, and note it if it has to be acknowledged (``Sink.put``)."""
         if not self.copying and isinstance(operation, ACKNOWLEDGED):
             with self._lock:
                 if isinstance(operation, Copied):
@@ -46,7 +45,7 @@ class FollowerSink:
         self.outbox.put(operation, frame)
 
     def acknowledge(self, seq: int) -> float | None:
-        """Note an acknowledgement. Returns: how many seconds the operation took; None when it was not due."""
+        """Note an acknowledgement. Returns: how many seconds the operation took; None if it was not awaited."""
         with self._lock:
             oldest = next(iter(self._due), None)
             due = self._due.pop(seq, None)
@@ -60,20 +59,20 @@ class FollowerSink:
         return now - due[1]
 
     def is_due_through(self, seq: int) -> bool:
-        """Whether something up to ``seq`` is not acknowledged."""
+        """Whether an operation up to ``seq`` still has to be acknowledged."""
         with self._lock:
             oldest = next(iter(self._due), None)
         return oldest is not None and oldest <= seq
 
     def stuck_s(self, now: float) -> float:
-        """For how long the oldest due operation has been the oldest; 0 when none is due."""
+        """For how many seconds the oldest unacknowledged operation has been the oldest; 0 without one."""
         with self._lock:
             oldest = next(iter(self._due.values()), None)
         return 0.0 if oldest is None else now - max(oldest[1], self._moved_at)
 
     def lag(self, now: float) -> tuple[int, float]:
-        """The bytes put since the oldest due operation, and the seconds since then; during a bulk copy, the bytes that wait in
-        the queue."""
+        """The bytes queued since the oldest unacknowledged operation, and the seconds since then; during a bulk copy, the bytes
+        that wait in the queue."""
         with self._lock:
             oldest = next(iter(self._due.values()), None)
         if oldest is None:

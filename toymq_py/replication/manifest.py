@@ -1,7 +1,7 @@
 """The manifest of a follower's files, and the plan of the bulk copy: values, their JSON, and how each is made.
 
-Contract: replication.md, section 6; ADR 0097, 0106. Files are compared by content, never by a remembered position: what content
-is, ``content_digests`` says.
+Contract: replication.md, section 6; ADR 0097, 0106. Files are compared by content, as ``content_digests`` defines it, never
+by a remembered position.
 """
 
 import enum
@@ -29,14 +29,14 @@ _DIGEST = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All files of a follower that replicas share."""
+    """All files of a follower that replicas have in common, with their digests."""
 
     files: tuple[FileEntry, ...]
     directories: tuple[str, ...]
 
 
 class Action(enum.Enum):
-    """The action on a file at the follower, before its bulk copy."""
+    """What a follower does with a file before the bulk copy."""
 
     KEEP = "keep"
     APPEND = "append"
@@ -49,7 +49,7 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class FilePlan:
-    """The plan for one file. ``size``: where its copy begins; 0 but for APPEND."""
+    """The plan for one file. ``size``: the position at which its copy begins; 0 except for APPEND."""
 
     path: str
     action: Action
@@ -58,13 +58,13 @@ class FilePlan:
 
 @dataclass(frozen=True, slots=True)
 class JoinPlan:
-    """The plan for each file of both ends. ``directories``: those of the leader; others are removed."""
+    """The plan for each file of leader and follower. ``directories``: the leader's; the follower removes others."""
 
     files: tuple[FilePlan, ...]
     directories: tuple[str, ...]
 
     def copied(self) -> list[FilePlan]:
-        """The files of which the copy sends something."""
+        """The files of which the bulk copy sends bytes."""
         return [each for each in self.files if each.action in (Action.APPEND, Action.COPY)]
 
 
@@ -165,7 +165,7 @@ def _check_paths(what: str, files: list[str], directories: list[str]) -> None:
 def list_shared(
     fs: FileSystem, root: str, in_the_way: Callable[[str], None] = lambda path: None
 ) -> tuple[list[str], list[str]]:
-    """The files and the directories that replicas share, in order. Files that vanish meanwhile may be among them.
+    """The files and the directories that replicas have in common, sorted. Files that vanish meanwhile may be among them.
 
     ``in_the_way`` is told the path of each directory that is in the place of a file.
 
@@ -195,15 +195,15 @@ def list_shared(
 
 
 def scrubbed(files: Iterable[str]) -> list[str]:
-    """The files that the scrub reads, with their sidecars, which prove nothing that it does not: sealed segments. Rot, which
-    changes no stamp, is found in these by the scrub, and in all others by each join, which reads them."""
+    """The sealed segments among ``files``, with their sidecars. Bit rot, which does not change a file's stamp, is found in
+    these by the scrub; all other files are read at each join."""
     paths = list(files)
     newest = _newest_segments(paths)
     return [path for path in paths if path.endswith((".log", ".idx")) and path[:-4] < newest.get(_parent(path), "")[:-4]]
 
 
 def _newest_segments(paths: Iterable[str]) -> dict[str, str]:
-    """The newest segment of each topic, by its directory."""
+    """The newest segment of each topic, by the topic's directory."""
     newest: dict[str, str] = {}
     for path in paths:
         if path.endswith(".log"):
@@ -212,8 +212,8 @@ def _newest_segments(paths: Iterable[str]) -> dict[str, str]:
 
 
 def take_manifest(digests: ContentDigests, stop: StopFlag) -> Manifest:
-    """List all of a follower's directory, which nothing changes meanwhile. A directory in the place of a file is moved aside:
-    the leader's file could not be written there. Raises: OSError; Stopped."""
+    """Make the manifest of a follower's directory. Assumes that nothing changes it meanwhile. A directory in the place of a
+    file is moved aside, since the leader's file could not be written there. Raises: OSError; Stopped."""
     fs, root = digests.fs, digests.root
 
     def move_aside(path: str) -> None:
@@ -226,10 +226,10 @@ def take_manifest(digests: ContentDigests, stop: StopFlag) -> Manifest:
 
 
 def may_be_cached_only(manifest: Manifest, *, any_file: bool) -> dict[str, int]:
-    """Files that may be in the cache and not on the disk after a sync has failed, and the bytes of their content.
+    """Files that may be only in the page cache after a failed sync, with the sizes of their content.
 
-    A sync is over before what comes next in its topic: of segments, only the newest can have failed. ``any_file``: a bulk copy
-    was not whole, so any can. Files that are no segments are small.
+    A sync ends before the next operation of its topic begins, so among segments only the newest can be affected; other files
+    are small, and all of them count. ``any_file``: a bulk copy was incomplete, so any segment can be.
     """
     newest = _newest_segments(each.path for each in manifest.files)
     return {
@@ -239,8 +239,8 @@ def may_be_cached_only(manifest: Manifest, *, any_file: bool) -> dict[str, int]:
 
 
 def make_plan(manifest: Manifest, digests: ContentDigests, stop: StopFlag) -> JoinPlan:
-    """Compare a follower's files with a leader's, which may change meanwhile: what changes since the join has begun is in the
-    stream, too. Raises: OSError; Stopped."""
+    """Compare a follower's files with a leader's. The leader's may change meanwhile: changes since the start of the join are in
+    the stream, too. Raises: OSError; Stopped."""
     fs, root = digests.fs, digests.root
     theirs = {each.path: each for each in manifest.files}
     files, directories = list_shared(fs, root)
@@ -268,10 +268,10 @@ def make_plan(manifest: Manifest, digests: ContentDigests, stop: StopFlag) -> Jo
 def _without_own_damage(
     fs: FileSystem, root: str, plans: list[FilePlan], manifest: Manifest, stop: StopFlag
 ) -> list[FilePlan]:
-    """Keep a follower's segment where this leader's own is damaged and a later one of the topic is the same on both.
+    """Let the follower keep a segment that is damaged on this leader, if a later segment of the topic is the same on both.
 
-    Segments are written one after the other. So both have the same history there, and the follower's lacks at most what rots on
-    its own disk. Without such a later segment, it may be of another history, which was never acknowledged.
+    Segments are written one after the other, so in that case both have the same history, and the follower's segment lacks at
+    most what bit rot destroyed on its own disk. Otherwise its segment may belong to a history that was never acknowledged.
     """
     sizes = {each.path: each.size for each in manifest.files}
     kept: list[FilePlan] = []

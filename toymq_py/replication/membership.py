@@ -1,10 +1,10 @@
-"""The in-sync set of a leader's group, and its change in etcd (T3) with every possible outcome.
+"""The in-sync set of a leader's group, and its change in etcd (transaction T3), whose outcome may be unknown.
 
 Contract: replication.md, section 3; ADR 0097, items 2 and 11. Belongs to the event loop.
 
 T3 compares the epoch and the revision of the set, so at most one request of those sent with the same revision takes effect. A
-missing answer proves nothing, nor does a read that shows the old revision: the request may still be under way. T3 is sent again
-with the same revision until the set has another one; until then etcd may hold any value that was sent.
+missing answer proves nothing, nor does a read that shows the old revision: the request may still be under way. So T3 is sent
+again with the same revision until the set has a newer one; until then etcd may hold any value that was sent.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ RETRY_MIN_S, RETRY_MAX_S = 0.05, 1.0
 
 
 class InSyncSet:
-    """The members of the in-sync set under one epoch. One change at a time; others wait for their turn."""
+    """The members of the in-sync set under one epoch. Changes run one at a time, in turn."""
 
     def __init__(
         self, agreement: Agreement, me: ReplicaId, epoch: int, members: Sequence[ReplicaId], revision: int,
@@ -29,8 +29,8 @@ class InSyncSet:
     ) -> None:  # fmt: skip
         """
         Args:
-            members: what etcd had at ``revision``, when this node was elected or after.
-            on_change: called when another value is known to hold.
+            members: the set in etcd at ``revision``, read when this node was elected or later.
+            on_change: called when etcd is known to have a new value.
         """
         self._agreement = agreement
         self._me = me
@@ -45,7 +45,7 @@ class InSyncSet:
 
     @property
     def members(self) -> tuple[ReplicaId, ...]:
-        """The last value that is known to be, or to have been, in etcd."""
+        """The last value that etcd is known to have, or to have had."""
         return self._members
 
     @property
@@ -54,22 +54,22 @@ class InSyncSet:
         return frozenset(self._members).union(*self._sent)
 
     async def drop(self, replica: ReplicaId) -> None:
-        """Return when no value that etcd may hold has the replica. Raises: TermEnded."""
+        """Remove a replica, and return when no value that etcd may hold has it. Raises: TermEnded."""
         async with self._turn:
             while replica in self.may_hold:
                 await self._put(tuple(each for each in self._members if each != replica))
 
     async def add(self, replica: ReplicaId) -> None:
-        """Return when etcd's value has the replica. Raises: TermEnded."""
+        """Add a replica, and return when the value in etcd has it. Raises: TermEnded."""
         async with self._turn:
             while self._sent or replica not in self._members:
                 wanted = self._members if replica in self._members else (*self._members, replica)
                 await self._put(wanted)
 
     async def _put(self, value: tuple[ReplicaId, ...]) -> None:
-        """Send T3 until the set has another revision than the known one; then that is known. Raises: TermEnded.
+        """Send T3 until the set has a newer revision than the known one; that one is known then. Raises: TermEnded.
 
-        Cancelled, it leaves the value among those that may hold.
+        After a cancellation the value counts as one that etcd may hold.
         """
         assert self._me in value, "a leader never drops itself"
         delay_s = RETRY_MIN_S
@@ -91,7 +91,7 @@ class InSyncSet:
             delay_s = min(delay_s * 2, RETRY_MAX_S)
 
     async def _read(self) -> bool:
-        """Read, after a refusal, whose epoch it is and which value holds. Returns: whether that is known now.
+        """After a refused T3, read the current epoch and value of the set. Returns: whether they are known now.
 
         Raises: TermEnded, EtcdError.
         """

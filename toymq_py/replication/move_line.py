@@ -1,14 +1,14 @@
-"""The protocol with which the leader of a group asks the leader of another one for a topic. Pure. ADR 0194.
+"""The protocol by which the leader of a group asks the leader of another group for a topic. Pure. ADR 0194.
 
     > MOVE 1 cluster=<name> group=<from> to=<g> epoch=<of that leader> attempt=<revision> topic=<topic> [auth=<token>]
     < MOVING                          or    ERR <CODE> <text>, and the end
-    < COPY … UNLINK … COPIED          frames as of replicas: the files that changed since the round before
-    > SYNCED                          they are on every disk of the group that asks; and so on, until little is left
+    < COPY … UNLINK … COPIED          frames as between replicas: the files that changed since the last round
+    > SYNCED                          they are on every disk of the asking group; rounds repeat until little is left
     < COPY … UNLINK … PLAN            the last round, while the topic is held: PLAN has the size of each file
     > SYNCED
-    < MOVED                           the topic is that group's now    or    ERR …, and the end
+    < MOVED                           the asking group has the topic now    or    ERR …, and the end
 
-It is said over a connection to ``--replicate``. Without MOVED etcd says what became of it.
+It runs over a connection to ``--replicate``. If MOVED does not arrive, etcd knows which group has the topic.
 """
 
 import json
@@ -40,10 +40,10 @@ class MoveRequest:
     """A leader's request for a topic of another group.
 
     Args:
-        group: that has the topic.
-        to: the one that asks; ``epoch``: of its leader.
-        attempt: the revision of the key in etcd that asks for the move: an earlier attempt is over.
-        token: is not shown.
+        group: the group that has the topic.
+        to: the group that asks; ``epoch``: its leader's.
+        attempt: the etcd revision of the key that requests the move; earlier attempts are over.
+        token: the secret of the nodes; kept out of ``repr``.
     """
 
     cluster: str

@@ -1,12 +1,12 @@
 """A node of a cluster: looks, follows, stands for election and leads, until it is stopped or a term of its own ends.
 
-Contract: replication.md, section 5; ADR 0097, 0107. Belongs to the event loop, on which all of it is one task; what blocks runs
+Contract: replication.md, section 5; ADR 0097, 0107. Belongs to the event loop, on which it is one task; blocking calls run
 on threads. Knows neither the broker (``Office``) nor the network (``Follows``).
 
     START ──► LOOKING ──► JOINING, FOLLOWING ──► LOOKING …
                  └──────► OPENING, LEADING, STEPPING DOWN ──► the end of the process
 
-``decisions`` says what comes after LOOKING, ``Term`` leads. A node that has led does not follow in the same process: its broker
+``decisions`` decides what follows LOOKING, ``Term`` leads. A node that has led does not follow in the same process: its broker
 has read the files, and its threads may still write.
 """
 
@@ -51,7 +51,7 @@ WENT_BACK = "etcd went back behind what this copy knows: see the runbook in docs
 
 
 class Follows(Protocol):
-    """The part of ``FollowerLink`` that a node needs."""
+    """What a node needs of ``FollowerLink``."""
 
     digests: ContentDigests
 
@@ -62,16 +62,16 @@ class Follows(Protocol):
 
 
 class Node:
-    """A node of a cluster. ``run`` it once. Everything else may be read at any time."""
+    """A node of a cluster. Call ``run`` once. The other members may be read at any time."""
 
     def __init__(
         self, around: Surroundings, file: ReplicaFile, link: Follows, on_state: Callable[[], None] = lambda: None
     ) -> None:
         """
         Args:
-            file: of the directory, whose lock this process holds.
+            file: ``replica.json`` of the data directory, whose lock this process holds.
             link: follows leaders, one at a time.
-            on_state: called when ``state``, ``leader`` or ``waits_for`` is another.
+            on_state: called when ``state``, ``leader`` or ``waits_for`` has changed.
         """
         self._around = around
         self.me = around.me
@@ -92,7 +92,7 @@ class Node:
         self.waits_for = ""
         """Why the node neither leads nor follows; "" when it does."""
         self.trouble: Callable[[], str] = lambda: ""
-        """Returns what a leader reports of itself, in the place of ``waits_for``."""
+        """Returns the trouble that a leader reports instead of ``waits_for``."""
         self.leader: LeaderKey | None = None
         """The leader, as etcd had it last."""
         self.in_sync_count = 0
@@ -101,7 +101,7 @@ class Node:
         self.in_office = asyncio.Event()
         """Set together with ``term``."""
         self.elected_as: str | None = None
-        """One of ``REASONS``: why the term of this process came to be."""
+        """One of ``REASONS``: why this node was elected for the term of this process."""
 
     @property
     def hears_leader(self) -> bool:
@@ -110,17 +110,17 @@ class Node:
 
     @property
     def lease_remaining_s(self) -> float:
-        """See ``LeaseKeeper.remaining_s``."""
+        """For how many seconds the node's lease certainly lives; negative when it may have ended."""
         return self._keeper.remaining_s
 
     def stop(self) -> None:
-        """Hand over, or leave: ``run`` returns. Idempotent."""
+        """Stop the node: a leader hands over, and ``run`` returns. Idempotent."""
         self._stop.set()
 
     async def run(self) -> bool:
-        """Take part in the group. Returns: whether the process should come back, as a follower; False after ``stop``.
+        """Take part in the group. Returns: whether the process should start again, as a follower; False after ``stop``.
 
-        Raises: TermEnded: the process has to end at once, and may come back. What recovery raises.
+        Raises: TermEnded: the process has to end at once, and may start again; and the errors of recovery.
         """
         around, digests = self._around, self._link.digests
         reading = around.loop.create_task(digests.read_ahead(
@@ -133,7 +133,7 @@ class Node:
             reading.cancel()
 
     async def _take_part(self) -> bool:
-        """Follow until this node takes the office, then lead: ``run`` without the reading ahead."""
+        """Follow until this node is elected, then lead. ``run`` also computes digests of files in advance."""
         await self._start()
         term: Term | None = None
         while term is None and not self._stop.is_set():
@@ -168,9 +168,9 @@ class Node:
     # -- START
 
     async def _start(self) -> None:
-        """End the lease of this directory's life before (T5): the process that holds its lock knows that no other one writes
-        there, and a transaction that names that lease cannot happen any more (ADR 0097, item 6). Not that of a leader with this
-        replica id at another address: this directory may be a copy of the one where it leads (ADR 0220)."""
+        """Revoke the lease of this directory's last process (T5): this process holds the lock, so that one no longer writes,
+        and without its lease its transactions fail (ADR 0097, item 6). Not done if a leader with this replica id has another
+        address: this directory may be a copy of the leader's (ADR 0220)."""
         lease = self._file.record.lease
         while lease is not None:
             try:
@@ -188,7 +188,7 @@ class Node:
         await self._new_lease()
 
     def _leads_elsewhere(self, state: GroupState) -> bool:
-        """Whether a leader with this replica id is at another address, so that it may still live. Logs it."""
+        """Whether a leader with this replica id has another address, so that it may be alive. Logs it."""
         leader, me = state.leader, self._around.me
         if leader is None or leader.member.replica != me.replica or leader.member.repl == me.repl:
             return False
@@ -203,7 +203,7 @@ class Node:
         self._file.change(lease=self._keeper.lease)  # before any transaction names it
 
     async def _persist(self, call: Callable[[], Awaitable[object]]) -> None:
-        """Repeat a call until there is an answer."""
+        """Repeat a call to etcd until it is answered."""
         while True:
             try:
                 await call()
@@ -232,7 +232,7 @@ class Node:
     # -- what goes on beside
 
     async def _keep_place(self) -> None:
-        """Renew the lease, and publish where this node is. A node that does not lead loses nothing with a lost lease."""
+        """Renew the lease, and publish the node's status. To lose the lease does no harm while this node does not lead."""
         seats = self._around.loop.create_task(self._keep_seat())
         try:
             while True:
@@ -245,7 +245,7 @@ class Node:
             seats.cancel()
 
     async def _keep_seat(self) -> None:
-        """Put the seat when its content has changed, now and then, and for each new lease, since it ends with the lease."""
+        """Write the node's status to etcd when it has changed, at intervals, and for each new lease, with which it ends."""
         said: tuple[object, ...] | None = None
         said_at = 0.0
         while True:
@@ -272,7 +272,7 @@ class Node:
             self._on_state()
 
     def _wait_for(self, reason: str) -> None:
-        """Log what is waited for, and repeat it every few seconds."""
+        """Set and log the reason why this node waits; log it again every few seconds."""
         self._set_state("LOOKING", reason)
         now = self._around.loop.time()
         if reason != self._said or now - self._said_at >= SAY_S:
@@ -288,7 +288,7 @@ class Node:
     # -- LOOKING
 
     async def _seek_office(self) -> Term:
-        """Watch and follow until this node is elected."""
+        """Watch etcd, and follow leaders, until this node is elected."""
         while True:
             try:
                 state = await self._around.agreement.read()
@@ -336,8 +336,8 @@ class Node:
                 await self._unreachable(error)
 
     async def _stand(self, transaction: Awaitable[Outcome]) -> bool:
-        """Send T1, T2 or T6. Whatever the answer, or without one, the next read says which node leads (ADR 0097, item 3).
-        Returns: whether the transaction is known to be done."""
+        """Send T1, T2 or T6. The next read tells which node leads, whatever the answer was (ADR 0097, item 3). Returns: whether
+        the transaction is known to be done."""
         self._set_state("LOOKING")
         try:
             return (await transaction).done
@@ -362,12 +362,12 @@ class Node:
         self._wait_for(reason)
 
     def _distrust(self) -> None:
-        """Remember that etcd went back, since its revisions grow again (ADR 0097, Consequences)."""
+        """Store that etcd went back, as its growing revisions will hide that later (ADR 0097, Consequences)."""
         if self._file.record.promised:
             self._file.change(distrusted=True)
 
     def _reason(self, state: GroupState) -> str:
-        """The reason for an election."""
+        """The reason why this node is elected, in one word for the log and metrics."""
         if state.hand_over is not None and state.hand_over.to == self._around.me.replica:
             return "handed_over"
         return "leader_lost" if self._followed is not None else "restarted"
@@ -384,7 +384,7 @@ class Node:
     # -- JOINING and FOLLOWING
 
     async def _follow(self, leader: LeaderKey, revision: int) -> None:
-        """Follow a leader until the link ends, or etcd has another leader or none."""
+        """Follow a leader until the link ends, or etcd names another leader or none."""
         self._followed = leader.member.replica
         self._set_state("JOINING")
         loop = self._around.loop
@@ -445,7 +445,7 @@ class Node:
             revision = state.revision
 
     async def _show_link(self) -> None:
-        """Copy the state of the link into this node's."""
+        """Copy the link's state to this node's state."""
         while True:
             self._set_state("FOLLOWING" if self._link.state == "following" else "JOINING")
             if self.state == "FOLLOWING":
@@ -453,8 +453,8 @@ class Node:
             await asyncio.sleep(0.1)
 
     async def _scrub_copy(self) -> None:
-        """Return when this copy has a damaged segment that the leader was not asked for: the next join compares all files, and
-        brings a whole one."""
+        """Scrub, and return when a damaged segment is found that the leader was not asked for: the next join compares all
+        files, and replaces it."""
         while self.state != "FOLLOWING":  # noqa: ASYNC110 (the link says so)
             await asyncio.sleep(0.1)
         path = await self.scrub.until_new_damage()
@@ -464,7 +464,7 @@ class Node:
     # -- an operator
 
     async def _take_request(self, state: GroupState) -> bool:
-        """Carry out a FORCE of this replica (T6). Returns: whether there was one, and the agreement has to be read again.
+        """Carry out an operator's FORCE of this replica (T6). Returns: whether there was one; then read the agreement again.
 
         Raises: EtcdError.
         """
@@ -488,8 +488,8 @@ class Node:
         return taken.done
 
     async def _force(self, in_sync_revision: int) -> None:
-        """Try T6. Without an answer the lease is revoked before anything else: then T6 has happened and is over, or cannot
-        happen (ADR 0097, item 6)."""
+        """Try T6. If there is no answer, revoke the lease before anything else: then T6 either happened and has ended, or can
+        no longer happen (ADR 0097, item 6)."""
         lease, self._stands_as = self._keeper.lease, "forced"
         try:
             await self._stand(self._around.agreement.force(self._around.me, lease, in_sync_revision))

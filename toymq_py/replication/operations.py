@@ -1,6 +1,6 @@
 """The stream from a leader to its followers: operations as values, and their frames. Bytes in, operations out; no I/O.
 
-Contract: replication.md, section 4. One operation a frame, little-endian:
+Contract: replication.md, section 4. A frame has one operation, little-endian:
 
     length   u32       bytes that follow
     op       u8        below
@@ -8,7 +8,7 @@ Contract: replication.md, section 4. One operation a frame, little-endian:
     path_len u16
     path     bytes     relative to the data directory, see ``paths``
     offset   u64
-    data     bytes     what ``length`` leaves
+    data     bytes     the rest of ``length``
     crc32    u32       over all preceding bytes
 
     op               offset        data
@@ -25,7 +25,7 @@ Contract: replication.md, section 4. One operation a frame, little-endian:
     14 BYE           -             -
     15 PLAN          -             JSON, see ``manifest``
 
-``seq`` numbers, without a gap, all but what belongs to a bulk copy and goes to one follower alone: PLAN and COPY have seq 0,
+``seq`` numbers operations without a gap, except those of a bulk copy, which go to one follower only: PLAN and COPY have seq 0,
 COPIED repeats the last seq that was sent before it.
 """
 
@@ -61,7 +61,7 @@ POSITION_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Write bytes at a position. The leader sends it when it begins to write, so its own write may fail afterwards."""
+    """Write bytes at a position. The leader sends this when it begins to write, so its own write may fail afterwards."""
 
     seq: int
     path: str
@@ -163,11 +163,11 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A sign of life. Acknowledged when all before it is applied.
+    """A sign of life. Acknowledged when all operations before it are applied.
 
     Args:
-        wall_ns: the leader's clock.
-        synced: every follower in sync has synced all up to this seq.
+        wall_ns: the time of the leader's wall clock.
+        synced: every follower in sync has synced all operations up to this seq.
     """
 
     seq: int
@@ -177,14 +177,14 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Bye:
-    """The leader ends and hands over."""
+    """The leader ends its term in an orderly way."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a bulk copy will do with the files that the follower has. Acknowledged as 0 when that is done. ``seq`` is 0."""
+    """What the follower does with its files before a bulk copy. Acknowledged as 0 when that is done. ``seq`` is 0."""
 
     seq: int
     data: Data
@@ -344,8 +344,8 @@ def _fields(operation: Operation) -> tuple[int, str, int, Data]:
 
 
 def encode(operation: Operation) -> tuple[bytes, Data, bytes]:
-    """The frame of an operation in three parts, for ``sendmsg``: the data is not copied. Assumes that it is within the limits
-    of its kind."""
+    """Encode the frame of an operation in three parts, for ``sendmsg``, without copying the data. Assumes that the operation is
+    within the limits of its kind."""
     code, path, offset, data = _fields(operation)
     name = path.encode()
     head = _HEAD.pack(_FIXED + len(name) + len(data), code, operation.seq, len(name)) + name + _U64.pack(offset)
@@ -353,10 +353,10 @@ def encode(operation: Operation) -> tuple[bytes, Data, bytes]:
 
 
 class OperationReader:
-    """Reads the frames of a stream, whatever pieces its bytes come in. Holds at most one frame and the last piece.
+    """Parses the frames of a stream from bytes in pieces of any size. Holds at most one frame and the last piece.
 
     A length is checked against the limit of its kind before its bytes are collected. After the first ``BadOperation`` every
-    call raises it again: nothing behind a broken frame can be trusted.
+    call raises it again: nothing after a broken frame can be trusted.
     """
 
     def __init__(self) -> None:
@@ -372,7 +372,7 @@ class OperationReader:
         self._buffer += data
 
     def next_operation(self) -> Operation | None:
-        """The next whole operation; None until more bytes come. Raises: BadOperation."""
+        """The next complete operation; None until more bytes come. Raises: BadOperation."""
         if self._bad is not None:
             raise self._bad
         try:

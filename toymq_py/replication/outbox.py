@@ -1,6 +1,6 @@
-"""The send queue of one follower: frames of many operations leave together.
+"""The send queue of one follower: frames of many operations are sent together.
 
-Contract: replication.md, section 4, "Order" and "Flow". Holds references to what was written, no copies.
+Contract: replication.md, section 4, "Order" and "Flow". Holds references to the written bytes, not copies.
 """
 
 import threading
@@ -22,12 +22,12 @@ PARTS_OF_A_FRAME = 3
 
 
 class Outbox:
-    """A ``Sink``. Wakes its owner for an operation that is waited for (a sync, a sign of life) and for each MiB, not for each
-    operation: a write leaves with the sync behind it. It wakes only once until everything was taken, so that the operations of
-    several threads in one loop pass leave together.
+    """A ``Sink``. Wakes its owner for an operation that must be acknowledged (a sync, a sign of life) and for each MiB, not for
+    each operation: a write is sent with the sync behind it. It wakes once until everything was taken, so that operations of
+    several threads in one pass of the event loop are sent together.
 
-    Holds at most ``bytes_max``. Beyond, it drops everything, is ``overflowed`` for good, and wakes: a follower that misses one
-    operation has to join again.
+    Holds at most ``bytes_max``. Beyond that it drops everything, is ``overflowed`` for good, and wakes its owner: a follower
+    that misses one operation has to join again.
     """
 
     def __init__(self, wake: Callable[[], None], bytes_max: int, *, copying: bool = False) -> None:
@@ -35,14 +35,14 @@ class Outbox:
         Args:
             wake: called on any thread, under the stream's lock: neither blocks nor raises (``call_soon_threadsafe``).
             bytes_max: ``--replicate-buffer``.
-            copying: see ``Sink``.
+            copying: as ``Sink.copying``.
         """
         self.copying = copying
         self.overflowed = False
         self.waiting_bytes = 0
         """Bytes that were put and not taken."""
         self.put_bytes = 0
-        """Bytes that were ever put."""
+        """All bytes that were ever put."""
         self._wake = wake
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
@@ -50,7 +50,7 @@ class Outbox:
         self._awake = False
 
     def put(self, operation: Operation, frame: Frame) -> None:
-        """As ``Sink.put``."""
+        """Queue an operation's encoded frame (``Sink.put``)."""
         with self._lock:
             if self.overflowed:
                 return
@@ -72,9 +72,9 @@ class Outbox:
         self._wake()
 
     def take(self, bytes_max: int = WAKE_BYTES) -> list[Data]:
-        """Take the buffers of the next frames for one ``sendmsg``, in order; none when all was taken. At most ``PARTS_MAX``,
-        and no more once they have ``bytes_max``. Whole frames: what their owner sends between two calls, a piece of the bulk
-        copy, may not stand inside of one. Belongs to one thread."""
+        """Take the buffers of the next frames for one ``sendmsg``, in order; [] when all were taken. At most ``PARTS_MAX``
+        buffers, and about ``bytes_max`` bytes. Only whole frames, since the owner may send a piece of the bulk copy between
+        two calls. Belongs to one thread."""
         taken: list[Data] = []
         size = 0
         with self._lock:

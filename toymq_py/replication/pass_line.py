@@ -1,10 +1,10 @@
-"""The line with which a node asks the leader of another group to serve a client's commands. Pure. ADR 0190.
+"""The line by which a node asks the leader of another group to serve a client's commands. Pure. ADR 0190.
 
     > PASS 1 cluster=<name> group=<g> [auth=<token, percent-encoded>] [rights=all]      over a connection to its --replicate
     < PASSED                    then the protocol of clients, HELLO first        or    ERR <CODE> <text>, and the end
 
-The token, and TLS, are those of the nodes; the client's own token is in its HELLO, and the leader judges it. With
-``rights=all`` there is no client: the node asks for itself, and has judged what it asks (ADR 0199).
+The token and TLS are those of the nodes; the client's own token is in its HELLO, and is checked by the leader. With
+``rights=all`` there is no client: the node asks on its own behalf, and has checked the rights already (ADR 0199).
 """
 
 import re
@@ -27,7 +27,7 @@ _LINE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A node's request to serve a client's commands. ``token`` is not shown."""
+    """A node's request to serve a client's commands. ``token``: the secret of the nodes; kept out of ``repr``."""
 
     cluster: str
     group: str

@@ -28,27 +28,27 @@ _GRAVE_DIRECTORY = re.compile(_GRAVE)
 
 
 def is_file(path: str) -> bool:
-    """Whether replicas have this file."""
+    """Whether replicas have a file of this path in common."""
     return _FILE.fullmatch(path) is not None
 
 
 def is_directory(path: str) -> bool:
-    """Whether replicas have this directory. "" is the data directory."""
+    """Whether replicas have a directory of this path in common. "" is the data directory."""
     return _DIRECTORY.fullmatch(path) is not None
 
 
 def is_topic_directory(path: str) -> bool:
-    """Whether a path is of a topic's directory, a deleted topic's included."""
+    """Whether a path is that of a topic's directory, or of a deleted topic's."""
     return _TOPIC_DIRECTORY.fullmatch(path) is not None
 
 
 def is_deleted(path: str) -> bool:
-    """Whether a path is of a deleted topic's directory, which is removed file by file."""
+    """Whether a path is that of a deleted topic's directory, which is removed file by file."""
     return _GRAVE_DIRECTORY.fullmatch(path) is not None
 
 
 def is_rename(old: str, new: str) -> bool:
-    """Whether the layout has such a rename: of a file within its directory, or of a topic's to that of a deleted one."""
+    """Whether a rename is legal: of a file within its directory, or of a topic's directory to that of a deleted topic."""
     if is_file(old):
         return is_file(new) and old.rpartition("/")[0] == new.rpartition("/")[0]
     return is_topic_directory(old) and is_deleted(new)

@@ -1,9 +1,9 @@
 """Prepares a follower's files for the copy: files with records that only the follower has are put aside, other files are cut to
 where their copy begins.
 
-Contract: replication.md, section 6; ADR 0097, item 10; ADR 0106. ``replaced/<epoch>-<stream-id>/`` has the paths of the data
-directory, and ``replaced.json`` says when. Such records were never acknowledged, but they are messages of clients, so they are
-kept for 7 days. All calls block.
+Contract: replication.md, section 6; ADR 0097, item 10; ADR 0106. ``replaced/<epoch>-<stream-id>/`` has the files under their
+paths in the data directory, and ``replaced.json`` with the time. Their records were never acknowledged, but they are messages
+of clients, so they are kept for 7 days. All calls block.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ KEPT_NS = 7 * 24 * 3600 * 10**9
 
 @dataclass(slots=True)
 class Moved:
-    """The files that were put aside. ``place``: the directory; ``segments``: those of ``files`` that have records."""
+    """The files that were put aside. ``place``: their directory; ``segments``: those of ``files`` that are segments."""
 
     place: str
     files: int = 0
@@ -32,7 +32,7 @@ class Moved:
 
 
 def check_plan(plan: JoinPlan, manifest: Manifest) -> None:
-    """Check that a leader's plan is about this follower's files, each of them. Raises: BadOperation."""
+    """Check that a leader's plan covers all of this follower's files, and no others. Raises: BadOperation."""
     ours = {each.path: each for each in manifest.files}
     for each in plan.files:
         entry = ours.pop(each.path, None)
@@ -47,7 +47,7 @@ def check_plan(plan: JoinPlan, manifest: Manifest) -> None:
 def carry_out(
     fs: FileSystem, root: str, plan: JoinPlan, manifest: Manifest, place: str, wall_ns: int, stop: StopFlag
 ) -> Moved:
-    """Bring a follower's files into the state that the bulk copy begins with.
+    """Bring a follower's files into the state in which the bulk copy begins.
 
     Args:
         place: the directory for files that are put aside, ``<epoch>-<stream-id>``.
@@ -83,7 +83,7 @@ def carry_out(
 
 
 def touched(plan: JoinPlan, manifest: Manifest) -> set[str]:
-    """The files that a copy by this plan writes, and the directories in which it changes names."""
+    """The paths that a copy by this plan changes: files that it writes, and directories in which it adds or removes names."""
     had = {each.path for each in manifest.files}
     changed = {*plan.directories} ^ {*manifest.directories}
     changed |= {each.path for each in plan.files if each.action is Action.ASIDE or each.path not in had}
@@ -92,7 +92,7 @@ def touched(plan: JoinPlan, manifest: Manifest) -> set[str]:
 
 
 def _put_aside(fs: FileSystem, root: str, files: list[FilePlan], moved: Moved, wall_ns: int, stop: StopFlag) -> None:
-    """Move files. Their new directories are put on stable storage before: a power cut might otherwise keep a move and lose its
+    """Move files aside. First put their new directories on stable storage: a power cut could otherwise keep a move but lose its
     target."""
     place = f"{root}/{moved.place}"
     sources = {each.path.rpartition("/")[0] for each in files}
@@ -126,13 +126,14 @@ def _put_aside(fs: FileSystem, root: str, files: list[FilePlan], moved: Moved, w
 
 
 def _and_above(directory: str) -> list[str]:
-    """A directory of the layout and those above it, below the data directory."""
+    """A directory and those above it, up to but without the data directory, from the top down."""
     parts = directory.split("/") if directory else []
     return ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
 
 
 def remove_old(fs: FileSystem, root: str, wall_ns: int) -> int:
-    """Remove files that were put aside more than 7 days ago. Returns: of how many joins. Raises: OSError."""
+    """Remove files that were put aside more than 7 days ago. Returns: the number of joins whose files were removed. Raises:
+    OSError."""
     parent = f"{root}/{DIRECTORY_NAME}"
     if not fs.is_dir(parent):
         return 0

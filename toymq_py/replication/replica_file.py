@@ -35,10 +35,10 @@ class ReplicaRecord:
         replica: 32 hex digits.
         promised: the highest epoch that this replica has led or followed; 0: none.
         lease: the last lease that its node was granted; None: none.
-        copying: a bulk copy into the directory has begun and is not whole: it may not be elected.
-        distrusted: etcd does not know the epoch that it promised: it is not elected any more.
-        damaged: segments that the scrub found damaged and another copy was asked for; ``DAMAGED_MAX`` at most.
-        name: that of ``--cluster``, for people; "" of an older toymq.
+        copying: a bulk copy into the directory is incomplete: the replica may not be elected.
+        distrusted: etcd does not know the epoch that this replica promised: the replica is not elected any more.
+        damaged: segments that the scrub found damaged, and for which another copy was asked; ``DAMAGED_MAX`` at most.
+        name: the value of ``--cluster``, for people; "" in a file of an older version.
     """
 
     cluster: str
@@ -109,7 +109,7 @@ def _flag(fields: dict[str, Any], name: str) -> bool:
 
 
 def misplaced(found: ReplicaRecord, name: str, group: str) -> str | None:
-    """Why a directory cannot be of the cluster of this name, by the names that it was used with; None: it may be."""
+    """Why a directory cannot belong to this cluster and group, by the names that it was used with; None if it may."""
     if found.group == group and found.name in ("", name):
         return None
     of_cluster = f" of the cluster {found.name}" if found.name else ""
@@ -125,13 +125,13 @@ def misplaced(found: ReplicaRecord, name: str, group: str) -> str | None:
 def record_in(
     settings: ClusterSettings, name: str, group: str, found: ReplicaRecord | None, new_replica: str
 ) -> ReplicaRecord:
-    """The record of a directory in a cluster: the one it had; or after ``toymqctl cluster adopt``, that of the adopted copy, or
-    of a new replica whose files are compared like any other's.
+    """The record for a directory in a cluster: its existing one; or after ``toymqctl cluster adopt`` that of the adopted copy,
+    or that of a new replica, whose files are then compared as in any join.
 
     Args:
-        name: of ``--cluster``.
-        found: the record in its file; None without a file.
-        new_replica: the id of a new one.
+        name: the value of ``--cluster``.
+        found: the record in the directory's file; None without a file.
+        new_replica: the id to give to a new replica.
 
     Raises: DataDirectoryError when the directory belongs elsewhere.
     """
@@ -156,7 +156,7 @@ class ReplicaFile:
     """The file of one directory. Thread-safe: a change is written and synced under a lock."""
 
     def __init__(self, fs: FileSystem, root: str, record: ReplicaRecord) -> None:
-        """``record``: the one in the file. Use ``load`` or ``create``."""
+        """``record``: the record in the file. Use ``load`` or ``create`` instead."""
         self._fs = fs
         self._path = f"{root}/{FILE_NAME}"
         self._record = record
@@ -180,7 +180,8 @@ class ReplicaFile:
         return self._record
 
     def change(self, **fields: object) -> ReplicaRecord:
-        """Replace fields, synced; writes nothing when nothing changes. ``promised`` never sinks. Blocks. Returns: the record.
+        """Replace fields, synced; writes nothing when nothing changes. ``promised`` never decreases. Blocks. Returns: the
+        record.
 
         Raises: OSError; then the file has the old record or the new one, and ``record`` is the old one.
         """

@@ -28,13 +28,13 @@ NOTHING: Mapping[str, int] = {}
 
 
 class ReplicaFiles:
-    """The data directory of a follower. Keeps the files open that were written last.
+    """The data directory of a follower. Keeps the most recently written files open.
 
     Touched by one thread at a time for each topic; the threads of two topics may run side by side.
     """
 
     def __init__(self, fs: FileSystem, root: str, unsynced: Iterable[str] = (), open_max: int = OPEN_FILES_MAX) -> None:
-        """``root``: the path of the data directory, which exists. ``unsynced``: the paths changed before but not synced."""
+        """``root``: the path of the existing data directory. ``unsynced``: paths that were changed before and not synced."""
         self._fs = fs
         self._root = root
         self._open_max = open_max
@@ -44,7 +44,7 @@ class ReplicaFiles:
         path may be one that is gone."""
 
     def apply(self, change: Change | Copy) -> None:
-        """Change the files as the leader did."""
+        """Make a change that the leader has made."""
         fs, path = self._fs, self._full(change.path)
         self._note(change)
         match change:
@@ -73,7 +73,7 @@ class ReplicaFiles:
                 write_all(self._file(shared, create=True), bytes(data), offset)
 
     def sync(self, path: str) -> None:
-        """Put a file's bytes on stable storage. What is written meanwhile needs another one."""
+        """Put a file's bytes on stable storage. Bytes written meanwhile need another sync."""
         self.unsynced.discard(path)
         self._file(path).sync()
 
@@ -83,10 +83,10 @@ class ReplicaFiles:
         self._fs.sync_dir(self._full(path))
 
     def redo(self, operations: Iterable[Operation]) -> None:
-        """Apply what was spooled during a bulk copy, in order, upon that copy.
+        """Apply the operations that were spooled during a bulk copy, in order, on top of the copy.
 
-        An operation is skipped when its file is missing: the file was removed or renamed before the copy came to it, and is not
-        there at the end of the spool either. Nothing is synced; ``sync_all`` comes next.
+        An operation is skipped when its file is missing: the file was removed or renamed before the copy reached it, and does
+        not exist at the end of the spool either. Nothing is synced; call ``sync_all`` next.
         """
         for operation in operations:
             if isinstance(operation, Change):
@@ -95,8 +95,8 @@ class ReplicaFiles:
                 self.make_room()
 
     def sync_unsynced(self, step: Callable[[], None] = lambda: None) -> None:
-        """Put the files and directories of ``unsynced`` on stable storage, and no others: quicker than ``sync_all``, where
-        ``unsynced`` is known to be complete."""
+        """Put only the files and directories in ``unsynced`` on stable storage: faster than ``sync_all``, but only valid if
+        ``unsynced`` is complete. ``step``: called before each."""
         self.close()
         for path in sorted(self.unsynced, reverse=True):  # files before their directory
             step()
@@ -116,8 +116,8 @@ class ReplicaFiles:
 
         Args:
             step: called before each file.
-            again: how many bytes at the beginning of files are in the cache but perhaps not on the disk: these are written
-                again.
+            again: by file, how many bytes at its beginning are in the page cache but perhaps not on the disk: they are
+                written again.
         """
         fs = self._fs
         self.close()
@@ -155,8 +155,8 @@ class ReplicaFiles:
         return file
 
     def make_room(self, busy: Iterable[str] = ()) -> None:
-        """Close the files that were opened first, beyond the limit, except those in ``busy`` directories. What was written and
-        not synced stays in the cache of the system, and a sync of the file opened anew reports its errors."""
+        """Close the files that were opened first, beyond the limit, except those in ``busy`` directories. Their unsynced bytes
+        stay in the page cache, and a sync of the file opened anew reports write errors."""
         if len(self._open) <= self._open_max:
             return
         kept = set(busy)
@@ -167,7 +167,7 @@ class ReplicaFiles:
                 return
 
     def _forget(self, path: str) -> None:
-        """Close a file, or all files of a directory: its name is about to go."""
+        """Close a file, or all files of a directory, whose name is about to change or be removed."""
         for each in [each for each in list(self._open) if each == path or each.startswith(f"{path}/")]:
             self._open.pop(each).close()
 
@@ -195,7 +195,7 @@ class ReplicaFiles:
         fs.rename(old, new)
 
     def _note(self, change: Change | Copy) -> None:
-        """Note the paths that a change leaves to be synced."""
+        """Note the paths that have to be synced after a change."""
         path, unsynced = change.path, self.unsynced
         if isinstance(change, (Write, Truncate)):
             unsynced.add(path)

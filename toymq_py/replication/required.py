@@ -1,5 +1,5 @@
-"""The followers that each sync of a leader waits for. With the leader they are a superset of every in-sync set that etcd may
-hold."""
+"""The required followers: those for which each sync of a leader waits. With the leader they are a superset of every in-sync set
+that etcd may hold."""
 
 import asyncio
 from collections.abc import Iterable
@@ -12,17 +12,17 @@ class InSyncChanges(Protocol):
     """Changes the in-sync set in etcd. A change that is cancelled may or may not happen; ``drop`` settles it."""
 
     async def drop(self, replica: str) -> None:
-        """Return when no value of ``isr`` that etcd may hold has the replica. Raises: TermEnded."""
+        """Remove a replica from the in-sync set; return when no value that etcd may hold has it. Raises: TermEnded."""
 
     async def add(self, replica: str) -> None:
-        """Return when etcd's ``isr`` has the replica. Raises: TermEnded."""
+        """Add a replica to the in-sync set; return when the value in etcd has it. Raises: TermEnded."""
 
     def fenced(self, epoch: int) -> None:
         """Step down: a follower has promised this higher epoch."""
 
 
 class RequiredFollowers:
-    """The set of required followers: grows before the in-sync set does, and shrinks after it. Belongs to the loop."""
+    """The set of required followers: grows before the in-sync set does, and shrinks after it. Belongs to the event loop."""
 
     def __init__(self, tickets: Tickets, changes: InSyncChanges, replicas: Iterable[str]) -> None:
         self._tickets = tickets
@@ -37,11 +37,12 @@ class RequiredFollowers:
         tickets.require(self.replicas)
 
     def add(self, replica: str) -> None:
-        """Wait for another follower from now on; T3 with it comes later."""
+        """Let syncs wait for another follower from now on. T3 adds it to the in-sync set later."""
         self._set(self.replicas | {replica})
 
     async def drop(self, replica: str) -> None:
-        """Drop a follower by T3, and stop waiting for it. Raises: TermEnded; then it is still waited for."""
+        """Drop a follower from the in-sync set (T3); then syncs no longer wait for it. Raises: TermEnded; then they still
+        do."""
         await self._changes.drop(replica)
         self.undropped.discard(replica)
         self._look_whether_all()

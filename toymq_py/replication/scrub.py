@@ -1,8 +1,8 @@
-"""The scrub of a copy: reads every sealed segment now and then, so that records that rot are found while another copy has them.
+"""The scrub of a copy: reads every sealed segment at intervals, so that bit rot is found while another copy has the records.
 
 Contract: replication.md, section 11 ("a page rots"); ADR 0121. The scanner decides what is damaged; this file decides when and
-how fast to read, and keeps the damage that another copy was asked for already. Belongs to the event loop; files are read on
-threads.
+how fast to read, and remembers the damaged segments for which another copy was asked. Belongs to the event loop; files are read
+on threads.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Scrub:
     """The scrub of one directory, whether its node leads or follows."""
 
     def __init__(self, fs: FileSystem, root: str, offload: Offload, file: ReplicaFile, interval_s: float) -> None:
-        """``interval_s``: from the end of a round to the next one; 0: there are no rounds."""
+        """``interval_s``: the pause between two rounds; 0: no rounds."""
         self._fs = fs
         self._root = root
         self._offload = offload
@@ -47,7 +47,8 @@ class Scrub:
         self.read_bytes = 0
 
     async def until_new_damage(self) -> str:
-        """Read round after round. Returns: a damaged segment for which no other copy was asked: see ``note``."""
+        """Read all sealed segments, round after round. Returns: a damaged segment for which no other copy was asked
+        (``note``)."""
         if not self._interval_s:
             await asyncio.Event().wait()
         while True:
@@ -70,7 +71,7 @@ class Scrub:
             await asyncio.sleep(self._interval_s)
 
     def note(self, path: str) -> None:
-        """Note that another copy is asked for a segment. It is asked once, since it may be damaged there, too."""
+        """Note that another copy is asked for a segment. It is asked only once, as its segment may be damaged, too."""
         self._file.change(damaged=(*self._file.record.damaged, path)[-DAMAGED_MAX:])
 
     def _damaged(self, path: str, position: int) -> None:
@@ -86,7 +87,7 @@ class Scrub:
         self._file.change(damaged=kept)
 
     async def _round(self) -> AsyncGenerator[tuple[str, int | None], None]:
-        """Sealed segments, and where each is damaged. Raises: OSError."""
+        """Yield the sealed segments, each with the position of its first damage or None. Raises: OSError."""
         stop = StopFlag()
         for topic in await run_on_thread(self._offload, lambda: topic_names(self._fs, self._root), stop):
             parts = self._parts(topic, stop)
@@ -95,7 +96,7 @@ class Scrub:
                     yield each.segment.path.removeprefix(f"{self._root}/"), _first_damage(each)
 
     def _parts(self, topic: str, stop: StopFlag) -> Iterator[InventoryEntry]:
-        """The segments of a topic, as ``verify`` sees them, no faster than ``BYTES_PER_S``. Runs on a thread."""
+        """Scan the segments of a topic, as ``verify`` does, at ``BYTES_PER_S`` at most. Runs on a thread."""
         path = f"{self._root}/topics/{topic}"
         files = list_segment_files(self._fs, path)
         loaded = offsets.load(self._fs, path)  # after the files: retention tells the offsets before it removes
@@ -114,8 +115,8 @@ class Scrub:
         yield from islice(parts, max(len(files.bases) - 1, 0))  # the last one is written to: recovery judges it
 
     def _next(self, parts: Iterator[InventoryEntry], stop: StopFlag) -> InventoryEntry | None:
-        """Read the next part, on a thread. A topic or segment that was removed meanwhile is not damaged. Apparent damage is
-        read once more, since the read may have been at fault."""
+        """Scan the next segment, on a thread. A topic or segment that was removed meanwhile is not damaged. A segment that
+        seems damaged is read once more, since the read may have been at fault."""
         while True:
             stop.check()
             try:

@@ -2,10 +2,10 @@
 
 Contract: replication.md, section 4, "Order"; ADR 0098. Thread-safe, as the file system below it.
 
-A write, a cut and a sync are numbered when they are called, so that all disks work at the same time; a change of a name after
-it succeeded here and before the call returns, so that one that fails here never happened elsewhere. A path that does not fit
-``paths`` is not shipped. A temporary file that gets a name of the layout is shipped as one REPLACE with its content, or as
-CREATE and TRUNCATE when it has none (a segment made ahead). Each disk reserves its own space.
+A write, truncate or sync is sent when it is called, so that all disks work at the same time. A change of a name is sent after
+it succeeded here and before the call returns, so that a change that fails here never happens elsewhere. A path that does not
+fit the grammar of ``paths`` is not sent. When a temporary file is renamed to a shared path, it is sent as one REPLACE with its
+content, or as CREATE and TRUNCATE if it is empty (a segment made ahead). Each disk reserves its own space.
 """
 
 import errno
@@ -29,7 +29,7 @@ from toymq_py.storage.fs import File, FileSystem, Stamp
 
 
 class ShippingFile:
-    """An open file of a ``ShippingFileSystem``. ``path`` changes when the file gets another name."""
+    """An open file of a ``ShippingFileSystem``. ``path`` changes when the file is renamed."""
 
     __slots__ = ("_file", "_fs", "_shared")
 
@@ -111,7 +111,7 @@ class ShippingFileSystem:
     """The file system of a leader's broker."""
 
     def __init__(self, fs: FileSystem, root: str, stream: Stream) -> None:
-        """``root`` is the path of the data directory."""
+        """``root``: the path of the data directory."""
         self._fs = fs
         self._root = root
         self._prefix = f"{root}/"
@@ -122,26 +122,26 @@ class ShippingFileSystem:
     # -- which files are shared
 
     def _relative(self, path: str) -> str | None:
-        """The path below the data directory; None for one outside."""
+        """A path relative to the data directory; None for one outside."""
         if path.startswith(self._prefix):
             return path[len(self._prefix) :]
         return "" if path == self._root else None
 
     def shared_file(self, path: str) -> str | None:
-        """The path of a file in the stream; None when each replica has its own."""
+        """The path of a file in the stream; None for a file of which each replica has its own."""
         relative = self._relative(path)
         return relative if relative is not None and is_file(relative) else None
 
     def draft(self, path: str, data: bytes, offset: int) -> None:
-        """Keep bytes written into a temporary file, which may become a shared one; drop those of other files that are not
-        shared."""
+        """Keep bytes written to a temporary file, which may be renamed to a shared one. Bytes of other files that are not
+        shared are ignored."""
         draft = self._drafts.get(path)
         if draft is not None:
             draft.extend(bytes(max(0, offset - len(draft))))
             draft[offset : offset + len(data)] = data
 
     def cut_draft(self, path: str, length: int) -> None:
-        """Note that a file that is not shared was cut or extended."""
+        """Note that a file that is not shared was truncated or extended to ``length`` bytes."""
         if length == 0 and path.endswith(".tmp"):
             self._drafts[path] = bytearray()
         elif path in self._drafts:
@@ -209,10 +209,10 @@ class ShippingFileSystem:
             self.stream.end(seq)
 
     def _renamed(self, source: str, target: str, path: str) -> None:
-        """Ship a rename that has happened.
+        """Send a rename that has happened to the followers.
 
-        While a follower copies, the file goes whole, under its new name: the copy may have it from before or after the
-        rename, or have missed it between the two names. A mark of retention has no content that counts.
+        While a follower copies, the whole file is sent under its new name: the copy may have the file from before or after
+        the rename, or may have missed it between the two names. Not so a ``.removed`` file, whose content does not matter.
         """
         if not is_file(source):
             topic = f"{self._prefix}{source}/"
@@ -231,7 +231,7 @@ class ShippingFileSystem:
             self.stream.put(Unlink, source)
 
     def _replace(self, old: str, new: str, target: str) -> None:
-        """Ship that a file of this replica's own got a name of the layout."""
+        """Rename a file that is not shared to a shared path, and send its content to the followers."""
         draft = self._drafts.get(old)
         data = self._fs.read_file(old) if draft is None else bytes(draft)
         if len(data) > REPLACE_BYTES_MAX:

@@ -1,7 +1,7 @@
-"""A queue on the disk: the operations that a follower has received and not applied yet, as frames in a file.
+"""The spool: a file with the operations that a follower has received and not applied yet, as frames.
 
-Contract: replication.md, section 6. A bulk copy takes its time, and the stream goes on meanwhile. Nothing is synced: a join
-begins with an empty spool. Written on the loop; read by one thread at a time.
+Contract: replication.md, section 6. The stream goes on during a bulk copy; its operations wait here. Nothing is synced, as a
+join begins with an empty spool. Written on the event loop; read by one thread at a time.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ class Spool:
         self._read_to = 0
 
     def begin(self) -> None:
-        """Begin empty; removes what an earlier join has left."""
+        """Begin with an empty spool; removes the files that an earlier join left."""
         self.remove()
         self._fs.mkdir(self._directory)
         self._file = self._fs.open(f"{self._directory}/stream", create=True)
@@ -47,12 +47,12 @@ class Spool:
         self.end = self._read_to = 0
 
     def put(self, frames: bytes) -> None:
-        """Add whole frames."""
+        """Append complete frames."""
         write_all(self._opened(), frames, self.end)
         self.end += len(frames)
 
     def take(self, end: int) -> Iterator[Operation]:
-        """The next operations in order, of those put up to ``end``, which is the end of a frame. Each is taken once."""
+        """The next operations in order, up to the position ``end``, where a frame ends. Each is taken once."""
         while self._read_to < end:
             data = self._opened().pread(min(READ_BYTES, end - self._read_to), self._read_to)
             if not data:
@@ -63,7 +63,7 @@ class Spool:
                 yield operation
 
     def clear(self) -> None:
-        """Free the space of the spool, after all was taken."""
+        """Free the space of the spool, once all operations were taken."""
         with contextlib.suppress(OSError):
             self._opened().truncate(0)
         self.end = self._read_to = 0

@@ -26,10 +26,10 @@ Frame = tuple[bytes, Data, bytes]
 
 
 class Sink(Protocol):
-    """The queue of one follower.
+    """The interface of a follower's send queue.
 
-    ``copying``: its bulk copy is not redone yet, so a file may be there under its old name, its new one, both or neither.
-    It is set before ``Stream.attach`` and only ever cleared.
+    ``copying``: the follower has not redone its spool after a bulk copy, so it may have a renamed file under the old name, the
+    new one, both or neither. Set before ``Stream.attach``, and only ever cleared.
     """
 
     copying: bool
@@ -60,7 +60,7 @@ class Stream:
     def attach(self, sink: Sink) -> int:
         """Send all operations from now on to a follower. Returns: the last seq before them, s₀ of the join.
 
-        A bulk copy may begin when ``is_done`` says so of that seq: a write that was numbered before and is not done yet is
+        A bulk copy may begin once ``is_done`` is true for that seq: a write that was numbered before, but is not done, is
         neither in the stream nor in the files.
         """
         with self._lock:
@@ -73,8 +73,8 @@ class Stream:
             self._sinks = [each for each in self._sinks if each is not sink]
 
     def end_copy(self, sink: Sink) -> int:
-        """Tell a follower that its bulk copy is whole: COPIED goes behind all that was sent so far. Returns: its seq, that of
-        the last of those."""
+        """Tell a follower that its bulk copy is complete: send COPIED after all operations so far. Returns: the seq of COPIED,
+        which is that of the last operation before."""
         with self._lock:
             sink.copying = False
             operation = Copied(self._last)
@@ -86,10 +86,10 @@ class Stream:
         return all(number > seq for number in self._begun.copy())
 
     def when_done(self, seq: int, call: Callable[[], None]) -> None:
-        """Call when ``is_done`` says so of a seq; at once if it does.
+        """Call a function when ``is_done`` is true for ``seq``; at once if it is.
 
         Args:
-            call: runs on any thread, neither blocks nor raises.
+            call: called on any thread; neither blocks nor raises.
         """
         with self._lock:
             self._waiting.append((seq, call))
@@ -103,12 +103,12 @@ class Stream:
             call()
 
     def beat(self, wall_ns: int, synced: int) -> int:
-        """Send a sign of life; see ``Beat``. Returns: its seq."""
+        """Send a sign of life (``Beat``). Returns: its seq."""
         with self._lock:
             return self._put(Beat, wall_ns, synced)
 
     def bye(self) -> int:
-        """Say that the leader ends. Returns: its seq."""
+        """Send BYE: the leader ends its term. Returns: its seq."""
         with self._lock:
             return self._put(Bye)
 
@@ -122,7 +122,7 @@ class Stream:
             return seq
 
     def begin_sync(self, kind: type[Sync] | type[SyncDir], path: str) -> int:
-        """As ``begin``, and let the job of this thread wait for the operation."""
+        """Number and send a sync, as ``begin`` does, and let the job of this thread wait for its acknowledgements."""
         with self._lock:
             self._tickets.expect(self._last + 1)
             seq = self._put(kind, path)
@@ -130,7 +130,7 @@ class Stream:
             return seq
 
     def begin_write(self, path: str, offset: int, data: Data) -> int:
-        """As ``begin``, in pieces."""
+        """Number and send a write, in pieces, as ``begin`` does. Returns: the first piece's seq, for ``end``."""
         with self._lock:
             first = self._last + 1
             if len(data) <= PIECE_BYTES:
@@ -154,7 +154,7 @@ class Stream:
             self._put(kind, *fields)
 
     def put_rename(self, path: str, to: str) -> bool:
-        """Number the rename of a file, unless a follower is copying. Returns: whether it did."""
+        """Number and send the rename of a file, unless a follower is copying. Returns: whether it was sent."""
         with self._lock:
             if any(sink.copying for sink in self._sinks):
                 return False

@@ -1,6 +1,6 @@
 """One term of a leader: from the won election to the hand-over or the end of its epoch.
 
-Contract: replication.md, sections 5, 7 and 8; ADR 0097. Belongs to the event loop. Knows no broker, but an ``Office``.
+Contract: replication.md, sections 5, 7 and 8; ADR 0097. Belongs to the event loop. Knows the broker only as an ``Office``.
 """
 
 import asyncio
@@ -38,10 +38,11 @@ from toymq_py.storage.fs import FileSystem
 logger = logging.getLogger("toymq_py.replication")
 
 LOOK_S = 0.25
-"""How often a leader checks that its loop and its disk make progress."""
+"""How often a leader checks that its event loop and its disk make progress."""
 LATE_S = 1.0
 LATE_TIMES, LATE_WITHIN_S = 2, 10.0
-"""A loop that is so often later than ``LATE_S`` cannot lead. Once is a pause that is over: a hand-over would be another."""
+"""A node whose event loop is so often later than ``LATE_S`` cannot lead. Once is a pause that is over: a hand-over would be
+another."""
 JOINED_LOOK_S = 0.02
 ENOUGH_WAIT_S = 2.0
 """How much longer a new leader waits for copies that were in sync while it would refuse publishes without them (ADR 0206)."""
@@ -60,8 +61,8 @@ class Office(Protocol):
     """The broker of a node and its listeners while the node leads: the interface that a term uses."""
 
     async def open(self, stream: Stream, tickets: Tickets, lease: int) -> None:
-        """Recover the directory as after a power cut; its changes go into ``stream``. It may hold the loop, and renews the
-        lease meanwhile. Raises what recovery raises."""
+        """Recover the directory as after a power cut; its changes go into ``stream``. Renews the lease while it
+        blocks the event loop. Raises: the errors of recovery."""
 
     async def serve(self) -> None:
         """Serve clients until ``retire`` or ``abandon``. Raises: the errors after which a broker cannot go on."""
@@ -70,14 +71,14 @@ class Office(Protocol):
         """Refuse publishes with NOT_ENOUGH_REPLICAS for this reason; None: accept them."""
 
     def deliver_until(self, at: float) -> None:
-        """Deliver nothing after this time of the loop, until a later one is given: the lease may have ended then, and another
-        machine may deliver."""
+        """Deliver nothing after this time of the event loop, until a later one is given: by then the lease may have ended, and
+        another node may deliver."""
 
     def disk_trouble(self, stall_s: float) -> str | None:
-        """The trouble with the disk: a sync that takes longer than ``stall_s``, or one that failed; None for none."""
+        """A disk error: a sync that takes longer than ``stall_s``, or one that failed; None without trouble."""
 
     async def retire(self, *, in_haste: bool) -> None:
-        """End the service: answer what is due, store what is acked, close the broker. ``in_haste``: a successor waits."""
+        """End the service: send due answers, store acks, close the broker. ``in_haste``: a successor waits."""
 
     def abandon(self) -> None:
         """Close all connections without an answer, whatever is under way."""
@@ -85,8 +86,8 @@ class Office(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TermOptions:
-    """Options of ``toymq serve`` that rule a term. ``promote_wait_s``: how long a new leader waits for the members of the
-    in-sync set; ``stall_s``: a sync of the own disk that takes longer ends the term; ``scrub_interval_s``: see ``Scrub``."""
+    """Options of ``toymq serve`` for a term. ``promote_wait_s``: how long a new leader waits for the members of the in-sync
+    set; ``stall_s``: a sync of its own disk that takes longer ends the term; ``scrub_interval_s``: as for ``Scrub``."""
 
     promote_wait_s: float = 0.5
     stall_s: float = 2.0
@@ -114,7 +115,7 @@ class Surroundings:
 
 
 class Term:
-    """One term: this node leads ``epoch``. ``run`` it once."""
+    """One term, in which this node leads ``epoch``. Call ``run`` once."""
 
     def __init__(
         self, around: Surroundings, keeper: LeaseKeeper, epoch: int, members: tuple[ReplicaId, ...], revision: int,
@@ -123,11 +124,11 @@ class Term:
     ) -> None:  # fmt: skip
         """
         Args:
-            members: the in-sync set that it was elected from, of ``revision``.
-            predecessor: the leader before, as far as this node knows. It is not waited for: usually it is dead.
-            stop: set when this node has to end; it hands over then.
-            digests: of the data directory.
-            distrust: called when etcd went back: it may elect copies that lack what this one has.
+            members: the in-sync set from which this node was elected, at ``revision``.
+            predecessor: the last leader, if known. The term does not wait for it to join: usually it is dead.
+            stop: set when this node has to end; it then hands over.
+            digests: those of the data directory's files.
+            distrust: called when etcd went back, and so may elect replicas that lack acknowledged records.
         """
         self._around = around
         self._keeper = keeper
@@ -152,11 +153,11 @@ class Term:
     # -- as the ``InSyncChanges`` of the links
 
     async def drop(self, replica: str) -> None:
-        """As ``InSyncSet.drop``; the term ends when it raises."""
+        """Remove a replica from the in-sync set (``InSyncSet.drop``); an error ends the term."""
         await self._guarded(self.in_sync.drop(replica))
 
     async def add(self, replica: str) -> None:
-        """As ``InSyncSet.add``; the term ends when it raises."""
+        """Add a replica to the in-sync set (``InSyncSet.add``); an error ends the term."""
         await self._guarded(self.in_sync.add(replica))
 
     def fenced(self, epoch: int) -> None:
@@ -173,8 +174,8 @@ class Term:
     # -- its course
 
     async def run(self) -> bool:
-        """Open, lead, and hand over when asked to. Returns: whether an operator asked, so that the node should come back as a
-        follower. Raises: TermEnded: the epoch is over, and the office was abandoned; what ``Office.open`` raises."""
+        """Open the broker, lead, and hand over when asked to. Returns: whether the node should come back as a follower, as an
+        operator asked. Raises: TermEnded: the epoch is over, and the office was abandoned; the errors of ``Office.open``."""
         watching: list[asyncio.Task[None]] = []
         try:
             self._on_state("OPENING")
@@ -204,7 +205,7 @@ class Term:
             self.links.close()
 
     def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task of this term, whose end, other than by cancellation, ends the term."""
+        """Start a task of this term; if it ends other than by cancellation, the term ends."""
         task = self._around.loop.create_task(work)
         task.add_done_callback(self._ended)
         return task
@@ -228,7 +229,7 @@ class Term:
         await self._stop.wait()
 
     async def _first(self, *awaited: "asyncio.Future[Any] | Coroutine[Any, Any, Any]") -> None:
-        """Wait for the first of them; the coroutines among them are cancelled then. Raises: what a coroutine has raised."""
+        """Wait for the first awaitable; then cancel those that are coroutines. Raises: an error that a coroutine raised."""
         tasks = [each if isinstance(each, asyncio.Future) else self._around.loop.create_task(each) for each in awaited]
         own = [task for task, each in zip(tasks, awaited, strict=True) if task is not each]
         try:
@@ -312,7 +313,7 @@ class Term:
         return self._around.office.disk_trouble(self._around.options.stall_s)
 
     async def _look(self) -> None:
-        """Leave office if there is a reason to. Raises: TermEnded."""
+        """End the term if there is a reason not to lead any longer. Raises: TermEnded."""
         time = self._around.loop.time
         while True:
             due_at = time() + LOOK_S
@@ -327,7 +328,7 @@ class Term:
                 raise TermEnded(f"{hindrance}, and another copy is in sync")
 
     async def _scrub_copy(self) -> None:
-        """Leave office, and come back as a follower, when records are damaged here and another copy in sync has them."""
+        """Hand over, and come back as a follower, when records are damaged here and another copy in sync has them."""
         while True:
             path = await self._scrub.until_new_damage()
             if not self._asked.done() and self._successor(None) is not None:
@@ -365,7 +366,7 @@ class Term:
             return False
 
     def _successor(self, wanted: ReplicaId | None) -> FollowerLag | None:
-        """The follower that takes over: the wanted one, or the one with the least lag. None: there is none."""
+        """The follower to take over: the wanted one, or else the one with the least lag; None without one."""
         able = [
             lag for lag in self.links.lags()
             if lag.state == IN_SYNC and lag.replica in self.in_sync.members and wanted in (None, lag.replica)
@@ -373,7 +374,7 @@ class Term:
         return min(able, key=lambda lag: lag.bytes, default=None)
 
     async def _hand_over(self) -> bool:
-        """Leave office with everything stored on every replica. Returns: as ``run``."""
+        """End the term with all changes stored on every replica in sync, and hand over. Returns: as ``run``."""
         asked = self._asked.result() if self._asked.done() and not self._stop.is_set() else None
         successor = self._successor(asked.replica if asked is not None else None)
         self._on_state("STEPPING DOWN")
@@ -399,7 +400,8 @@ class Term:
         return asked is not None
 
     async def _give_up(self, successor: FollowerLag | None, granting: "asyncio.Task[int] | None" = None) -> None:
-        """Try T4, or end the lease without a successor; either way there is no leader then. ``granting``: the lease of T4."""
+        """Try T4, or revoke the lease if there is no successor; either way there is then no leader. ``granting``: the lease of
+        T4."""
         agreement = self._around.agreement
         try:
             async with asyncio.timeout(T4_S):

@@ -1,8 +1,8 @@
-"""Tickets of a leader's jobs: which of their syncs the followers have acknowledged.
+"""Tickets of a leader's disk jobs: which of their syncs the followers have acknowledged.
 
-Contract: replication.md, section 4, "Flow"; ADR 0098. A job that syncs the leader's disk gets a ticket; its callback on the
-loop is called when every required follower has acknowledged each of the job's syncs. No thread waits. ``run`` and ``expect``
-are called on the thread of the job; everything else belongs to the event loop.
+Contract: replication.md, section 4, "Flow"; ADR 0098. A job that syncs the leader's disk gets a ticket. The job's callback on
+the event loop is called when every required follower has acknowledged each of the job's syncs. No thread waits. ``run`` and
+``expect`` are called on the thread of the job; the other methods belong to the event loop.
 """
 
 import threading
@@ -13,7 +13,7 @@ from toymq_py.storage.commit.sync_threads import run_guarded
 
 
 class JobTicket:
-    """The syncs of one job. Filled by the job's thread, read by the loop when that has ended."""
+    """The syncs of one disk job. The job's thread adds them; the event loop reads them once the job has ended."""
 
     __slots__ = ("_tickets", "acked", "call")
 
@@ -24,7 +24,7 @@ class JobTicket:
         self.call: Callable[[], None] | None = None
 
     def when_settled(self, call: Callable[[], None]) -> None:
-        """As ``Ticket.when_settled``."""
+        """Call a function once all required followers have acknowledged the job's syncs (``Ticket.when_settled``)."""
         self.call = call
         self._tickets.wait_for(self)
 
@@ -32,8 +32,8 @@ class JobTicket:
 class Tickets:
     """The unsettled tickets of a leader, and its required followers.
 
-    A ticket is settled when each follower that is required *now* has acknowledged it, also before it was required. Removing a
-    required follower settles the tickets that wait for it alone.
+    A ticket is settled when each follower that is required *now* has acknowledged its syncs, even before the follower was
+    required. Removing a required follower settles the tickets that wait only for that follower.
     """
 
     def __init__(self) -> None:
@@ -47,12 +47,12 @@ class Tickets:
 
     @property
     def required(self) -> frozenset[str]:
-        """The followers that are waited for: replica ids."""
+        """The replica ids of the followers that tickets wait for."""
         return self._required
 
     @property
     def oldest(self) -> int | None:
-        """The lowest seq that a call on the loop waits for; None when none does."""
+        """The lowest unacknowledged seq of the waiting tickets; None without one."""
         return min((min(ticket.acked) for ticket in self._waiting), default=None)
 
     @property
@@ -63,7 +63,7 @@ class Tickets:
     # -- on the thread of a job
 
     def run(self, job: Callable[[], None]) -> JobTicket | None:
-        """Run a job, whatever becomes of it; a ``RunJob``. Returns: None when it synced nothing that followers have."""
+        """Run a disk job (a ``RunJob``). Returns: its ticket; None when it synced nothing that is shipped to followers."""
         ticket = self._running.ticket = JobTicket(self)
         try:
             run_guarded(job)
@@ -72,9 +72,9 @@ class Tickets:
         return ticket if ticket.acked else None
 
     def expect(self, seq: int) -> None:
-        """Have the job of this thread wait for this sync. Called before followers can see it.
+        """Let the job of this thread wait for the sync ``seq``. Called before followers can get it.
 
-        Outside of a job nothing waits: at the start, when there are no followers yet, and at the end, when no client is left.
+        Outside of a job there is no wait: at the start without followers, and at the end without clients.
         """
         ticket: JobTicket | None = getattr(self._running, "ticket", None)
         if ticket is not None:
@@ -84,12 +84,12 @@ class Tickets:
     # -- on the loop
 
     def wait_for(self, ticket: JobTicket) -> None:
-        """Call the function that follows the ticket's job when the ticket is settled; at once if it is."""
+        """Call the function set by ``when_settled`` once the ticket is settled; at once if it is."""
         self._waiting[ticket] = None
         self._settle_if_due(ticket)
 
     def acknowledge(self, follower: str, seq: int) -> None:
-        """Note that a follower, required or not, has done the sync ``seq``."""
+        """Note that a follower, required or not, has acknowledged the sync ``seq``."""
         ticket = self._by_seq.get(seq)
         if ticket is not None:
             ticket.acked[seq].add(follower)
@@ -97,15 +97,15 @@ class Tickets:
                 self._settle_if_due(ticket)
 
     def acknowledge_through(self, follower: str, seq: int) -> None:
-        """Note that a follower has synced everything up to ``seq``: the end of its bulk copy."""
+        """Note that a follower has synced all operations up to ``seq``, as at the end of its bulk copy."""
         for each in [number for number in self._by_seq.copy() if number <= seq]:
             self.acknowledge(follower, each)
 
     def require(self, followers: Iterable[str]) -> None:
-        """Change the followers that are waited for; settles what waits for none of them.
+        """Replace the followers that tickets wait for; settles tickets that now wait for none.
 
-        A new one may be elected only after it has acknowledged a BEAT that was sent after this call: what was told to clients
-        before, without it, is not on its disk earlier.
+        A new follower may be elected only after it has acknowledged a BEAT that was sent after this call: until then it may
+        lack changes that clients were told of without its acknowledgement.
         """
         self._required = frozenset(followers)
         for ticket in list(self._waiting):

@@ -146,7 +146,7 @@ class Deliveries:
             self._wake_others()
 
     def bytes_to_take(self, wanted_bytes: int) -> int:
-        """See ``Seat.bytes_to_take``."""
+        """How many bytes of messages to take: all, or ``floor_bytes`` while the token or address has used up its share."""
         return wanted_bytes if self._seat is None else self._seat.bytes_to_take(wanted_bytes)
 
     def check_room(self, size: int) -> None:

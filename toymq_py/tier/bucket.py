@@ -23,20 +23,21 @@ NO_FILE = (errno.ENXIO, errno.EISDIR)
 
 
 class BucketError(LocalError):
-    """The bucket cannot be reached, or refuses. Of a put the outcome is unknown then."""
+    """The bucket cannot be reached, or refuses the call. The outcome of a put is then unknown."""
 
 
 class Bucket(Protocol):
-    """Objects by key. All raise BucketError."""
+    """Objects by key. All methods may raise BucketError."""
 
     def identity(self) -> object:
-        """The identity of the bucket. If it changes, the bucket was away or is another one, so its content is not known."""
+        """An identity of the bucket. If it changes, the bucket was away or is another one, so its known content may be
+        wrong."""
 
     def put_new(self, key: str, data: bytes) -> bool:
         """Store an object unless the key exists. Returns: whether it was stored."""
 
     def put(self, key: str, data: bytes) -> None:
-        """Store an object, replacing the one of the key."""
+        """Store an object, replacing one with the same key."""
 
     def get(self, key: str) -> bytes | None:
         """An object; None when there is none."""
@@ -45,18 +46,18 @@ class Bucket(Protocol):
         """The size of an object; None when there is none."""
 
     def get_range(self, key: str, start: int, length: int) -> bytes | None:
-        """A part of the object, shorter where it ends; None when there is none."""
+        """A part of an object, shorter if the object ends before; None when there is no such object."""
 
     def keys(self, folder: str = "") -> Iterator[str]:
-        """All keys of the bucket's prefix, or of a folder below it."""
+        """All keys below the prefix in the bucket's URL, or below a folder of it."""
 
     def delete(self, key: str) -> None:
         """Remove an object, if it is there."""
 
 
 def check_there(bucket: Bucket) -> None:
-    """Check, when an object is missing, that the bucket exists: the object is gone only if there is anything at all, since an
-    unmounted file system is an empty directory, or none.
+    """Check, when an object is missing, that the bucket has any object at all. Otherwise it may be an unmounted file system,
+    which is an empty directory or none, and the object is not gone.
 
     Raises: BucketError.
     """
@@ -65,11 +66,12 @@ def check_there(bucket: Bucket) -> None:
 
 
 def open_bucket(url: str, fs: FileSystem, *, read_only: bool = False) -> Bucket:
-    """
+    """Open the bucket at a URL.
+
     Args:
         read_only: a missing directory is not made; it counts as a bucket that is away.
 
-    Raises: ConfigError for an invalid URL, or without the extra.
+    Raises: ConfigError for an invalid URL, or if the extra ``lake`` is missing.
     """
     parse_tier(url)
     if url.startswith("file:"):
@@ -85,18 +87,17 @@ def open_bucket(url: str, fs: FileSystem, *, read_only: bool = False) -> Bucket:
 
 
 class DirectoryBucket:
-    """Objects as files of a directory, synced before they have their name. Assumes that nothing else writes there: a key is
-    looked at, and then it is taken.
+    """Objects as files of a directory, synced before they get their name. Assumes that nothing else writes there: the check
+    whether a key exists and the creation of its file are two steps.
 
-    What has the name of an object and is no file, as a pipe or a directory, reads as an object without content: it is damaged,
-    and the others can be read.
+    A pipe or a directory with the name of an object reads as an empty object: it counts as damaged, and others can be read.
 
-    The directory is made for the first put, or when the identity is asked for, and never again: one that is gone later is on a
-    file system that is not mounted.
+    The directory is made at the first put or call of ``identity``, and never again: if it is missing later, its file system is
+    not mounted.
     """
 
     def __init__(self, fs: FileSystem, path: str, *, is_made: bool = False) -> None:
-        """``is_made``: the directory should be there already."""
+        """``is_made``: the directory should already exist."""
         self._fs = fs
         self._path = path.rstrip("/")
         self._is_made = is_made
@@ -114,7 +115,7 @@ class DirectoryBucket:
         self._check_root()
 
     def _check_root(self) -> None:
-        """Check the directory. Raises: BucketError when it was made, and is gone."""
+        """Check the directory. Raises: BucketError when it was made before and is missing."""
         if self._is_made and not self._fs.is_dir(self._path):
             self._times_away += 1
             raise BucketError(f"the bucket: the directory {self._path} is gone: mount its file system, or make it")
@@ -261,7 +262,7 @@ class ObjectStoreBucket:
 
 
 def _empty_if_no_file(error: OSError) -> bytes:
-    """Return no content for something that is not a file. Raises: the error, when it is of a file."""
+    """Return b"" if the error says that a path is not a regular file. Raises: any other error."""
     if error.errno not in NO_FILE:
         raise error
     return b""
@@ -269,7 +270,7 @@ def _empty_if_no_file(error: OSError) -> bytes:
 
 @contextlib.contextmanager
 def _named() -> Iterator[None]:
-    """A context in which a library's errors become BucketError."""
+    """A context in which the errors of the object store's library become BucketError."""
     try:
         yield
     except BucketError:
@@ -279,5 +280,5 @@ def _named() -> Iterator[None]:
 
 
 def _line(error: Exception) -> str:
-    """The first line of an error: obstore adds its whole state behind it."""
+    """The first line of an error's text: obstore appends its whole state."""
     return (str(error).splitlines() or [type(error).__name__])[0][:300]

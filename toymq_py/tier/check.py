@@ -1,4 +1,4 @@
-"""Compares a data directory with a bucket, in both directions, and repairs what can be decided."""
+"""Compares a data directory with a bucket, in both directions, and repairs differences that can be decided."""
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from toymq_py.units import counted
 
 @dataclass(slots=True)
 class Finding:
-    """A difference between directory and bucket. ``mended``: how ``repair`` mended it; None: an operator has to look at it."""
+    """A difference between directory and bucket. ``mended``: how ``repair`` removed it; None if an operator has to decide."""
 
     place: Place | None
     text: str
@@ -35,11 +35,10 @@ class Finding:
 def check(
     fs: FileSystem, bucket: Bucket, data_dir: str, *, repair: bool = False, delete: Collection[str] = ()
 ) -> Iterator[Finding]:
-    """Compare, and with ``repair`` upload what is missing and delete what nothing needs: objects of topics that are marked as
-    deleted, and segments that the offsets say were removed. Other objects that only the bucket has are kept, since the disk may
-    have lost them. ``delete`` names topics whose incarnations that the disk lacks are deleted. Harmless while the broker runs.
-
-    Every segment of the bucket is fetched and compared with its seal.
+    """Compare a data directory with a bucket. ``repair``: upload missing objects, and delete unneeded ones: those of topics
+    that are marked as deleted, and segments that the offsets on the disk say were removed. Other objects that only the bucket
+    has are kept, since the disk may have lost them. ``delete``: topics of which incarnations that the disk lacks are deleted.
+    Harmless while the broker runs. Every segment of the bucket is fetched and compared with its seal.
 
     Raises: DataDirectoryError, OSError, BucketError.
     """
@@ -128,10 +127,11 @@ def _compare(
     bucket: Bucket, place: Place, first_id: int, data: bytes | None, next_id: int, evicted: Segment | None, *, repair: bool,
     parts: Callable[[], Sequence[Part]] = tuple,
 ) -> Iterator[Finding]:  # fmt: skip
-    """Compare a segment object with its seal, and with the segment of the disk, or with what the disk knows of it.
+    """Compare a segment object with its seal, and with the segment on the disk, or with the SHA-256 that the disk has of an
+    evicted one.
 
-    What two of the three agree on is right: the object is replaced by a segment that the seal fits, and the seal is written
-    anew for an object that the disk has or knows, too, also when it is of another segment, or names none.
+    If two of the three agree, the third is repaired: the object is replaced by the disk's segment if the seal fits that, and
+    the seal is written anew if the disk has or knows the object, also if the seal names another segment, or none.
     """
     key, seal_name = segment_key(place, first_id), seal_key(place, first_id)
     stored, sealed = bucket.get(key), bucket.get(seal_name)
@@ -173,7 +173,7 @@ def _compare(
 
 
 def _check_states(bucket: Bucket, place: Place, holding: Holding) -> Iterator[Finding]:
-    """Check the states; a restore takes the newest one that is not damaged."""
+    """Check the state objects of a topic; a restore takes the newest undamaged one."""
     whole = 0
     for at in sorted(holding.states):
         key = state_key(place, at)

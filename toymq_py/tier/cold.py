@@ -1,10 +1,10 @@
-"""Reads of segments that are in the bucket alone: each is fetched by a thread, checked, and kept as a file for a while.
+"""Reads of segments that only the bucket has: each is fetched on a thread, checked, and cached as a file for a while.
 
-    reader ── use ──▶ not here: BeingFetched ── a thread: get, SHA-256, file, scan ──▶ adopt, wake those that wait
-                                                  └── failed: wake them, too, and try again later ──┘
+    reader ── use ──▶ not here: BeingFetched ── a thread: get, SHA-256, file, scan ──▶ adopt, wake the waiting readers
+                                                  └── failed: wake the readers, and try again later ──┘
 
-A reader that begins in the middle of a large segment gets a part of it (``parts``). One that goes forward has the next part or
-segment fetched ahead. One fetch of a segment runs at a time. Nothing is kept over a restart.
+A reader that begins in the middle of a large segment gets a part of it (``parts``). For a sequential reader the next part or
+segment is fetched ahead. Only one fetch of a segment runs at a time. Nothing is kept over a restart.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ logger = logging.getLogger("toymq_py.tier")
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 30.0
 """The delay before a fetch that failed is made again; twice as long each time."""
 UNASKED_MAX = 10
-"""Most tries of a fetch while no reader waits: one that got an error comes again, or does not."""
+"""Most tries of a fetch while no reader waits: a reader that got an error may not come again."""
 DIRECTORY_NAME = "tier-cache"
 KEPT_MIN = 3
 """The number of segments or parts that are kept whatever their size: one that is read, the one ahead, and one of another
@@ -43,7 +43,7 @@ SEALS_KEPT = 64
 
 @dataclass(slots=True)
 class _Fetch:
-    """The fetch of a segment, under way or failed."""
+    """The fetch of a segment, either running or failed."""
 
     topic: str
     segment: Segment
@@ -60,7 +60,7 @@ class _Fetch:
 
 @dataclass(slots=True)
 class _Outcome:
-    """The outcome of one try. Without a scan or a part it failed."""
+    """The outcome of one try to fetch. It failed if there is neither a scan nor a part."""
 
     path: str
     scan: ScanResult | None = None
@@ -71,7 +71,7 @@ class _Outcome:
 
 
 class ColdReads:
-    """``Cold`` over a bucket. Belongs to the event loop; ``offload`` runs the jobs."""
+    """The implementation of ``Cold`` for a bucket. Belongs to the event loop; ``offload`` runs the fetches on threads."""
 
     def __init__(
         self,
@@ -88,12 +88,12 @@ class ColdReads:
     ) -> None:
         """
         Args:
-            directory: for the files; it is made, and its content is removed.
-            cache_bytes: of all files.
+            directory: for the cached files; it is made, and its content is removed.
+            cache_bytes: the most bytes of all cached files.
             files: limits the open files.
-            place_of: the place of a topic's objects.
-            offload: runs a job on a thread that may wait for the bucket, then its callback on the loop.
-            later: calls after a time.
+            place_of: returns the place of a topic's objects in the bucket; None without one.
+            offload: runs a job on a thread that may wait for the bucket, then its callback on the event loop.
+            later: calls a function after a number of seconds.
 
         Raises: OSError.
         """
@@ -143,7 +143,7 @@ class ColdReads:
         return held
 
     def _part_with(self, segment: Segment, msg_id: int) -> Segment | None:
-        """The part on the disk that has a record; None without one."""
+        """The cached part that has a record; None without one."""
         parts = self._parts.get(id(segment), ())
         at = bisect_right(parts, msg_id, key=lambda part: part.base_id) - 1
         return parts[at] if at >= 0 and msg_id < parts[at].next_id else None
@@ -168,7 +168,7 @@ class ColdReads:
     # -- fetching
 
     def _begin(self, topic: str, segment: Segment, adopt: Adopt, from_id: int | None, *, is_ahead: bool = False) -> _Fetch:
-        """Fetch a segment, or the part of it with ``from_id``, unless a fetch of it runs; waiting readers look again
+        """Start to fetch a segment, or the part of it with ``from_id``, unless a fetch of it runs. Waiting readers retry
         afterwards."""
         fetch = self._fetches.get(id(segment))
         if fetch is not None and not is_ahead:
@@ -263,7 +263,7 @@ class ColdReads:
             self._show()
 
     def _forget(self, fetch: _Fetch) -> None:
-        """Forget a segment that nothing waits for; the next reader begins anew."""
+        """Forget the fetch of a segment that no reader waits for; the next reader starts a new one."""
         del self._fetches[id(fetch.segment)]
         self._ahead.discard(id(fetch.segment))
 

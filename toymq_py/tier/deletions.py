@@ -1,7 +1,7 @@
-"""The object ``deleted``: what it says, and which topics of a bucket were deleted by it.
+"""The object ``deleted``, which marks a topic as deleted: its content, and which topics of a bucket count as deleted by it.
 
-An object that cannot be read, such as a stray one, deletes nothing: its topic counts as existing. Broker versions up to
-2026-11-28 wrote it empty, so the leftover of an interrupted deletion of theirs cannot be told from a stray one (ADR 0193).
+An unreadable object, such as a stray one, deletes nothing: its topic counts as existing. Broker versions up to 2026-11-28 wrote
+an empty object, so one that an interrupted deletion of theirs left cannot be told from a stray one (ADR 0193).
 """
 
 from toymq_py.errors import DamagedData
@@ -15,7 +15,7 @@ def encode(place: Place, at_ns: int) -> bytes:
 
 
 def decode(data: bytes, place: Place) -> int:
-    """The time when a topic was deleted. Raises: DamagedData, also when another topic was."""
+    """Decode the time when a topic was deleted. Raises: DamagedData, also when the object names another topic."""
     found = checked_json.decode("deleted", data)
     named = found.get("topic"), found.get("incarnation")
     if named != place:
@@ -25,7 +25,8 @@ def decode(data: bytes, place: Place) -> int:
 
 
 def list_holdings(bucket: Bucket, folder: str = "") -> dict[Place, Holding]:
-    """List what a bucket, or a folder of it, has; topics that count as deleted are marked so. Raises: BucketError."""
+    """List the content of a bucket, or of a folder of it, by topic; topics that count as deleted are marked. Raises:
+    BucketError."""
     found = holdings(bucket.keys(folder))
     for place, holding in found.items():
         if not holding.deleted:

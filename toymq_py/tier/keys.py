@@ -1,10 +1,10 @@
 """Keys of the objects in a bucket, and what a listing shows of each topic.
 
 <topic>/<incarnation>/<first id, 20 digits>.log      a sealed segment, byte for byte
-<topic>/<incarnation>/<first id, 20 digits>.idx      its sidecar, in buckets of before ADR 0192: not read any more
-<topic>/<incarnation>/<first id, 20 digits>.seal     its names, size, checksums; written behind it, so one that has it is whole
-<topic>/<incarnation>/state-<time, 20 digits>.json   settings, consumers and the next id at a time, in unix nanoseconds
-<topic>/<incarnation>/deleted                        when the topic was deleted: its objects go, this one last
+<topic>/<incarnation>/<first id, 20 digits>.idx      its sidecar, in buckets from before ADR 0192: not read any more
+<topic>/<incarnation>/<first id, 20 digits>.seal     its names, size, checksums; written last, so a sealed segment is whole
+<topic>/<incarnation>/state-<time, 20 digits>.json   settings, consumers and the next id at a time, in Unix nanoseconds
+<topic>/<incarnation>/deleted                        when the topic was deleted: its objects are removed, this one last
 """
 
 import re
@@ -20,7 +20,7 @@ _DELETED = "deleted"
 
 
 class Place(NamedTuple):
-    """One incarnation of a topic."""
+    """One incarnation of a topic: a topic that is deleted and created anew gets another one."""
 
     topic: str
     incarnation: str
@@ -28,7 +28,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Holding:
-    """The objects of a place in a bucket: first ids of segments, seals and indexes, and times of states."""
+    """The objects of one incarnation of a topic in a bucket: first ids of segments, seals and indexes, and times of states."""
 
     segments: set[int] = field(default_factory=set)
     seals: set[int] = field(default_factory=set)
@@ -41,7 +41,7 @@ class Holding:
     """Why the object ``deleted`` cannot be used; None: there is none, or it can."""
 
     def is_whole(self, first_id: int) -> bool:
-        """Whether a segment was uploaded whole."""
+        """Whether a segment was uploaded completely: it has a seal."""
         return first_id in self.segments and first_id in self.seals
 
 
@@ -66,7 +66,7 @@ def deleted_key(place: Place) -> str:
 
 
 def keys_of(place: Place, holding: Holding) -> list[str]:
-    """All object keys of a place, except the mark of its deletion."""
+    """All object keys of one incarnation of a topic, except ``deleted``."""
     return [
         *(state_key(place, at) for at in sorted(holding.states)),
         *(segment_key(place, first_id) for first_id in sorted(holding.segments)),
@@ -76,7 +76,7 @@ def keys_of(place: Place, holding: Holding) -> list[str]:
 
 
 def holdings(keys: Iterable[str]) -> dict[Place, Holding]:
-    """The content of a bucket by a listing. Unknown objects are left alone."""
+    """Sort the keys of a listing by topic and incarnation. Unknown keys are left out."""
     found: dict[Place, Holding] = {}
     for key in keys:
         topic, _, rest = key.partition("/")

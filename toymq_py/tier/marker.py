@@ -1,8 +1,8 @@
-"""The mark of a bucket, which a data directory remembers: so an unmounted file system is not taken for an empty bucket. ADR
-0183.
+"""The mark of a bucket, which a data directory remembers, so that an unmounted file system is not taken for an empty bucket.
+ADR 0183.
 
 ``.toymq-bucket.json`` is put into a bucket at its first use; then ``tier.json`` of the data directory records which bucket was
-used. So a used bucket that lacks its mark counts as away, and nothing is written to what stands in its place.
+used. If a recorded bucket lacks its mark, it counts as away, and nothing is written.
 """
 
 import secrets
@@ -31,8 +31,8 @@ class Marker:
         self._new_id = new_id
 
     def check(self) -> None:
-        """Check the bucket before something is written to it; changes nothing. Raises: BucketError when it is away, or another
-        one."""
+        """Check the bucket before a write to it; changes nothing. Raises: BucketError when the bucket is away, or another one
+        than recorded."""
         data = self._bucket.get(KEY)
         known = self._known()
         is_used = known is not None and _word(known, "url") in (self._url, None)
@@ -53,7 +53,7 @@ class Marker:
             raise BucketError(f"the bucket: {text}; mount the right one, or remove {self._path} to go on with this one")
 
     def settle(self) -> None:
-        """Check as ``check``, and mark a bucket that was not used before. Raises: BucketError, OSError."""
+        """Check the bucket as ``check`` does, and mark one that was not used before. Raises: BucketError, OSError."""
         self.check()
         data = self._bucket.get(KEY)
         if data is None:
@@ -66,7 +66,7 @@ class Marker:
         replace_file(self._fs, self._path, checked_json.encode("bucket", {"url": self._url, "id": found}))
 
     def _known(self) -> bytes | None:
-        """The bucket that this directory remembers; a value that fits none where the file cannot be read."""
+        """The content of ``tier.json``, which names the bucket used so far; None without one, b"" if it is damaged."""
         try:
             return checked_json.read(self._fs, self._path)
         except DamagedData:
@@ -74,7 +74,7 @@ class Marker:
 
 
 def _word(data: bytes, name: str) -> str | None:
-    """The word in one of the two files; None when it is damaged."""
+    """The text under ``name`` in a file of checked JSON; None when the file is damaged."""
     try:
         word = checked_json.decode("bucket", data).get(name)
     except DamagedData:

@@ -1,4 +1,5 @@
-"""The small objects beside the segments of a bucket: seals and states. Checked JSON that names its topic (ADR 0192)."""
+"""The small objects beside the segments in a bucket: seals and states. JSON with a checksum, which names its topic (ADR
+0192)."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -13,11 +14,11 @@ from toymq_py.tier.keys import Place
 
 
 class MisplacedObject(DamagedData):
-    """A seal or a state names another topic, incarnation or segment than its key does."""
+    """A seal or a state names another topic, incarnation or segment than its key."""
 
 
 class Part(NamedTuple):
-    """A piece of a segment object that can be fetched alone."""
+    """A part of a segment object that can be fetched separately."""
 
     first_id: int
     start: int
@@ -25,7 +26,7 @@ class Part(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A part, and where it ends."""
+    """A part, and the id and position where it ends."""
 
     first_id: int
     next_id: int
@@ -36,13 +37,13 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """The seal of a segment object: its size and checksums. ``next_id``: the first id behind the segment.
+    """The seal of a segment object: its size and checksums. ``next_id``: the first id after the segment.
 
-    ``place`` and ``first_id``: the segment that it is of; None in seals of before 2026-11-29. ``begins_ns``: the time of the
-    first record. ``parts``: those of a large segment, which cover it. ``adler32``: of the object, None in seals of before
-    2026-11-29; a sixth of the cost of the SHA-256, for those that read all history (ADR 0208).
+    ``place`` and ``first_id``: the segment that it belongs to; None in seals from before 2026-11-29. ``begins_ns``: the time of
+    the first record. ``parts``: those of a large segment, which cover it. ``adler32``: a checksum of the object for readers of
+    all history, at a sixth of the cost of the SHA-256 (ADR 0208); None in seals from before 2026-11-29.
 
-    A CRC-32 over records that end in their own CRC-32 says nothing: it is the same for all records of these lengths.
+    No CRC-32 is used: over records that end in their own CRC-32 it depends only on their lengths.
     """
 
     next_id: int
@@ -68,21 +69,22 @@ class Seal:
         return self.misfit(data) is None
 
     def misfit(self, data: bytes) -> str | None:
-        """Why data is not what was sealed; None if it is."""
+        """Why data is not the content that was sealed; None if it is."""
         if len(data) != self.size:
             return f"it has {len(data)} bytes, and its seal says {self.size}"
         found = hashlib.sha256(data).hexdigest()
         return None if found == self.sha256 else f"its SHA-256 is {found[:16]}…, and its seal says {self.sha256[:16]}…"
 
     def quick_misfit(self, data: bytes) -> str | None:
-        """As ``misfit``, by the Adler-32 if the seal has one; for a reader that checks each record and stores nothing."""
+        """Why data is not the content that was sealed, or None; by the Adler-32 if the seal has one, for a reader that also
+        checks each record and stores nothing."""
         if self.adler32 is None or len(data) != self.size:
             return self.misfit(data)
         found = adler32(data)
         return None if found == self.adler32 else f"its Adler-32 is {found:08x}, and its seal says {self.adler32:08x}"
 
     def misfit_of_size(self, size: int | None) -> str | None:
-        """As ``misfit``, for an object of which only the size is known; None for a missing one."""
+        """Why an object of this size is not the one that was sealed, or None. ``size``: None for a missing object."""
         if size is None:
             return "it is gone"
         return None if size == self.size else f"it has {size} bytes, and its seal says {self.size}"
@@ -101,7 +103,7 @@ class Seal:
 
     @classmethod
     def decode(cls, data: bytes, place: Place, first_id: int) -> "Seal":
-        """Decode the seal that the key of a segment has.
+        """Decode the seal under a segment's key.
 
         Raises: MisplacedObject when it is another segment's seal, DamagedData.
         """
@@ -126,7 +128,7 @@ def _number(found: dict[str, Any], name: str) -> int | None:
 
 
 def time_of_first(head: bytes, first_id: int) -> int | None:
-    """The time in the header of a segment's first record; None when it is not the header of that record."""
+    """The time in the header of a segment's first record; None when the bytes are not the header of record ``first_id``."""
     if len(head) != HEADER.size:
         return None
     _, msg_id, ts_ns, _ = HEADER.unpack(head)
@@ -134,7 +136,7 @@ def time_of_first(head: bytes, first_id: int) -> int | None:
 
 
 def _check_place(found: dict[str, Any], place: Place, kind: str) -> Place:
-    """Check that an object names the place where it stands. Raises: MisplacedObject."""
+    """Check that an object names the topic and incarnation of its key. Raises: MisplacedObject."""
     if Place(found["topic"], found["incarnation"]) != place:
         other = f"{found['topic']}/{found['incarnation']}"
         raise MisplacedObject(f"it is the {kind} of another topic or incarnation, {other[:300]!a}")
@@ -153,7 +155,7 @@ def _parts(rows: Any, first_id: int) -> list[Part]:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The files of a topic beside its log, as they were at a time (None: there was none), and its next id."""
+    """A topic's offsets and settings files, as they were at a time (None: there was no file), and its next id."""
 
     next_id: int
     offsets: bytes | None
@@ -165,7 +167,7 @@ class State:
 
     @classmethod
     def decode(cls, data: bytes, place: Place) -> "State":
-        """Decode a state of a place. Raises: MisplacedObject when it is that of another one, DamagedData."""
+        """Decode a state of a topic. Raises: MisplacedObject when it names another topic or incarnation, DamagedData."""
         found = checked_json.decode("state", data)
         try:
             if "topic" in found:

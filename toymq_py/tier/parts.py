@@ -1,6 +1,6 @@
-"""Parts of a segment object, of 4 MiB: a read in the middle fetches a part instead of the whole object. ADR 0182.
+"""Parts of a segment object, 4 MiB each: a read in the middle fetches a part instead of the whole object. ADR 0182.
 
-The seal beside the object says where the parts begin, and the SHA-256 of each. ADR 0192.
+The seal beside the object tells where the parts begin, and the SHA-256 of each. ADR 0192.
 """
 
 import hashlib
@@ -21,11 +21,11 @@ PARTED_MIN_BYTES = 3 * PART_BYTES
 
 
 def cut(segment: Segment, data: bytes) -> list[Part]:
-    """The parts of a sealed segment; none for a small one, or one that was sealed with damage.
+    """Divide a sealed segment into parts; [] for a small one, or one that was sealed with damage.
 
     Args:
-        segment: as its sidecar says.
-        data: its file.
+        segment: the segment as its sidecar describes it.
+        data: the content of its file.
     """
     ids, positions = segment.index_ids, segment.index_positions
     if len(data) < PARTED_MIN_BYTES or segment.damages or not ids or (ids[0], positions[0]) != (segment.base_id, 0):
@@ -38,8 +38,8 @@ def cut(segment: Segment, data: bytes) -> list[Part]:
 
 
 def load_parts(bucket: Bucket, place: Place, segment: Segment) -> list[Span]:
-    """The parts of an evicted segment, by the seal that it had when it left the disk, which has the SHA-256 that the disk
-    knows. None for a small segment, for another seal, or for one of before 2026-11-29. Raises: BucketError."""
+    """The parts of an evicted segment from its seal, if the seal's SHA-256 is the one that the disk recorded. [] for a small
+    segment, for another seal, or for one from before 2026-11-29. Raises: BucketError."""
     try:
         seal = Seal.decode(bucket.get(seal_key(place, segment.base_id)) or b"", place, segment.base_id)
     except DamagedData:
@@ -56,7 +56,8 @@ def part_of(parts: Sequence[Span], msg_id: int) -> Span:
 def fetch_part(fs: FileSystem, bucket: Bucket, place: Place, segment: Segment, part: Span, path: str) -> Segment | None:
     """Fetch a part into a file, which is a segment of its own.
 
-    Returns: None when it does not fit the seal: then the whole object shows why. Raises: BucketError, OSError.
+    Returns: None when the part does not fit the seal; then fetch the whole object to find the damage. Raises: BucketError,
+    OSError.
     """
     data = bucket.get_range(segment_key(place, segment.base_id), part.start, part.end - part.start)
     if data is None or hashlib.sha256(data).hexdigest() != part.sha256:
@@ -71,7 +72,7 @@ def fetch_part(fs: FileSystem, bucket: Bucket, place: Place, segment: Segment, p
 
 
 def write_cached(fs: FileSystem, path: str, data: bytes) -> None:
-    """Make a file, which need not outlive the process. Raises: OSError."""
+    """Write a cache file, without a sync, as it need not outlive the process. Raises: OSError."""
     file: File = fs.open(path, create=True, exclusive=True)
     try:
         write_all(file, data, 0)

@@ -1,6 +1,6 @@
-"""Decides which segments of a topic go to the bucket, and which leave it. Pure.
+"""Decides which segments of a topic are uploaded to the bucket, and which are deleted there. Pure.
 
-A segment that the disk lost stays in the bucket: only one that the offsets on the disk say was removed goes there, too.
+A segment that the disk has lost stays in the bucket: one is deleted only if the offsets on the disk say that it was removed.
 """
 
 from collections.abc import Callable, Container, Sequence
@@ -12,7 +12,8 @@ from toymq_py.tier.keys import Holding
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan for one topic: first ids, ascending. ``lost``: evicted segments that the bucket does not have whole."""
+    """The plan for one topic: first ids of segments, ascending. ``lost``: evicted segments that the bucket lacks or has not
+    completely."""
 
     upload: list[int]
     delete: list[int]
@@ -22,13 +23,13 @@ class Plan:
 def plan(
     bases: Sequence[int], committed_id: int, holding: Holding, is_removed: Callable[[int], bool], evicted: Container[int] = ()
 ) -> Plan:
-    """Decide what to do for a topic.
+    """Decide what to upload and delete for a topic.
 
     Args:
         bases: first ids of the segments, ascending; the last one is active.
-        evicted: those of them that are not on the disk.
-        committed_id: records at or above it may be taken back, so a segment that reaches beyond it waits.
-        is_removed: whether the offsets on the disk say that retention or PURGE removed an id.
+        evicted: first ids of segments that are no longer on the disk.
+        committed_id: records from this id on are not committed yet, so a segment with such records waits.
+        is_removed: returns whether the offsets on the disk say that retention or PURGE removed an id.
     """
     sealed = [base for base, following in pairwise(bases) if following <= committed_id]
     in_log = set(bases)

@@ -1,7 +1,7 @@
 """Reads records of sealed segments straight from a bucket, without a broker. Changes nothing.
 
-As ``storage.reader`` does for a directory: Spark reads history through it. A segment is given out when it is what its seal
-says, by size and checksum, and its records are checked as on a disk. One segment is in memory at a time.
+The counterpart of ``storage.reader`` for directories; Spark reads history through it. A segment is used only if it fits its
+seal by size and checksum, and its records are checked as on a disk. One segment is in memory at a time.
 """
 
 import logging
@@ -32,7 +32,7 @@ RUN_BYTES = 4 << 20
 
 
 class SegmentLost(LocalError):
-    """Ids ``first_id`` to below ``next_id`` cannot be had from the bucket: their object is gone or damaged."""
+    """The bucket has lost the records ``first_id`` <= id < ``next_id``: their object is missing or damaged."""
 
     def __init__(self, first_id: int, next_id: int, why: str) -> None:
         super().__init__(why)
@@ -41,9 +41,9 @@ class SegmentLost(LocalError):
 
 
 class SealedSegment(NamedTuple):
-    """A segment by a listing. ``next_id``: the first id of the next one; of the last, the id that its seal says.
+    """A segment in a listing. ``next_id``: the first id of the next segment; for the last one, the id in its seal.
 
-    ``is_whole``: segment and seal are listed.
+    ``is_whole``: whether both segment and seal are listed.
     """
 
     first_id: int
@@ -52,9 +52,9 @@ class SealedSegment(NamedTuple):
 
 
 class BucketTopic(NamedTuple):
-    """A topic of a bucket, by a listing: ``first_id`` is the first retained id, ``next_id`` the one behind the last segment.
+    """A topic in a bucket's listing. ``first_id``: the first retained id; ``next_id``: the id after the last segment.
 
-    ``removed``: ids between that were removed on purpose, as its newest state says. ``state_ns``: when that was stored.
+    ``removed``: ids between them that were removed on purpose, by the newest state. ``state_ns``: when that was stored.
     """
 
     place: Place
@@ -66,7 +66,7 @@ class BucketTopic(NamedTuple):
 
 
 class BucketReader:
-    """Reads a bucket. All may raise BucketError: it is away, or refuses."""
+    """Reads a bucket. All methods may raise BucketError: the bucket is away, or refuses the call."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
@@ -78,7 +78,7 @@ class BucketReader:
         return sorted({place.topic for place in choose(list_holdings(self._bucket))[0]})
 
     def topic(self, name: str) -> BucketTopic:
-        """A topic as it is now. With several incarnations the one with the newest state counts. Raises: NoSuchTopic."""
+        """The current state of a topic. Of several incarnations the one with the newest state counts. Raises: NoSuchTopic."""
         found = {place: each for place, each in list_holdings(self._bucket, name).items() if place.topic == name}
         chosen = choose(found)[0]
         if not chosen:
@@ -97,7 +97,7 @@ class BucketReader:
         return BucketTopic(place, first_id, next_id, segments, known.removed, at)
 
     def segments(self, place: Place) -> list[SealedSegment]:
-        """The segments of an incarnation, ascending; none when the bucket does not have it."""
+        """The segments of one incarnation of a topic, ascending; [] when the bucket does not have it."""
         found = list_holdings(self._bucket, f"{place.topic}/{place.incarnation}").get(place, Holding())
         return [] if found.deleted else self._sealed(place, found)
 
@@ -113,9 +113,9 @@ class BucketReader:
         return found
 
     def id_at_time(self, topic: BucketTopic, ts_ns: int) -> int:
-        """The first record at or after a time, or the next id when there is none; the first id of a lost segment that may have
-        it. A binary search looks at few segments: where a clock was set back by more than a day between two of them (ADR 0050),
-        one may come early or be passed over."""
+        """The id of the first record at or after a time, or ``next_id`` when there is none. If a lost segment may have that
+        record, its first id. A binary search reads few segments: if a clock was set back by more than a day between two of
+        them (ADR 0050), the result may be too early or too late."""
         segments = [each for each in topic.segments if each.is_whole and each.next_id > topic.first_id]
         low, high = 0, len(segments)
         while low < high:  # the first segment that begins at the time or later
@@ -188,7 +188,7 @@ class BucketReader:
 
 
 def _runs(data: bytes, base_id: int, next_id: int, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
-    """Read up to the first missing record, without copying the bytes, which would cost a tenth of the time."""
+    """Read records up to the first missing one. Does not copy the bytes, which would take a tenth of the time."""
     step = max(RUN_BYTES * (next_id - base_id) // max(len(data), 1), 1)
     pos, msg_id, stop = scan(data, 0, base_id, max_count=from_id - base_id)
     while msg_id < to_id and stop is Stop.COUNT:
@@ -199,7 +199,7 @@ def _runs(data: bytes, base_id: int, next_id: int, from_id: int, to_id: int, wal
 
 
 class _Held:
-    """An object in memory as a file, for reads and for the judge of damage (``storage.scanner``)."""
+    """An object in memory with the interface of a file, for reads and for ``storage.scanner``, which finds damage."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -1,8 +1,8 @@
 """Makes a data directory from a bucket alone, and says which ids the bucket never had.
 
-A topic's newest state says which ids it had assigned. Records that were not sealed then are lost with the disk: their ids stay
-a hole, and no other message gets them. More ids may have been assigned since that state, so the log goes on far behind it
-(``ids_left_out``; ADR 0165, 0193), in a new segment, since those of the bucket are sealed.
+A topic's newest state tells which ids it had assigned. Records that were not sealed then are lost with the disk: their ids stay
+unused. More ids may have been assigned since that state, so new ids begin far above it (``ids_left_out``; ADR 0165, 0193), in a
+new segment, since those of the bucket are sealed.
 """
 
 import secrets
@@ -32,14 +32,14 @@ def restore(
 
     Args:
         data_dir: missing or empty, apart from leftovers of an interrupted restore.
-        pid: for its LOCK.
+        pid: this process's id, for the LOCK file.
         now_ns: the time of the wall clock.
-        progress: told each topic before it is fetched.
-        at_ns: the topics as they were at this time, with new incarnations; None: the newest.
+        progress: called with each topic before it is fetched.
+        at_ns: restore the topics as they were at this time, with new incarnations; None: the newest state.
 
     Raises:
-        DataDirectoryError: ``data_dir`` is not empty, or the bucket has no topic, or none of that time.
-        DirectoryLocked, OSError: of ``data_dir``.
+        DataDirectoryError: ``data_dir`` is not empty, or the bucket has no topic, or had none at that time.
+        DirectoryLocked, OSError: about ``data_dir``.
         BucketError: the bucket cannot be read. A bucket that cannot be written is reported as a problem of each topic.
     """
     if not is_empty(fs, data_dir, besides=(DIRECTORY_NAME,) if is_interrupted(fs, data_dir) else ()):

@@ -1,8 +1,9 @@
-"""Writes a topic of a bucket into a directory as it was at a time: the records up to it, and the state of then (ADR 0181).
+"""Writes a topic of a bucket into a directory as it was at a given time: the records up to then, and the state of then (ADR
+0181).
 
-A record was there if its time is not later, if a state of then knew its id, or if a segment behind it had begun: the times of
-records fall where a clock was set back (ADR 0050). The topic gets an incarnation of its own: its last segment may be cut, and
-other records come behind it than in the bucket.
+A record existed at that time if its own time is not later, if a state of then knew its id, or if a later segment had begun:
+record times are not monotonic if a clock was set back (ADR 0050). The topic gets a new incarnation, since its last segment may
+be cut, and other records than in the bucket will follow.
 """
 
 from bisect import bisect_right
@@ -32,10 +33,10 @@ def restore_topic_at(
     """Write a topic as it was at a time. Nothing in the bucket changes.
 
     Args:
-        goes_on_at: lower ids of the topic may have been used since.
-        incarnation: its new one.
+        goes_on_at: the next id of the restored topic, as lower ids may have been used since then.
+        incarnation: the new incarnation.
 
-    Returns: None when it was not there yet. Raises: OSError, BucketError.
+    Returns: None when the topic did not exist yet. Raises: OSError, BucketError.
     """
     done = Restored(Place(place.topic, incarnation))
     found = newest_state(bucket, place, [each for each in holding.states if each <= at_ns], done.problems.append)
@@ -80,7 +81,7 @@ def restore_topic_at(
 
 
 def _taken(bucket: Bucket, place: Place, bases: Sequence[int], at_ns: int, known_id: int) -> tuple[int, int]:
-    """How many segments had begun at a time, and how many have to be looked at: also later ones that may have begun."""
+    """How many segments had begun at a time, and how many to examine: includes later ones of which that is unknown."""
     begun, unknown = len(bases), set()
     while begun and bases[begun - 1] >= known_id:
         time_ns = begins_at(bucket, place, bases[begun - 1])
@@ -98,7 +99,7 @@ def _taken(bucket: Bucket, place: Place, bases: Sequence[int], at_ns: int, known
 def _cut(
     data: bytes, first_id: int, next_id: int, at_ns: int, known_id: int, key: str, done: Restored
 ) -> tuple[bytes, int]:
-    """The records of a segment that existed at a time, and the id behind them. Ids below ``known_id`` did."""
+    """The records of a segment that existed at a time, and the id after them. Ids below ``known_id`` certainly existed."""
     pos, msg_id, stop = 0, first_id, Stop.COUNT
     while stop is Stop.COUNT and msg_id < next_id:
         columns, began_id = Columns(), msg_id
@@ -112,7 +113,7 @@ def _cut(
 
 
 def _removed_since(bucket: Bucket, place: Place, holding: Holding, missing: Sequence[IdRange]) -> list[IdRange]:
-    """The missing ids that the newest state calls removed."""
+    """Those of the missing ids that the newest state says were removed on purpose."""
     newest = newest_state(bucket, place, holding.states, lambda _problem: None) if missing else None
     if newest is None:
         return []
@@ -122,7 +123,7 @@ def _removed_since(bucket: Bucket, place: Place, holding: Holding, missing: Sequ
 
 
 def _settings(bucket: Bucket, place: Place, holding: Holding, state: State, done: Restored) -> TopicSettings:
-    """The settings of the state, or if there is none of that time, those of the first known one."""
+    """The settings in a state; without a state of that time, those in the first later one."""
     if done.state_ns is None:
         states = (newest_state(bucket, place, [at], lambda _problem: None) for at in sorted(holding.states))
         later = next(filter(None, states), None)

@@ -1,4 +1,4 @@
-"""Writes a topic of a bucket into a directory: all that is sealed, with the newest state."""
+"""Writes a topic of a bucket into a directory: all sealed segments, with the newest state."""
 
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +18,7 @@ from toymq_py.tier.states import ids_left_out, known_until, newest_state
 
 @dataclass(slots=True)
 class Restored:
-    """The restored part of a topic."""
+    """The result of restoring a topic."""
 
     place: Place
     state_ns: int | None = None
@@ -38,7 +38,7 @@ class Restored:
 
 
 def restore_topic(fs: FileSystem, bucket: Bucket, place: Place, holding: Holding, to: str, now_ns: int) -> Restored:
-    """Write a topic into a directory. ``now_ns``: no id that was assigned before then is used again."""
+    """Write a topic into a directory. ``now_ns``: ids that may have been assigned until then are not used again."""
     done = Restored(place)
     fs.mkdir(to)
     found = newest_state(bucket, place, holding.states, done.problems.append)
@@ -83,8 +83,8 @@ def restore_topic(fs: FileSystem, bucket: Bucket, place: Place, holding: Holding
 
 
 def fetch(bucket: Bucket, place: Place, first_id: int, holding: Holding, done: Restored) -> tuple[bytes | None, int]:
-    """A segment and the id behind it. There is no segment when it is gone, does not fit its seal, has no record, or has another
-    one's seal; the id is then that of the seal, 0 without one."""
+    """Fetch a segment, and the id after it. The segment is None when it is gone, does not fit its seal, has no record, or has
+    another segment's seal; the id is then the one in the seal, or 0 without a seal."""
     key, seal = segment_key(place, first_id), None
     data = bucket.get(key) if first_id in holding.segments else None
     if first_id in holding.seals and (sealed := bucket.get(seal_key(place, first_id))) is not None:

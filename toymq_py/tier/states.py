@@ -1,4 +1,4 @@
-"""The states of a topic in a bucket: which are kept, which one and which incarnation a restore takes, and which ids may have
+"""The states of a topic in a bucket: which are kept, which state and incarnation a restore takes, and which ids may have
 been assigned since."""
 
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ SLOTS = (
 )  # fmt: skip
 """Width and age of each kind of slot: up to this age, the first state of each slot stays. About three hundred in ten years."""
 IDS_LEFT_OUT = 10_000_000
-"""The number of ids behind those that a bucket knows that are never used again: a state's ten seconds at a million messages a
+"""The number of ids above those that a bucket knows that are never used again: a state's ten seconds at a million messages a
 second, and room for clocks that differ by seconds."""
 IDS_A_SECOND = 2_000_000
 """The number of ids that are left out in addition for each second since the state (ADR 0193): more than a broker can hand
@@ -27,8 +27,8 @@ out."""
 
 
 def kept(times: Iterable[int]) -> set[int]:
-    """The states to keep: the newest ones, and for restores to a time fewer and fewer older ones. The first state of a wide
-    time slot is also the first of a narrow one, so it still exists when the narrow slots are over."""
+    """The times of the states to keep: the newest ones, and older ones at increasing distances, for restores to a time. The
+    first state of a wide time slot is also the first of a narrow one, so it still exists when the narrow slots expire."""
     ascending = sorted(times)
     stay = {*ascending[-NEWEST_KEPT:]}
     for width, age in SLOTS:
@@ -64,7 +64,8 @@ def choose(found: dict[Place, Holding], at_ns: int | None = None) -> tuple[dict[
 def newest_state(
     bucket: Bucket, place: Place, times: Iterable[int], problem: Callable[[str], None]
 ) -> tuple[int, State, offsets.OffsetsState] | None:
-    """The newest undamaged state of these times, its time, and its offsets; None without one. Raises: BucketError."""
+    """Of the states with these times the newest undamaged one: its time, the state, and its offsets; None without one.
+    ``problem`` is told of damaged ones. Raises: BucketError."""
     for at in sorted(times, reverse=True):
         data = bucket.get(state_key(place, at))
         try:
@@ -78,7 +79,7 @@ def newest_state(
 
 
 def ids_left_out(since_ns: int, now_ns: int) -> int:
-    """The highest number of ids that may have been assigned since a time. Readers pass them as removed ids, not as lost."""
+    """The highest number of ids that may have been assigned since a time. Readers treat them as removed, not as lost."""
     return IDS_LEFT_OUT + max(now_ns - since_ns, 0) * IDS_A_SECOND // 1_000_000_000
 
 
@@ -96,15 +97,15 @@ def begins_at(bucket: Bucket, place: Place, first_id: int) -> int | None:
 
 
 def known_until(bucket: Bucket, place: Place, holding: Holding, now_ns: int) -> int:
-    """The last time at which the bucket knew the assigned ids of a topic without a state: the beginning of its last segment. 0
-    when that is unknown. Raises: BucketError."""
+    """The last time at which the bucket knew the assigned ids of a topic without a state, in Unix nanoseconds: the time of the
+    first record of its last segment; 0 if unknown. Raises: BucketError."""
     begun = (begins_at(bucket, place, first_id) for first_id in sorted(holding.segments, reverse=True))
     return next((at for at in begun if at is not None and at <= now_ns), 0)
 
 
 def unused_from(bucket: Bucket, place: Place, holding: Holding, now_ns: int) -> int:
-    """The id from which on an incarnation has certainly used none: behind all ids that the bucket knows, and those that may
-    have been assigned since its newest state. Raises: BucketError."""
+    """The lowest id that an incarnation has certainly not used: above all ids that the bucket knows, and those that may have
+    been assigned since its newest state. Raises: BucketError."""
     newest = newest_state(bucket, place, holding.states, lambda _problem: None)
     ends = [] if newest is None else [newest[1].next_id, newest[2].next_id]
     for first_id in sorted(holding.seals, reverse=True):

@@ -1,12 +1,12 @@
 """Brings a bucket up to date with the topics of a data directory. Blocks; for one thread, beside the broker.
 
-Sealed segments never change, so nothing of the broker is held or asked while they are read. Every step may be cut off or have
-an unknown outcome: the next round makes it again, and finds what is there.
+Sealed segments never change, so they are read without locks or calls of the broker. Every step may be interrupted or have an
+unknown outcome: the next round repeats it, and finds what was done.
 
-    upload    the segment, if its key has none; then its seal. A segment with a seal is whole.
-    state     offsets and settings, read before the segments are listed; the newest stay, and some of the older ones
-    delete    a segment that the offsets on the disk say was removed: a state that says so, the segment, its seal
-    a topic   the mark "deleted", its objects, the mark
+    upload    the segment, if its key has none; then its seal. A segment with a seal is whole
+    state     offsets and settings, read before the segments are listed; the newest are kept, and some of the older ones
+    delete    a segment that the offsets on the disk say was removed: put a state that says so, delete segment and seal
+    a topic   that was deleted: put the object "deleted", delete all others, then this one
 """
 
 import logging
@@ -40,10 +40,10 @@ STATE_INTERVAL_NS = 10_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class TopicOnDisk:
-    """A topic of the broker: its directory and its next id. Records beyond that id are not committed.
+    """A topic of the broker: its directory, and its next committed id.
 
-    ``log``: first id and number of its segments; both say when one is sealed or removed. ``evictable``: first ids of those that
-    may leave the disk when they stand in the bucket, each with the id behind it.
+    ``log``: first id and number of its segments; a change tells that one was sealed or removed. ``evictable``: the id ranges of
+    segments that may leave the disk once the bucket has them.
     """
 
     place: Place
@@ -57,7 +57,7 @@ class TopicOnDisk:
 
 @dataclass(slots=True)
 class Round:
-    """The result of one round."""
+    """The result of one round of uploads."""
 
     segments: int = 0
     uploaded_bytes: int = 0
@@ -69,9 +69,9 @@ class Round:
 def store_segment(
     bucket: Bucket, place: Place, first_id: int, data: bytes, next_id: int, parts: Sequence[Part] = ()
 ) -> bool:
-    """Store a sealed segment, and its seal behind it, so that one with a seal is whole.
+    """Store a sealed segment, then its seal, so that a segment with a seal is whole.
 
-    Returns: False when the key has another object, which stays, but gets no seal. Raises: BucketError.
+    Returns: False when the key already has a different object, which stays, but gets no seal. Raises: BucketError.
     """
     key = segment_key(place, first_id)
     if not bucket.put_new(key, data) and bucket.get(key) != data:
@@ -81,7 +81,7 @@ def store_segment(
 
 
 def parts_of(fs: FileSystem, path: str, first_id: int, next_id: int, data: bytes) -> Sequence[Part]:
-    """The parts of a segment on the disk; none without a fitting sidecar. Raises: OSError."""
+    """The parts of a segment on the disk; [] without a sidecar that fits. Raises: OSError."""
     name = f"{path}/{segment_name(first_id)}"
     sidecar = read_if_there(fs, name[:-4] + ".idx")
     segment = None if sidecar is None else parse_sidecar(sidecar, name, first_id, next_id, len(data))
@@ -89,8 +89,8 @@ def parts_of(fs: FileSystem, path: str, first_id: int, next_id: int, data: bytes
 
 
 def known_of_copies(fs: FileSystem, path: str) -> tuple[offsets.OffsetsState, bool]:
-    """The offsets of a topic, in which ids that ``toymq repair`` gave up do not count as removed, since the bucket may have
-    them; and whether the offsets are lost. Raises: OSError."""
+    """A topic's offsets, and whether they are lost. Ids that ``toymq repair`` gave up do not count as removed in them, since
+    the bucket may have these records. Raises: OSError."""
     loaded = offsets.load(fs, path)
     lost_ids = given_up.load(fs, path).ids
     state = given_up.without(loaded.state, lost_ids) if lost_ids else loaded.state
@@ -98,7 +98,7 @@ def known_of_copies(fs: FileSystem, path: str) -> tuple[offsets.OffsetsState, bo
 
 
 def delete_segment(bucket: Bucket, place: Place, first_id: int, holding: Holding) -> None:
-    """Delete a segment, and its seal behind it. Raises: BucketError."""
+    """Delete a segment, then its seal. Raises: BucketError."""
     bucket.delete(segment_key(place, first_id))
     holding.segments.discard(first_id)
     if first_id in holding.indexes:
@@ -110,15 +110,13 @@ def delete_segment(bucket: Bucket, place: Place, first_id: int, holding: Holding
 
 class Uploads:
     """The uploads of one broker to one bucket. Lists the bucket once and remembers its objects, since nothing else writes
-    there.
-
-    A directory that was away, or is another one, is listed anew.
+    there. A directory that was away, or is another one, is listed anew.
     """
 
     def __init__(
         self, fs: FileSystem, bucket: Bucket, wall_ns: Callable[[], int], settle: Callable[[], None] = lambda: None
     ) -> None:
-        """``settle``: called before the bucket is listed, which may be another one than before; raises BucketError."""
+        """``settle``: called before the bucket is listed, to check that it is the right one; raises BucketError."""
         self._fs = fs
         self._settle = settle
         self._bucket = bucket
@@ -142,14 +140,14 @@ class Uploads:
     def round(
         self, topics: Iterable[TopicOnDisk], present: Collection[Place], stopped: Callable[[], bool] = lambda: False
     ) -> Round:
-        """Go through all topics once.
+        """Bring the objects of all topics up to date, once.
 
         Args:
             present: all topics of the broker, including those that are being deleted. A topic that was seen before and is not
                 among them was deleted.
             stopped: called before each object; True ends the round.
 
-        Raises: BucketError; the next round does the rest.
+        Raises: BucketError; the next round continues.
         """
         done = Round()
         identity = self._bucket.identity()
@@ -194,8 +192,8 @@ class Uploads:
         return f"{text}: does another broker write to this prefix? `toymq tier check` compares them, then restart the broker"
 
     def behind_bytes(self, topics: Iterable[TopicOnDisk]) -> int:
-        """How many bytes are sealed on the disk and not in the bucket. Until the bucket was reached, segments sealed before the
-        first look are not counted, since it may have them."""
+        """How many bytes of sealed segments on the disk are not in the bucket. Until the bucket was listed once, segments
+        sealed before the first call are not counted, since it may have them."""
         lacking = 0
         for topic in topics:
             first_seen = self._first_seen.setdefault(topic.place, topic.sealed[-1][0] + 1 if topic.sealed else 0)
@@ -206,7 +204,7 @@ class Uploads:
         return lacking
 
     def _look_at_deletions(self, present: Collection[Place]) -> None:
-        """Look at the deletion marks. An unreadable mark deletes nothing; for a topic that lives here it is stray."""
+        """Read the objects ``deleted``. An unreadable one deletes nothing; for a topic that exists here it is stray."""
         assert self._held is not None
         for place, holding in self._held.items():
             if holding.bad_deletion is None:
@@ -270,8 +268,8 @@ class Uploads:
             self._settled[topic.place] = (topic.log,) if is_owed else look
 
     def _prove_some(self, topic: TopicOnDisk, holding: Holding, stopped: Callable[[], bool]) -> dict[int, str]:
-        """First ids and SHA-256 of segments that the bucket certainly has. A segment that was proved in the last round, and is
-        still on the disk, is not read again."""
+        """The first ids and SHA-256 of evictable segments that the bucket certainly has: they were compared now, or in the last
+        round and are still on the disk."""
         proven: dict[int, str] = {}
         known, self._proven[topic.place] = self._proven.get(topic.place, {}), proven
         whole = [ids for ids in topic.evictable if holding.is_whole(ids[0])]
@@ -284,7 +282,7 @@ class Uploads:
         return proven
 
     def _prove(self, topic: TopicOnDisk, first_id: int, next_id: int) -> str | None:
-        """The SHA-256 of a segment on the disk that the bucket has, with a seal that fits both; None if it does not."""
+        """The SHA-256 of a segment on the disk, if the bucket has the same, with a seal that fits both; else None."""
         key = segment_key(topic.place, first_id)
         sealed = self._bucket.get(seal_key(topic.place, first_id))
         if (data := self._read(topic, first_id)) is None:
@@ -307,7 +305,7 @@ class Uploads:
         return None
 
     def _read(self, topic: TopicOnDisk, first_id: int) -> bytes | None:
-        """The content of a segment on the disk; None when retention was quicker, or the topic was made anew."""
+        """The content of a segment on the disk; None when retention has just removed it, or the topic was created anew."""
         data = read_if_there(self._fs, f"{topic.path}/{segment_name(first_id)}")
         is_same = topic_settings.load(self._fs, topic.path).incarnation == topic.place.incarnation
         return data if is_same else None
@@ -319,7 +317,8 @@ class Uploads:
             return None
 
     def _read_state(self, topic: TopicOnDisk) -> tuple[bytes | None, Callable[[int], bool]]:
-        """The state to store, None when offsets or settings are damaged, and the function that tells which ids were removed."""
+        """Read the state to store (None when offsets or settings are damaged), and a function that tells whether an id was
+        removed."""
         known, is_lost = known_of_copies(self._fs, topic.path)
         encoded, settings = offsets.encode(known, topic.place.topic) if known != offsets.OffsetsState() else None, None
         try:
@@ -350,7 +349,8 @@ class Uploads:
         return not 0 <= age_ns < STATE_INTERVAL_NS  # also when the clock was set back
 
     def _store_state(self, place: Place, state: bytes, holding: Holding, todo: Plan) -> None:
-        """Store a state if it is due, if it is the first one, or if it is the reason why a segment is deleted."""
+        """Store a state if the time for one has come, if it is the first one, or if ``todo`` deletes segments that it says were
+        removed."""
         if state == self._stored.get(place) or (place in self._stored and not todo.delete and not self._state_is_due(holding)):
             return
         at = max(self._wall_ns(), max(holding.states, default=0) + 1)

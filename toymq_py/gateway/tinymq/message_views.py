@@ -38,7 +38,7 @@ class Place:
         return self.group or CONSUMER
 
     def topic(self, name: str) -> str:
-        """A topic's name as answers show it."""
+        """A topic's name in the spelling that answers show."""
         return with_group(name if self.asked is None else self.asked, self.group)
 
 
@@ -71,7 +71,7 @@ class Filter:
 
 
 def describe(place: Place, topic: str, records: Records, row: int, failed: int) -> dict[str, Any]:
-    """A message as the original shows it. ``failed``: number of failed deliveries."""
+    """A message as JSON in TinyMQ's form. ``failed``: the number of failed deliveries."""
     payload = records.payloads[row]
     shown: dict[str, Any] = {
         "id": shown_id(topic, place.group, records.ids[row]),
@@ -102,7 +102,7 @@ async def look(
     """Read messages that a consumer has not acked and that are not expired, oldest first, leased and delayed ones too.
 
     Args:
-        limit: messages at most; fewer when they are large, as with consume.
+        limit: the most messages; fewer are returned when they are large, as with consume.
         wanted: selects messages; leased or delayed ones are then left out.
     """
     topics, name = gateway.broker.topics, place.name
@@ -144,7 +144,7 @@ async def look(
 
 
 def _next_unacked(topic: Topic, consumer: str, at: int) -> int | None:
-    """The first id from ``at`` on that is not acked, None behind the last."""
+    """The first id from ``at`` on that is not acked; None after the last message."""
     at = max(at, topic.first_id)
     state = topic.consumers.get(consumer)
     if state is not None:

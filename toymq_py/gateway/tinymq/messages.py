@@ -93,7 +93,7 @@ async def put(gateway: Gateway, name: str, message: Message) -> Published:
 
 
 async def store(gateway: Gateway, shown: str, name: str, message: Message, said_as: str = "topic") -> Response:
-    """Append a message and answer with the topic as the request spells it."""
+    """Append a message, and answer with its id. ``shown``: the topic as the request spells it; ``said_as``: its JSON key."""
     outcome = await put(gateway, name, message)
     if outcome.duplicate:
         return json_response({"status": "ignored", "reason": "idempotency_key_exists", said_as: shown})
@@ -120,7 +120,7 @@ async def publish(gateway: Gateway, request: Request) -> Response:
 
 
 def json_bytes_max(gateway: Gateway) -> int:
-    """Size of a message as JSON, with the payload as base64 and as text, whose bytes may be escapes of six characters."""
+    """The largest message as JSON: it may have the payload as base64 and as text, each byte as an escape of six characters."""
     return max(BATCH_BYTES_MAX, 3 * gateway.broker.options.max_payload_bytes)
 
 
@@ -128,7 +128,7 @@ def json_bytes_max(gateway: Gateway) -> int:
 
 
 def _one_or_all(texts: list[str], limit: int) -> str:
-    """One JSON object, or a list of them."""
+    """The answer's body: one JSON object if ``limit`` is 1, else a list of them."""
     return texts[0] if limit == 1 else f"[{', '.join(texts)}]"
 
 
@@ -170,7 +170,7 @@ async def consume(gateway: Gateway, request: Request) -> Response:
 async def hand_out(
     gateway: Gateway, request: Request, place: Place, deliveries: list[Delivery], limit: int, *, acked: bool
 ) -> Response:
-    """Answer with leased messages; with ``acked`` they are acked."""
+    """Answer with leased messages. ``acked``: ack them first."""
     if not deliveries:
         return Response(status_code=204)
     texts = await encode_leased(
@@ -204,7 +204,7 @@ async def _peek(gateway: Gateway, request: Request, place: Place, limit: int) ->
 async def _select(
     gateway: Gateway, request: Request, place: Place, limit: int, wait_s: float, wanted: Filter
 ) -> Response:
-    """The messages that a filter selects, not leased. The others stay in the queue, whereas the original drops them."""
+    """The messages that a filter selects, without leasing them. Other messages stay in the queue; TinyMQ drops them."""
     acked = AUTO_ACK.of(request) or False
     with LiveTail(gateway, place, wanted) as tail:
         found = await look(gateway, request, place, limit, wanted)
@@ -224,7 +224,7 @@ async def _select(
 async def _await_selected(
     gateway: Gateway, request: Request, tail: LiveTail, limit: int, wait_s: float, wanted: Filter
 ) -> list[Seen]:
-    """Wait for a message that the filter selects, looking at each publish. Raises: RequestError, OSError."""
+    """Wait for a message that the filter selects, testing each new one. Raises: RequestError, OSError."""
     until = gateway.loop.time() + wait_s
     found: list[Seen] = []
     while not (found or tail.ended or gateway.waiting.stopped) and (left_s := until - gateway.loop.time()) > 0:
@@ -258,7 +258,7 @@ async def ack(gateway: Gateway, request: Request) -> Response:
 
 
 def _topic_with(gateway: Gateway, name: str) -> Topic:
-    """The topic of a message. Raises: NotLeased when it does not exist, as for an unknown message."""
+    """Find a message's topic. Raises: NotLeased when the topic does not exist, as for an unknown message."""
     try:
         return gateway.broker.topic(name)
     except NoSuchTopic:
@@ -269,7 +269,7 @@ def _whose(
     topic: Topic, text: str, group: str | None, has: Callable[[str, int], bool],
     maybe: Callable[[str, int], bool] = lambda name, msg_id: False,
 ) -> tuple[int, str]:  # fmt: skip
-    """The message id and the consumer that a request refers to: the named group, or the group of the id's mark. A plain number
+    """The message id and the consumer that a request refers to: the named group, or the group in the id's hash. A plain number
     without a group means the consumer ``tinymq`` if that ``has`` the message, else the only group that has it, else the only
     group that ``maybe`` had it before a restart.
 
@@ -289,7 +289,7 @@ def _whose(
 
 
 async def requeue(gateway: Gateway, request: Request) -> Response:
-    """``POST /requeue`` with the message as it was consumed. A dead letter that it becomes is stored before the answer."""
+    """``POST /requeue`` with the message as it was consumed. If that makes it a dead letter, it is stored before the answer."""
     group = GROUP.of(request)
     found = parse_object(await read_body(request, json_bytes_max(gateway)))
     if type(found.get("topic")) is not str or type(found.get("id")) not in (str, int):
@@ -314,7 +314,7 @@ async def requeue(gateway: Gateway, request: Request) -> Response:
 
 
 async def _buried(gateway: Gateway, topic: Topic, holder: str, msg_id: int) -> None:
-    """Wait until a message without attempts left is a dead letter. Raises: StorageFailed."""
+    """Wait until a message without attempts left is stored as a dead letter. Raises: StorageFailed."""
     consumer = topic.consumers[holder]
     until = gateway.loop.time() + BURIAL_S
     while consumer.is_held(msg_id) and not topic.deleted:

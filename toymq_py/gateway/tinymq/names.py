@@ -1,6 +1,6 @@
-"""Names, parameters and errors of the dialect ``tinymq``. ``/`` in a topic's name becomes ``.``; a group is a consumer of that
-name, ``tinymq`` without one; ``topic::group`` names both; a final ``*`` of a glob matches several words. A message's id is a
-UUID of its number and a hash of its topic, or of topic and group (ADR 0061)."""
+"""Names, parameters and errors of the dialect ``tinymq``. ``/`` in a topic's name becomes ``.``. A group is a consumer of that
+name; without a group the consumer is ``tinymq``. ``topic::group`` names both. A final ``*`` of a glob matches several words. A
+message's id is a UUID made of its number and a hash of its topic, or of topic and group (ADR 0061)."""
 
 import re
 from collections.abc import Iterable
@@ -38,17 +38,18 @@ _ID = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-8([0-9a-f]{3})-800([0-9a-f])-([0-
 
 
 def settings_of(name: str) -> dict[str, str]:
-    """Settings of a topic that this dialect creates; none for a dead-letter topic, which must not have dead letters itself."""
+    """Settings for a topic that this dialect creates; {} for a dead-letter topic, which must not have dead letters itself."""
     return {} if name.endswith(DEAD_LETTERS) else dict(SETTINGS)
 
 
 def topic_name(text: str) -> str:
-    """The toymq name of an original's topic. Raises: BadName."""
+    """Convert the name of a TinyMQ topic to that of the toymq topic. Raises: BadName."""
     return check_name("topic", text.strip("/").replace("/", "."))
 
 
 def topic_or_glob(text: str) -> str:
-    """The toymq name of a topic, or the pattern of a glob, whose final ``*`` matches several words. Raises: BadName."""
+    """Convert the name of a TinyMQ topic, or a glob, to a toymq topic or pattern. A glob's final ``*`` matches several words.
+    Raises: BadName."""
     name = text.strip("/").replace("/", ".")
     if not is_pattern(name):
         return check_name("topic", name)
@@ -60,7 +61,7 @@ def topic_or_glob(text: str) -> str:
 
 
 def group_name(text: str) -> str:
-    """The consumer of a group; not a webhook's. Raises: BadName."""
+    """The name of a group's consumer. Raises: BadName, also for the name of a webhook's consumer."""
     if text.startswith(CONSUMER_PREFIX):
         raise BadName(f"invalid group {text[:100]!a}: names that begin with {CONSUMER_PREFIX} are reserved for webhooks")
     return check_name("consumer", text)
@@ -83,12 +84,13 @@ def _mark(name: str) -> str:
 
 
 _unmade: dict[tuple[str, str], str] = {}
-"""By topic and mark, groups that do not exist yet and whose messages a peek or filter has shown: an ack may name them by the
-mark alone. The last ``UNMADE_MAX``, of this process; the one that was shown last is last."""
+"""By topic and hash, groups that do not exist yet and whose messages a peek or filter has shown: an ack may name them by the
+hash alone. The last ``UNMADE_MAX`` of this process, the most recently shown one last."""
 
 
 def remember_unmade(topic: str, group: str) -> None:
-    """Remember a group that was only peeked or filtered, which does not make it: its messages are shown."""
+    """Remember a group that does not exist as a consumer, as it was only peeked or filtered, but is in the ids of messages
+    that were shown."""
     at = topic, _mark(with_group(topic, group))
     _unmade.pop(at, None)
     _unmade[at] = group
@@ -103,7 +105,7 @@ def is_marked(text: str, topic: str, group: str) -> bool:
 
 
 def shown_id(topic: str, group: str | None, msg_id: int) -> str:
-    """A message's id in the original's form: its number, the lowest digits first, and the mark of topic and group."""
+    """A message's id as a UUID, as TinyMQ has: its number, lowest digits first, and the hash of topic and group."""
     high = msg_id >> 32
     mark = _mark(with_group(topic, group))
     return f"{msg_id & 0xFFFFFFFF:08x}-{high & 0xFFFF:04x}-8{high >> 16 & 0xFFF:03x}-8{high >> 28:03x}-{mark}"
@@ -112,7 +114,7 @@ def shown_id(topic: str, group: str | None, msg_id: int) -> str:
 def message_id(topic: Topic, text: str, named: str | None = None) -> tuple[int, str | None, bool]:
     """Parse an id that ``shown_id`` made, or a plain number. ``named``: the group that the request names.
 
-    Returns: the number, the group, and whether the group is known, which it is not for a plain number.
+    Returns: the number, the group, and whether the id tells the group; a plain number does not.
 
     Raises: NotLeased for another text, and for another topic's id.
     """
@@ -180,7 +182,7 @@ KEY = Parameter("Idempotency-Key", "header", "", {"type": "string"}, check_key)
 
 
 def refuse(error: RequestError) -> Response:
-    """The response to an error with the original's statuses and plain text."""
+    """The response to an error, as plain text and with the statuses of TinyMQ."""
     if isinstance(error, NotLeased | NoSuchConsumer):
         return json_response({"status": "error", "message": NOT_FOUND}, 404)
     status = 400 if isinstance(error, BadArgument | BadName | BadFraming) else status_of(error)

@@ -60,7 +60,7 @@ def _queue(gateway: Gateway, topic: Topic) -> dict[str, Any]:
 
 
 def _waiting(topic: Topic) -> int:
-    """Number of sessions and waiting polls, without those of webhooks, which always wait."""
+    """The number of sessions and waiting polls, without polls of webhooks, which always wait."""
     return sum(channel.takers for name, channel in topic.channels.items() if not name.startswith(CONSUMER_PREFIX))
 
 
@@ -153,7 +153,7 @@ async def queue_consume(gateway: Gateway, request: Request) -> Response:
 
 
 async def queue_peek(gateway: Gateway, request: Request) -> Response:
-    """``GET /api/queues/peek``; of a queue that there is not, nothing."""
+    """``GET /api/queues/peek``; no messages for a queue that does not exist."""
     name = OF_QUEUE.need(request)
     shown, group = of_group(request.query_params["queue"])
     found = await look(gateway, request, Place(name, group, shown.strip("/")), LIMIT.or_(10, request))
@@ -173,7 +173,7 @@ async def queue_purge(gateway: Gateway, request: Request) -> Response:
 
 
 async def queue_redrive(gateway: Gateway, request: Request) -> Response:
-    """``POST /api/queues/redrive``: of a queue or of its dead letters."""
+    """``POST /api/queues/redrive``; names a queue or its dead-letter queue."""
     name = QUEUE.need(request).removesuffix(DEAD_LETTERS) + DEAD_LETTERS
     return json_response({"status": "success", "redriven_messages": await redrive(gateway, name, None, None)})
 
@@ -197,7 +197,7 @@ async def add_webhook(gateway: Gateway, request: Request) -> Response:
 
 
 async def list_webhooks(gateway: Gateway, request: Request) -> Response:
-    """``GET /api/queues/webhooks``: their URLs."""
+    """``GET /api/queues/webhooks``: the URLs of webhooks."""
     queue = QUEUE.need(request)
     return json_response([webhook.url for webhook in gateway.webhooks.defined.values() if _pushes(webhook, queue)])
 

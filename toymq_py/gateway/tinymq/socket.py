@@ -65,8 +65,8 @@ class Session:
         self._pumps: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Serve until either side closes, or a binary frame comes; the original ignores such a frame, and its client waits for
-        ever."""
+        """Serve until either side closes, or a binary frame comes. (TinyMQ ignores binary frames, so that a client waits for
+        ever.)"""
         try:
             while (text := (message := await self._socket.receive()).get("text")) is not None:
                 self._answered.clear()
@@ -84,7 +84,7 @@ class Session:
             self._leave(asked)
 
     async def wait_answered(self) -> None:
-        """Wait until the frame that is begun is answered."""
+        """Wait until the frame in progress is answered."""
         await self._answered.wait()
 
     def _leave(self, asked: str) -> None:
@@ -209,7 +209,7 @@ def route(gateway: Gateway) -> WebSocketRoute:
 
 
 def _with_token_of_query(socket: WebSocket) -> WebSocket:
-    """The original's client cannot send headers: ``?token=`` stands for one."""
+    """Accept ``?token=`` instead of the header ``Authorization``, as TinyMQ's client cannot send headers."""
     token = None
     with suppress(BadArgument):
         token = query_of(socket.scope).get("token")
@@ -220,5 +220,5 @@ def _with_token_of_query(socket: WebSocket) -> WebSocket:
 
 
 async def upgrade(gateway: Gateway, request: Request) -> Response:
-    """``GET /ws`` without an upgrade."""
+    """``GET /ws`` without an upgrade: refused."""
     raise UpgradeRequired("this path is a WebSocket: send a handshake with Upgrade: websocket")
