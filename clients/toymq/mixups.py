@@ -1,7 +1,7 @@
 """Errors for mixing up the two clients: ``with``, ``for`` or ``await`` on an object of the other one raises a TypeError with
 the remedy.
 
-A type checker reports these itself, and sees none of these methods.
+These methods are hidden from type checkers, which report such mistakes themselves.
 """
 
 from typing import TYPE_CHECKING, NoReturn

@@ -18,7 +18,8 @@ from toymq.sync.client import connect as connect_blocking
 
 
 class BrokerUnderTest(BrokerProcess):
-    """``toymq serve``. A restart keeps port and data; both are gone after the test. It is killed when this process ends."""
+    """A ``toymq serve`` process for one test. A restart keeps port and data; both are gone after the test. The broker is killed
+    when this process ends."""
 
     def __init__(self, data_dir: os.PathLike[str] | str, *options: Option) -> None:
         """
