@@ -133,7 +133,7 @@ class Leases:
                 subscription.waiting.pop(event.id, None)
 
     def delivered(self, event: Event, verdict: Verdict) -> None:
-        """Note a delivery; called for each, after ``first`` or ``again``."""
+        """Note a delivery, whether the first of its message or not; the caller has called ``first`` or ``again`` before."""
         assert event.topic is not None
         assert event.consumer is not None
         assert event.id is not None

@@ -66,7 +66,7 @@ class Homes(Generic[L]):
         return self._addresses.get(topic)
 
     def place(self, topic: str) -> str:
-        """The group or worker that has a topic, in the words of the last MOVED reply; "" when none named it."""
+        """The name of the group or worker that has a topic, from the last MOVED reply; "" when no reply named it."""
         return self._places.get(topic.removesuffix(DEAD_LETTERS), "")
 
     def nodes(self, address: Address) -> tuple[Address, ...]:

@@ -52,7 +52,7 @@ class PlainAwait:
 
 
 class PlainWith(PlainAwait):
-    """Base of the blocking client's context managers."""
+    """Base of the blocking client's context managers, with which ``async with`` raises an error that says what to write."""
 
     __slots__ = ()
 
@@ -66,7 +66,7 @@ class PlainWith(PlainAwait):
 
 
 class PlainFor:
-    """Base of the blocking client's iterators."""
+    """Base of the blocking client's iterators, with which ``async for`` raises an error that says what to write."""
 
     __slots__ = ()
 

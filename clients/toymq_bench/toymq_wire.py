@@ -39,7 +39,7 @@ class ToymqConsumer:
     ``single`` each message."""
 
     def __init__(self, topic: str, consumer: str, size: int, *, keyed: bool, single: bool = False) -> None:
-        """``keyed``: the send time is in the key, else in the payload. Raises: ValueError when that cannot hold it."""
+        """``keyed``: the send time is in the key, else in the payload. Raises: ValueError when the payload is too small."""
         if not keyed:
             payload(size, marked=True)
         self._head = b"MSG %b " % topic.encode()

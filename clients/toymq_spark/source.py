@@ -67,7 +67,7 @@ class RowReader:
     """Reads id ranges as rows of a schema. Made on the driver, used in the tasks."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        """Prepare to read these columns. Raises: OptionError."""
+        """Prepare to read the columns of ``schema``. Raises: OptionError."""
         check_projection(schema, options.include_headers, typed=options.values is not None)
         self._options = options
         self._schema = schema

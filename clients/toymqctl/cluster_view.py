@@ -59,7 +59,7 @@ def shown(name: str, cluster: Cluster, now_s: float, placed: Mapping[str, Any] =
 
 
 def as_json(name: str, cluster: Cluster, now_s: float) -> dict[str, Any]:
-    """Return the same facts as ``shown``, as JSON for programs."""
+    """Return the state of a cluster as JSON, for programs; ``shown`` returns it as text for people."""
     settings, state = cluster.settings, cluster.state
     members = _members(cluster)
     return {

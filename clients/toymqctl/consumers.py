@@ -1,4 +1,4 @@
-"""``toymqctl consumers``; its table is also part of ``toymqctl describe``."""
+"""``toymqctl consumers``: lists consumers. Its table is also part of ``toymqctl describe``."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""``toymqctl create``."""
+"""``toymqctl create``: creates a topic with settings."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""``toymqctl describe``."""
+"""``toymqctl describe``: shows a topic's state, settings and consumers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""``toymqctl forget``."""
+"""``toymqctl forget``: deletes a consumer."""
 
 import click
 

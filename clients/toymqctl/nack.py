@@ -1,4 +1,4 @@
-"""``toymqctl nack``."""
+"""``toymqctl nack``: returns messages to be delivered again, or gives them up."""
 
 import click
 

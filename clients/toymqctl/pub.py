@@ -1,4 +1,4 @@
-"""``toymqctl pub``."""
+"""``toymqctl pub``: publishes payloads, or the lines of a file or of stdin."""
 
 import sys
 from collections import Counter

@@ -1,4 +1,4 @@
-"""``toymqctl pull``."""
+"""``toymqctl pull``: leases messages of a work queue, for scripts."""
 
 import sys
 from dataclasses import replace

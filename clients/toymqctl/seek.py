@@ -1,4 +1,4 @@
-"""``toymqctl seek``."""
+"""``toymqctl seek``: moves a consumer to another message."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""``toymqctl sub``."""
+"""``toymqctl sub``: prints the messages of a topic, and acks each."""
 
 from contextlib import suppress
 

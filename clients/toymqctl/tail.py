@@ -1,4 +1,4 @@
-"""``toymqctl tail``."""
+"""``toymqctl tail``: prints the messages of a topic, without a consumer."""
 
 import click
 

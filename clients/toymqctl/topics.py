@@ -1,4 +1,4 @@
-"""``toymqctl topics``."""
+"""``toymqctl topics``: lists the topics."""
 
 from typing import Any
 

@@ -63,6 +63,6 @@ def one_thread(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S
 
 
 def refused() -> ConfigError:
-    """Make the error for a thread that calls while another one is in a call."""
+    """Make the error for a thread that calls a client while another thread is in a call of it."""
     text = "another thread is in a call of this client: connect once for each thread, or hold a lock around each call"
     return ConfigError(text)

@@ -394,8 +394,8 @@ class BlockingLink:
             self._torn = False
 
     def read_ahead(self, deadline: float = math.inf) -> None:
-        """Read the bytes that came while no call waited. If the connection was lost meanwhile, a request waits for the next
-        one: sent on this one, its outcome would count as unknown, and it would fail although no broker can have read it."""
+        """Read the bytes that came while no call waited. If they end with the loss of the connection, the caller's request goes
+        over the next one; sent over the lost one, it would fail with an unknown outcome, though no broker can have read it."""
         if now() - self._polled_at > PAUSE_S:
             self._mend_if_torn()
             self._read_what_came(deadline)

@@ -37,7 +37,7 @@ class Letter:
 
 
 class LetterBox:
-    """Publishes the bad rows of one topic. It connects when there is a first one."""
+    """Publishes a topic's bad rows, which could not be decoded, to its ``.bad`` topic. Connects for the first one."""
 
     def __init__(self, address: BrokerAddress, topic: str, incarnation: str | None) -> None:
         """Check that the topic can have a ``.bad`` topic. Raises: BadValue."""

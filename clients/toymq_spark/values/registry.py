@@ -75,7 +75,7 @@ def subject_of(url: str) -> Subject:
 
 
 class Registry:
-    """The client of a registry. It is pickled without its cache.
+    """A client of a schema registry. It is pickled without its cache of schemas.
 
     ``credentials_file``: contains ``user:password``, and is read for each request, on each node.
     """

@@ -153,7 +153,7 @@ class Figures:
         return 0 if found is None else waiting(found)
 
     def newest_id(self, name: str) -> int:
-        """Return the next id of a topic; 0 when it does not exist."""
+        """Return the id that the next message of a topic gets; 0 when the topic does not exist."""
         return int(self._topics[name]["next_id"]) if name in self._topics else 0
 
     # -- the broker itself
