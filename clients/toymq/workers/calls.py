@@ -46,7 +46,7 @@ class Caller(Protocol):
 
     @property
     def can_stop(self) -> bool:
-        """Whether a cancelled job ends."""
+        """Whether cancelling a call ends it: a thread cannot be stopped."""
 
 
 class InLoop:
