@@ -1,1 +1,2 @@
-"""Histories of what clients saw, and a checker that holds them against the promises. Contract: reliability.md."""
+"""Injects faults into a broker, records a history of what clients saw, and checks it against the delivery guarantees. Contract:
+reliability.md."""

@@ -3,8 +3,8 @@
     c-pub       publishes a few messages at a time and waits for their confirms, which have no ids
     c-queue     consumes as the queue, acks and requeues; the harness asks it which confirmed messages it has not seen
 
-The other users see the messages, too: a queue is a topic. The connection is the broker's own codec in the client's role; the
-clients of other makers are shown elsewhere (``tests/e2e/amqp``).
+The users of other protocols see these messages, too: the queue is a topic. The AMQP client is made of the broker's own codec;
+``tests/e2e/amqp`` tests the libraries of others.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ BODY_BYTES_MAX = 1 << 20
 
 
 class AmqpLink(asyncio.Protocol):
-    """An AMQP connection with one channel."""
+    """An AMQP client connection with one channel."""
 
     def __init__(self) -> None:
         self._connection = AmqpConnection(
@@ -52,7 +52,7 @@ class AmqpLink(asyncio.Protocol):
         self._arrived.put_nowait(None)
 
     async def next(self) -> Method | Content:
-        """The next method, with its content. Raises: ConnectionLost, also when the broker closes."""
+        """Return the next method, with its content. Raises: ConnectionLost, also when the broker closes the connection."""
         what = await self._arrived.get()
         if what is None or (isinstance(what, Method) and what.name in ("connection.close", "channel.close")):
             self._arrived.put_nowait(None)
@@ -69,7 +69,7 @@ class AmqpLink(asyncio.Protocol):
         self.transport.write(data)
 
     async def ask(self, name: str, channel: int = 1, **values: Any) -> None:
-        """Send a method and wait for its answer. Raises: ConnectionLost."""
+        """Send a method and wait for the method that answers it. Raises: ConnectionLost."""
         self.send(name, channel, **values)
         while True:
             what = await self.next()
@@ -88,14 +88,14 @@ class AmqpLink(asyncio.Protocol):
         await self.ask("queue.declare", queue=TOPIC, durable=True)
 
     def publish(self, body: bytes) -> None:
-        """Publish a message. Raises: ConnectionLost."""
+        """Publish a message to the queue. Raises: ConnectionLost."""
         head = methods.encode(1, "basic.publish", exchange="", routing_key=TOPIC)
         size = frames.frame(HEADER, 1, b"\0\x3c\0\0" + len(body).to_bytes(8) + properties.NOTHING)
         self._write(head + size + b"".join(frames.body_frames(1, body, FRAME_MAX)))
 
 
 class _AmqpUser(User):
-    """An AMQP user: connects again and again, until it ends."""
+    """A user over AMQP, which reconnects after each lost connection until it ends."""
 
     link: AmqpLink | None = None
 
@@ -105,7 +105,7 @@ class _AmqpUser(User):
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[AmqpLink]:
-        """A connection that is closed at the end of the block. Raises: OSError, ConnectionLost, TimeoutError."""
+        """Yield a connection, which is closed at the end of the block. Raises: OSError, ConnectionLost, TimeoutError."""
         host, _, port = self._where.amqp().rpartition("/")[2].rpartition(":")
         if not host:
             raise ConnectionLost("the broker does not run")
@@ -126,7 +126,7 @@ class _AmqpUser(User):
 
 class AmqpPublisher(_AmqpUser):
     def __init__(self, where: Surroundings, diary: Diary, rng: random.Random, confirmed: set[str], seed: int) -> None:
-        """``confirmed``: gets the names of confirmed messages."""
+        """``confirmed``: a set to which the names of confirmed messages are added."""
         super().__init__(where, diary, rng)
         self._confirmed = confirmed
         self._source = items(diary.name, random.Random(f"items of {diary.name} {seed}"), numbered=True)
@@ -149,7 +149,8 @@ class AmqpPublisher(_AmqpUser):
                 await self._pause()
 
     async def _publish(self, link: AmqpLink, last_tag: int) -> int:
-        """Publish some messages and wait for their confirms. Returns: the last tag. Raises: ConnectionLost, TimeoutError."""
+        """Publish some messages and wait for their confirms. Returns: the last delivery tag. Raises: ConnectionLost,
+        TimeoutError."""
         sent_ns = self.diary.now_ns
         some = (next(self._source) for _ in range(self._rng.randint(2, 2 * AT_ONCE)))
         chosen = (item for item in some if item.number is not None)  # those whose payload has their name
@@ -180,7 +181,7 @@ class AmqpPublisher(_AmqpUser):
 
 class AmqpConsumer(_AmqpUser):
     def __init__(self, where: Surroundings, diary: Diary, rng: random.Random, confirmed: set[str]) -> None:
-        """``confirmed``: names of the messages that the consumer has to see."""
+        """``confirmed``: the names of the messages that this consumer must see in the end."""
         super().__init__(where, diary, rng)
         self._confirmed = confirmed
         self._seen: set[str] = set()
@@ -213,7 +214,7 @@ class AmqpConsumer(_AmqpUser):
 
 
 def amqp_users(where: Surroundings, seed: int) -> list[User]:
-    """Both AMQP users of a run."""
+    """Make the two AMQP users of a run."""
     confirmed: set[str] = set()
 
     def of(name: str) -> tuple[Surroundings, Diary, random.Random]:

@@ -1,11 +1,11 @@
 """Checks a history against the delivery guarantees. Contract: reliability.md.
 
-Pure: events in, a verdict out. Assumes: events are in the order of ``t_ns``; a "kill" or "stop" comes after the events that it
-ended and before the next "start"; consumers begin at the first message; the history ends with "drained" when consumers had the
-time to see everything.
+Pure: events in, a verdict out. Assumes: events are in the order of ``t_ns``; a "kill" or "stop" comes after all events of the
+life that it ends, and before the next "start"; consumers begin at the first message; the history ends with "drained" when
+consumers had the time to see everything.
 
-A client may read what a killed broker had sent after the kill is recorded. So the life of the broker that an event belongs to
-follows from its connection's "connect", not from its time.
+A "life" is one run of the broker, from "start" to "kill" or "stop". After a kill is recorded, clients may still read what the
+killed broker had sent. So the life that an event belongs to follows from the "connect" of its connection, not from its time.
 """
 
 from bisect import bisect_left
@@ -36,14 +36,14 @@ Message = tuple[str, int]
 
 
 class Checker:
-    """Judges a history: takes its events in order; ``verdict`` at the end."""
+    """Judges a history: give it all events in order, then call ``verdict``."""
 
     def __init__(self, *, ack_window_ns: int = ACK_WINDOW_NS, keys_end_with_acks: bool = False) -> None:
         """
         Args:
-            ack_window_ns: how long before a kill an answered ack may be lost.
-            keys_end_with_acks: acked messages were kept so briefly that their keys may be forgotten (delivery.md: a hit below
-                the first retained id does not count).
+            ack_window_ns: an ack that was answered at most this long before a kill may be lost.
+            keys_end_with_acks: acked messages were retained so briefly that their dedupe keys may be forgotten (delivery.md: a
+                key of a message below the first retained id finds no duplicate).
         """
         self._ack_window_ns = ack_window_ns
         self._keys_end_with_acks = keys_end_with_acks
@@ -172,7 +172,8 @@ class Checker:
             self._follows(event.topic, event.id, event)
 
     def _follows(self, topic: str, msg_id: int, event: Event) -> None:
-        """Check that an id is above every id that was answered before its publish was sent, over connections and lives."""
+        """Check that a new id is above all ids of the topic that were acknowledged before its publish was sent, on any
+        connection and in any life."""
         greatest = self._greatest[topic]
         told = bisect_left(greatest, event.sent_ns or 0, key=lambda one: one.t_ns)
         if told and msg_id <= (greatest[told - 1].id or 0):
@@ -215,7 +216,7 @@ class Checker:
                 self._last_fresh[session] = event
 
     def _identify(self, event: Event) -> None:
-        """Check that a key has one id and an id one key, over publishes and deliveries."""
+        """Check that each key has one id and each id one key, in publishes and deliveries alike."""
         assert event.topic is not None
         assert event.id is not None
         told = self._ids[event.topic, event.key or ""]
@@ -234,8 +235,8 @@ class Checker:
         return self._may_be_forgotten(told, self._drained or told, by_acks=False)
 
     def _may_be_forgotten(self, told: Event, by: Event, *, by_acks: bool = True) -> bool:
-        """Whether a message's record and key may be gone; ``by_acks``: also because every consumer had sent an ack by then (an
-        ack is recorded only when it is answered)."""
+        """Whether a message's record and dedupe key may be removed by the time of ``by``. ``by_acks``: also count removal
+        because every consumer had sent an ack by then (an ack is recorded only when it is answered)."""
         topic = told.topic or ""
         attempts = self._attempts.get((topic, told.key or ""), [])
         removed = any(self._fates.may_be_removed(attempt, self._life_of) for attempt in attempts)
@@ -266,21 +267,21 @@ class Checker:
         )
 
     def _last_full_ns(self, by_ns: int) -> int | None:
-        """The last moment up to ``by_ns`` at which the broker may have acted as on a full disk."""
+        """The last moment up to ``by_ns`` at which the broker may still have acted as if its disk were full; None for never."""
         still = self._excuse_began.get("full", by_ns + 1)
         full = [*self._full, (still, by_ns)] if still <= by_ns else self._full
         return max((min(until_ns, by_ns) for since_ns, until_ns in full if since_ns <= by_ns), default=None)
 
     def _may_be_past_retention(self, told: Event, attempts: Sequence[Event], by: Event) -> bool:
-        """Whether a published message may have been old enough for retention. A record of the broker's own never is: it stays
-        while it tells what was moved (ADR 0033)."""
+        """Whether a published message may have been old enough for removal by retention. Not one that the broker itself wrote:
+        that stays as long as it proves what was moved (ADR 0033)."""
         age_ms = self._retain_acked_for_ms
         stored = [attempt for attempt in attempts if attempt.result == "ok" and attempt.id == told.id]
         may_have_stored = stored or [attempt for attempt in attempts if attempt.result != "err"]
         return age_ms is not None and any(self._fates.may_be_older(each, age_ms, by.t_ns) for each in may_have_stored)
 
     def _again(self, message: tuple[str, str, int], before: Event, event: Event) -> None:
-        """Find the event that allowed a redelivery."""
+        """Find the reason that allowed a redelivery, or report a violation."""
         assert event.attempt is not None
         assert before.attempt is not None
         life, life_before = self._life_of[event.process], self._life_of[before.process]
@@ -302,8 +303,8 @@ class Checker:
             self._verdict.broken("attempts fell", before, event)
 
     def _was_read_late(self, ack: Event | None, event: Event) -> bool:
-        """Whether a delivery may have been sent before its message's ack: to another connection of a shared consumer, or to a
-        client that buffered it."""
+        """Whether a delivery may have been sent before the ack of its message: over another connection of a shared consumer, or
+        to a client that buffers deliveries."""
         if ack is None or self._life_of[ack.process] < self._life_of[event.process]:
             return False
         if self._leases.buffered(event):
@@ -315,7 +316,7 @@ class Checker:
         return self._leases.shared(event) and self._leases.not_before_ns(event) <= ack.t_ns
 
     def _may_be_lost(self, ack: Event, life: int) -> bool:
-        """Whether the broker that answered an ack was killed before the ack's flush was due."""
+        """Whether an ack may be lost: the broker that answered it was killed before the ack's flush was due."""
         answered_by = self._life_of[ack.process]
         if answered_by >= life:
             return False
@@ -389,18 +390,18 @@ class Checker:
         return None if owner is None else owner.digest
 
     def _published_ns(self, delivery: Event) -> int:
-        """When a message was first sent to the broker; 0 when unknown."""
+        """When a delivered message was first sent to the broker; 0 when unknown."""
         attempts = self._attempts.get((delivery.topic or "", delivery.key or ""), ())
         return min((attempt.sent_ns or 0 for attempt in attempts), default=0)
 
     def _find_strange(self, answered: Event, attempts: list[Event]) -> None:
-        """Check that the first answer to a key is DUP only after another attempt that may have been stored."""
+        """Check that a DUP is the first answer to a key only if an earlier attempt may have been stored."""
         may_be_first = (attempt for attempt in attempts if attempt.result in ("ok", "unknown"))
         if answered.result == "dup" and all((attempt.sent_ns or 0) > answered.t_ns for attempt in may_be_first):
             self._verdict.broken("a key that was never published was answered DUP", answered)
 
     def _compare(self, seen: list[Event]) -> None:
-        """Compare deliveries of one message to one consumer with its publishes, which are all known now."""
+        """Compare the deliveries of one message to one consumer with its publishes, all of which are known at the end."""
         for event in seen:
             assert event.topic is not None
             assert event.id is not None
@@ -444,7 +445,7 @@ class Checker:
         self._fates.judge_dropped(dropped, self._verdict, drained)
 
     def _may_have_ended(self, delivery: Event, end_ns: int) -> bool:
-        """Whether a message may have ended without an ack: as a dead letter, expired, dropped or removed."""
+        """Whether a message may be gone without an ack: as a dead letter, expired, dropped or removed."""
         topic = delivery.topic or ""
         attempts = self._attempts.get((topic, delivery.key or ""), [])
         return self._fates.is_letter(topic, delivery.consumer or "", delivery.id or 0) or any(
@@ -456,7 +457,7 @@ class Checker:
         return any(attempt.delay_ms for attempt in attempts)
 
     def _find_forgotten(self, drained: Event) -> None:
-        """Check that every message was acked after its last delivery, or before by an ack whose answer was lost."""
+        """Check that every message was acked after its last delivery, or before it by an ack whose answer was lost."""
         for message, seen in self._deliveries.items():
             last, ack = seen[-1], self._last_ack.get(message)
             if ack is not None and ack.t_ns >= last.t_ns:
@@ -467,8 +468,8 @@ class Checker:
                 self._verdict.broken("a message was never acked, and did not come again", last)
 
     def _may_have_met(self, ack: Event, delivery: Event) -> bool:
-        """Whether the broker's life that made a delivery may also have taken an ack, whose answer was lost or may be either
-        worker's."""
+        """Whether the life of the broker that sent a delivery may also have processed an ack whose answer was lost, or came
+        from either of two successive workers."""
         life = self._life_of[delivery.process]
         if self._life_of[ack.process] == life:
             return True
@@ -476,7 +477,7 @@ class Checker:
 
 
 def check(events: Iterable[Event], *, ack_window_ns: int = ACK_WINDOW_NS, keys_end_with_acks: bool = False) -> Verdict:
-    """The verdict on a whole history; the options are those of ``Checker``."""
+    """Return the verdict on a whole history; the options are those of ``Checker``."""
     checker = Checker(ack_window_ns=ack_window_ns, keys_end_with_acks=keys_end_with_acks)
     for event in events:
         checker.feed(event)

@@ -1,7 +1,7 @@
 """The load of a soak: clients that come and go, topics and consumers that are created and deleted. Contract: reliability.md.
 
-A ``Shift`` has the clients of one round. ``soak`` removes what they leave behind, such as a SUB that the broker reads after the
-FORGET of its consumer.
+A ``Shift`` runs the clients of one round. ``soak`` removes the topics and consumers that they leave behind, such as a consumer
+whose SUB the broker read after its FORGET.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ GONE_ALREADY = ("NO_SUCH_TOPIC", "NO_SUCH_CONSUMER")
 
 
 class Shift:
-    """The clients of one round. Implements ``workload.World``."""
+    """Runs the clients of one round. Implements ``workload.World``."""
 
     def __init__(self, port: int, number: int, seed: int, now_ns: Callable[[], int]) -> None:
         self.calm = False
@@ -58,18 +58,18 @@ class Shift:
         self._names = count()
 
     def _take(self, event: Event) -> None:
-        """Drop the event: a soak tests resources; ``experiment`` tests guarantees."""
+        """Drop a recorded event: a soak checks resources, only ``experiment`` checks guarantees."""
 
     # -- workload.World
 
     async def ready(self) -> None:
-        """Return at once: a soak does not check what retention removed."""
+        """Return at once: a soak does not check which messages retention removed."""
 
     def subscribed(self, topic: str, consumer: str) -> None:
         pass
 
     async def connect(self, client: Client) -> None:
-        """Retry until the broker listens; the caller notices when it has ended."""
+        """Connect a client, retrying until the broker listens. If the broker has ended, the caller notices."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -82,7 +82,8 @@ class Shift:
     # -- the shift
 
     async def run(self, work_s: float, drained: Callable[[], Awaitable[None]]) -> None:
-        """Work for ``work_s``, then end all clients but the standing ones, which consume until ``drained`` returns.
+        """Run all clients for ``work_s`` seconds, then end those that come and go; the others consume until ``drained``
+        returns.
 
         Raises: BrokerFailed when the broker refuses a command.
         """
@@ -112,7 +113,7 @@ class Shift:
             await role(rng)
 
     async def _while_at_work(self, seconds: float) -> None:
-        """Wait, at most until the work ends."""
+        """Sleep for ``seconds``, at most until the round's work ends."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._calm.wait()
@@ -146,7 +147,7 @@ class Shift:
         await Publisher(self, name, rng, self._messages(name, rng, STANDING_TOPICS, PAYLOAD_BYTES, most), HABITS).run()
 
     async def _consume(self, rng: random.Random) -> None:
-        """Run a consumer that reads for some seconds, one in three slowly, and is forgotten."""
+        """Run a consumer that reads for some seconds (one in three reads slowly) and is then deleted by FORGET."""
         topic, consumer = rng.choice(STANDING_TOPICS), self._name("passing")
         async with self._connected("forgetter") as forgetter:
             async with asyncio.TaskGroup() as tasks:
@@ -157,7 +158,7 @@ class Shift:
             await do(forgetter, Forget(topic, consumer))
 
     async def _dawdle(self, rng: random.Random) -> None:
-        """Run a consumer that stops reading; it is forgotten during its session, or after it."""
+        """Run a consumer that stops reading; it is deleted by FORGET while it is connected, or after that."""
         topic, consumer = rng.choice(STANDING_TOPICS), self._name("dawdler")
         async with self._connected("forgetter") as forgetter:
             async with self._connected(consumer) as client:
@@ -170,11 +171,12 @@ class Shift:
             await do(forgetter, Forget(topic, consumer))
 
     async def _use_topic(self, rng: random.Random) -> None:
-        """Create a topic that is used by up to two consumers, drained or not, and deleted, sometimes with a subscriber."""
+        """Create a topic, publish to it, and delete it: with none to two consumers, drained or not, sometimes while one is
+        subscribed."""
         await self._create_use_delete(rng, PAYLOAD_BYTES, rng.randrange(5, 200))
 
     async def _use_big_topic(self, rng: random.Random) -> None:
-        """Use a topic that nearly fills its segment, or exceeds it."""
+        """Use a topic like ``_use_topic``, with messages that nearly fill its segment, or exceed it."""
         await self._create_use_delete(rng, (BIG_PAYLOAD_BYTES,), rng.randrange(20, 80))
 
     async def _create_use_delete(self, rng: random.Random, sizes: Sequence[int], most: int) -> None:
@@ -215,7 +217,7 @@ class Shift:
             raise BrokerFailed(f"{topic} was not drained after {DRAIN_S:.0f} s") from None
 
     async def _idle(self, rng: random.Random) -> None:
-        """Connections that do nothing, or send HELLO or part of a frame; closed, or cut."""
+        """Open connections that send nothing, HELLO, or part of a frame; then close or cut them."""
         clients = [Client(self._name("idle")) for _ in range(rng.randrange(5, 40))]
         for client in clients:
             await self.connect(client)
@@ -231,7 +233,7 @@ class Shift:
                 client.transport.close()
 
     async def _burst(self, rng: random.Random) -> None:
-        """Many topics that commit at the same moment and are deleted."""
+        """Create many topics that commit at the same moment, and delete them."""
         topics = [self._name("burst") for _ in range(BURST_TOPICS)]
         async with self._connected("burst") as client:
             payload = bytes(rng.choice(PAYLOAD_BYTES))
@@ -250,12 +252,12 @@ class Shift:
 
 
 async def do(client: Client, command: Command) -> None:
-    """Do a command, unless its topic or consumer is gone. Raises: BrokerFailed, ConnectionLost, TimeoutError."""
+    """Send a command; it may fail because its topic or consumer is gone. Raises: BrokerFailed, ConnectionLost, TimeoutError."""
     reply = await client.ask(command)
     if isinstance(reply, ErrReply) and reply.code not in GONE_ALREADY:
         raise BrokerFailed(f"{command} got {reply.code} {reply.text}")
 
 
 def _fork(rng: random.Random) -> random.Random:
-    """A generator of its own for each task: draws must not depend on how tasks interleave."""
+    """Derive a random generator for one task, so that its draws do not depend on how tasks interleave."""
     return random.Random(rng.random())

@@ -29,7 +29,7 @@ NO_PICTURE = f"no picture: matplotlib is not installed ({install_hint('plots')})
 
 
 class Rate(click.FloatRange):
-    """The type of an option that is a number; ``nan`` would be above no minimum and below none."""
+    """The type of a click option that is a number but not ``nan``, which would be above no minimum and below none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         rate = float(super().convert(value, param, ctx))
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _finish(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end and return the result. SIGTERM and Ctrl-C cancel it, so that it cleans up, and exit with 128 + signal."""
+    """Run a coroutine and return its result. SIGTERM and Ctrl-C cancel it, so that it cleans up, and exit with 128 + signal."""
 
     async def until_cancelled() -> T:
         task = asyncio.current_task()
@@ -76,12 +76,12 @@ OUT = click.option("--out", type=click.Path(path_type=Path), help="Directory of 
 
 
 def duration(default: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option ``--duration``."""
+    """The click option ``--duration``."""
     return click.option("--duration", "duration_s", type=Duration(least_ms=1), default=default, help=text)
 
 
 def common(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of run and replay."""
+    """Add the options that run and replay share to a command."""
     for option in (
         click.option("--rate", type=Rate(1), default=250.0, help="Messages per second of each publisher."),
         click.option("--consumers", type=click.IntRange(1), default=2, help="Consumers of each topic."),
@@ -200,7 +200,7 @@ def _options(seed: int, values: dict[str, Any]) -> Options:
 
 
 def again(options: Options) -> str:
-    """The command that repeats the plan."""
+    """Return the command line that repeats the plan of a run."""
     return (
         f"toymq-chaos replay --seed {options.seed} --duration {options.duration_s * 1000:.0f}ms "
         f"--publishers {options.publishers} --consumers {options.consumers} --rate {options.rate} --workers {options.workers}"

@@ -21,7 +21,7 @@ def draw(samples: Sequence[Vitals], path: Path, title: str) -> None:
     per_unit_s = 60.0 if minutes else 1.0
 
     def curve(axes: Axes, quantity: Quantity, color: str, unit: float = 1.0) -> None:
-        """Draw the samples as a line, with the rests as dots."""
+        """Draw a quantity's samples as a line, with those at rest as dots."""
         for only_rests in (False, True):
             chosen = leaks.rests_of(samples) if only_rests else samples
             known = [(vitals.t_s, value) for vitals in chosen if (value := quantity.of(vitals)) is not None]

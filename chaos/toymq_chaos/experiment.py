@@ -1,4 +1,5 @@
-"""A run: broker, clients and nemesis make a history, the checker a verdict. Contract: reliability.md.
+"""One run: a broker, clients and injected faults (the "nemesis") produce a history, on which the checker gives a verdict.
+Contract: reliability.md.
 
 In ``out``: ``history.jsonl``, ``broker.log``, ``auth.toml`` if tokens are required, the data directory and the picture of
 ``timeline``.
@@ -77,7 +78,7 @@ class Options:
 
 @dataclass(slots=True)
 class Report:
-    """Result of a run."""
+    """The result of a run."""
 
     verdict: Verdict
     counts: Counter[str] = field(default_factory=Counter)
@@ -93,13 +94,13 @@ class Report:
 
 
 class Experiment:
-    """Implements ``workload.World`` with a real broker in real time."""
+    """Runs a real broker in real time; implements ``workload.World`` for its clients."""
 
     def __init__(self, options: Options, tell: Callable[[str], None], progress: Callable[[float], None]) -> None:
         """
         Args:
-            tell: gets a line per fault.
-            progress: gets the seconds since the start, several times a second.
+            tell: called with a line of text for each fault.
+            progress: called with the seconds since the start, several times a second.
         """
         self._options = options
         self._with_tokens = bool(options.seed % 2)
@@ -302,7 +303,8 @@ class Experiment:
             raise BrokerFailed(f"the broker ended with code {code}: {self._broker.last_line()}")
 
     async def _start_workers(self, broker: WorkerSupervisor, workers: int, *options: str) -> None:
-        """Start so many workers, after a change of their number that is killed again and again."""
+        """Start a broker with this number of workers. If the number has changed, first run the command that changes it, which
+        is killed again and again."""
         if broker.workers not in (0, workers):
             kills = await broker.divide(workers, self._divisions)
             self.report.counts["kill of toymq workers --set"] += kills
@@ -310,8 +312,8 @@ class Experiment:
         await broker.start_workers(workers, *options)
 
     async def _work(self, lasts_s: float) -> None:
-        """Return when a life's seconds are over, its publishes and those missing of earlier lives are answered, and every real
-        client has made progress."""
+        """Wait until the seconds of this life are over, as many publishes are answered as are due by then, and every real
+        client (``users``) has made progress."""
         self._wanted += PUBLISHES_PER_S * lasts_s
         await asyncio.sleep(lasts_s)
         with suppress(TimeoutError):
@@ -321,7 +323,7 @@ class Experiment:
         await self._move()
 
     async def _move(self) -> None:
-        """Return when every real client has made progress; restart those that are stalled."""
+        """Wait until every real client (``users``) has made progress; restart those that are stalled."""
         with suppress(TimeoutError):
             async with asyncio.timeout(MOVE_S):
                 while not all(user.diary.moved for user in self._users):  # noqa: ASYNC110 (as above)
@@ -348,7 +350,8 @@ class Experiment:
         return users.users(where, seed, numbered=True) + amqp_users(where, seed)
 
     async def _last_life(self, publishers: "list[asyncio.Task[None]]") -> None:
-        """Run the last life, without faults: publish and deliver everything, also what a clock that was ahead delayed."""
+        """Run the last life of the broker, without faults, until everything is published and delivered, also messages that are
+        late because the clock was ahead."""
         self._set_clock(self._farthest_ns)
         if isinstance(self._broker, WorkerSupervisor):
             await self._broker.start_workers(self._broker.workers, "--min-free-bytes", "0")
@@ -400,7 +403,7 @@ class Experiment:
     # -- the nemesis
 
     async def _do(self, faults: tuple[Fault, ...]) -> None:
-        """Inject faults; cancelled when the life ends, which also ends the current fault."""
+        """Inject the faults of one life, at their times. Cancelled when the life ends, which also ends the present fault."""
         now_s = 0.0
         for fault in faults:
             await asyncio.sleep(max(0.0, fault.at_s - now_s))
@@ -451,7 +454,7 @@ class Experiment:
 
 
 def token_of(seed: int) -> str:
-    """Token of a run's clients. The broker requires it when the seed is odd."""
+    """Return the token of a run's clients. The broker requires it when the seed is odd."""
     return hashlib.sha256(f"token {seed}".encode()).hexdigest()
 
 
@@ -463,7 +466,7 @@ def _auth_file(token: str) -> str:
 
 
 def _complaint_of_verify(data_dir: Path) -> str | None:
-    """Run ``toymq verify``. Returns: its complaint, or None."""
+    """Run ``toymq verify`` on the directory. Returns: what it complains about, or None."""
     done = subprocess.run([*TOYMQ, "verify", data_dir], capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return None

@@ -1,7 +1,8 @@
-"""Checks the ends of a message other than an ack: delays, expiry, limits, PURGE, DELETE, dead letters and redrives.
+"""Checks everything that ends or delays a message other than an ack: delays, expiry, limits, PURGE, DELETE, dead letters,
+redrives.
 
-Contract: delivery.md. Pure, a part of ``checker``: decides which losses are allowed. The broker's wall clock jumps: every check
-gives it the benefit of the doubt, over all values of the clock in between.
+Contract: delivery.md. Pure, a part of ``checker``: decides which losses are allowed. Since the broker's wall clock jumps, every
+check assumes the value that favours the broker, of all that the clock had between two events.
 """
 
 from bisect import bisect_right
@@ -22,19 +23,19 @@ Attempts = Mapping[tuple[str, str], Sequence[Event]]
 
 
 class _Seen(NamedTuple):
-    """A delivery, and the earliest time at which it was sent."""
+    """A delivery, and the earliest time at which the broker may have sent it."""
 
     event: Event
     not_before_ns: int
 
 
 def _connection(event: Event) -> str:
-    """The connection that a client names."""
+    """The name of an event's connection, without the suffix that ``views`` adds."""
     return event.process.partition(OF_A_LIFE)[0]
 
 
 class Fates:
-    """Checks the fates of messages: takes events in order; ``judge`` at the end."""
+    """Checks what becomes of messages: give it the events in order, then call ``judge``."""
 
     def __init__(self) -> None:
         self._declared: dict[str, list[str]] = defaultdict(list)  # topics and patterns by what may happen
@@ -62,7 +63,7 @@ class Fates:
         self._declared[event.note or ""].append(event.topic)
 
     def may(self, what: str, topic: str) -> bool:
-        """Whether it was declared that this may happen to the messages of a topic."""
+        """Whether the history declares that ``what`` ("drop" or "delete") may happen to messages of a topic."""
         return any(covers(name, topic) for name in self._declared[what])
 
     def clock(self, event: Event) -> None:
@@ -70,7 +71,8 @@ class Fates:
             self._ahead.append((event.t_ns, event.ahead_ns))
 
     def configured(self, event: Event, verdict: Verdict) -> None:
-        """Note a "config", or "settings" that were read. One client does both, so it reads what it set last."""
+        """Note a "config" (a setting was changed) or "settings" (settings were read). One client does both, so it must read
+        what it set last."""
         assert event.topic is not None
         name = (event.topic, event.key or "")
         known = self._settings[name]
@@ -87,7 +89,7 @@ class Fates:
                 self._max_attempts[event.topic].append(int(event.note or 0))
 
     def removed(self, event: Event) -> None:
-        """Note a "purge" or "delete"."""
+        """Note a "purge" or "delete" command."""
         assert event.topic is not None
         if event.result != "err":
             self._removals[event.topic].append(event)
@@ -96,7 +98,7 @@ class Fates:
         self._dropped[event.topic or ""] += event.count or 0
 
     def given_back(self, event: Event) -> None:
-        """Note a "nack"."""
+        """Note a "nack" that sends its message to the dead letters."""
         if event.dead and event.result != "err":
             self._given_up.add((event.topic or "", event.consumer or "", event.id or 0))
 
@@ -119,14 +121,16 @@ class Fates:
             self._return(event, verdict)
 
     def acked(self, event: Event) -> None:
-        """Note an ack of an id that the connection has had under a key, of a topic that may be deleted."""
+        """Note an ack in a topic that may be deleted, with the key of the message that its connection had received under that
+        id."""
         message = (event.topic or "", event.consumer or "", event.id or 0)
         key = self._held_keys.get((_connection(event), *message))
         if key is not None:
             self._namesakes[message].append((key, event))
 
     def _letter(self, event: Event, verdict: Verdict) -> None:
-        """Record a dead letter. Whether a second one of a message is allowed is known at the end: keys go with records."""
+        """Note a delivered dead letter. Whether a second one of the same message is allowed is judged at the end: dedupe keys
+        are removed with their records."""
         assert event.topic is not None
         assert event.id is not None
         if event.origin_id is None or event.origin_consumer is None:
@@ -154,7 +158,7 @@ class Fates:
     # -- what is excused
 
     def ours(self, event: Event) -> bool:
-        """Whether the broker made the record of a delivery, and no publisher."""
+        """Whether the broker itself wrote the delivered record (a dead letter or redriven message), not a publisher."""
         return (event.topic or "").endswith(DEAD_LETTERS) or (event.key or "").startswith(REDRIVE_KEY)
 
     def is_letter(self, topic: str, consumer: str, msg_id: int) -> bool:
@@ -164,22 +168,23 @@ class Fates:
         return (topic, consumer, key) in self._seen_keys
 
     def acked_as_another(self, published: Event, consumer: str) -> bool:
-        """Whether an ack of a message of the deleted topic may have met the message of the same id (ADR 0212)."""
+        """Whether an ack that was meant for a message of the deleted topic may have acked the new topic's message with the same
+        id (ADR 0212)."""
         if published.id is None:
             return False
         acks = self._namesakes.get((published.topic or "", consumer, published.id), ())
         return any(key != published.key and (published.sent_ns or 0) <= ack.t_ns for key, ack in acks)
 
     def may_be_gone(self, published: Event, end_ns: int, life_of: Mapping[str, int]) -> bool:
-        """Whether a published message may have ended without an ack by then."""
+        """Whether a published message may be gone without an ack by ``end_ns``: expired, dropped or removed."""
         assert published.topic is not None
         if published.ttl_ms is not None and self.may_be_older(published, published.ttl_ms, end_ns):
             return True
         return self.may("drop", published.topic) or self.may_be_removed(published, life_of)
 
     def may_be_removed(self, published: Event, life_of: Mapping[str, int]) -> bool:
-        """Whether PURGE or DELETE may have removed a message. An unanswered command may have taken effect until its broker
-        ended."""
+        """Whether PURGE or DELETE may have removed a message. A command without an answer may have taken effect at any time
+        until its broker ended."""
         return any(
             (published.sent_ns or 0) <= removal.t_ns
             or (removal.result == "unknown" and life_of[published.process] <= life_of[removal.process])
@@ -187,7 +192,7 @@ class Fates:
         )
 
     def may_be_older(self, published: Event, age_ms: int, end_ns: int) -> bool:
-        """Whether a published message may have reached an age by then, by the broker's clock."""
+        """Whether, by the broker's clock, a published message may have reached an age by ``end_ns``."""
         return self._wall(published, end_ns) >= age_ms * MS - SLACK_NS
 
     def _wall(self, since: Event, until_ns: int) -> int:
@@ -196,7 +201,7 @@ class Fates:
         return until_ns + high - (since.sent_ns or since.t_ns) - low
 
     def _between(self, since_ns: int, until_ns: int) -> tuple[int, int]:
-        """The least and the most that the clock was ahead in a span of time."""
+        """The least and the most that the broker's clock was ahead within a span of time."""
         first = bisect_right(self._ahead, since_ns, key=lambda one: one[0]) - 1
         behind = bisect_right(self._ahead, until_ns, key=lambda one: one[0])
         values = [ahead for _, ahead in self._ahead[max(first, 0) : max(behind, first + 1)]]
@@ -214,12 +219,14 @@ class Fates:
         gone: Callable[[Event], bool],
         removed: Callable[[Event], bool],
     ) -> None:
-        """Check everything, now that all events are known.
+        """Check everything at the end, when all events are known.
 
         Args:
-            digest_of: digest of the payload of a topic's id, as far as it is known.
-            gone: whether retention may have removed a delivery's record; a fully acked dead letter is removed like a message.
-            removed: whether anything else may have removed it. A move is durable at its source before acks remove its copy.
+            digest_of: returns the digest of the payload with an id in a topic, None if unknown.
+            gone: whether retention may have removed the record of a delivery; it removes dead letters, once acked by all, like
+                messages.
+            removed: like ``gone``, but acks are no reason. It is asked about second copies: a move is durable at its source
+                before acks can remove the copy, so acks do not excuse a second copy.
         """
         for seen in self._timed:
             published = attempts.get((seen.event.topic or "", seen.event.key or ""))
@@ -275,7 +282,7 @@ class Fates:
                 verdict.broken("a dead letter never came back", letter)
 
     def judge_removed(self, published: Iterable[Event], consumers: Iterable[tuple[str, str]], verdict: Verdict) -> None:
-        """Check that publishes answered before a PURGE or DELETE was sent are not delivered after its answer."""
+        """Check that messages published before a PURGE or DELETE was sent are not delivered after its answer."""
         names = list(consumers)
         for event in published:
             removals = [each for each in self._removals.get(event.topic or "", ()) if each.result == "ok"]
@@ -288,7 +295,8 @@ class Fates:
                         verdict.broken("a message came that had been removed", event, removal, seen.event)
 
     def judge_dropped(self, missing: Mapping[str, int], verdict: Verdict, evidence: Event) -> None:
-        """Check that no more messages of a topic are missing than were counted as dropped, where a history has counts."""
+        """Check that no more messages of a topic are missing than the broker counted as dropped, if the history has such
+        counts."""
         for topic, count in missing.items() if self._dropped else ():
             if count > self._dropped[topic]:
                 verdict.broken(f"{count} messages of {topic} are missing, and {self._dropped[topic]} were counted", evidence)

@@ -1,7 +1,7 @@
 """Faults inside the broker's process: SIGKILL at a named point or with the harness, and a wall clock that jumps.
 
-The broker is unchanged: ``sitecustomize`` wraps functions of ``os`` and ``time``. Nothing here runs in brokers that the harness
-has not started.
+The broker's code is unchanged: ``sitecustomize`` wraps functions of ``os`` and ``time``. This runs only in brokers that the
+harness starts.
 """
 
 import functools
@@ -30,7 +30,7 @@ CALLS = ("open", "pwrite", "pread", "fdatasync", "fsync", "ftruncate", "replace"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Calls of one part of the broker's work, by function and path."""
+    """A part of the broker's work, such as the commit, recognised by the ``os`` function that it calls and the path."""
 
     calls: tuple[str, ...]
     path: str
@@ -54,7 +54,7 @@ SERVING = tuple(name for name in PLACES if name != "division")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Before or after the n-th call (from 1) of a place."""
+    """A moment at which the broker is killed: before or after the n-th call (from 1) at a place."""
 
     place: str
     nth: int
@@ -73,7 +73,7 @@ class Point:
 
 
 class _Mortality:
-    """Counts the calls of a place, and kills the process at its point."""
+    """Counts the calls at a place, and kills the process at its point."""
 
     def __init__(self, point: Point) -> None:
         self._place = PLACES[point.place]
@@ -117,7 +117,7 @@ def _die_with(parent: int) -> None:
 
 
 def install() -> None:
-    """Install the faults that the environment names; without them do nothing."""
+    """Install the faults that environment variables name; do nothing without such variables."""
     if (parent := os.environ.get(PARENT_VARIABLE)) and sys.platform == "linux":
         _die_with(int(parent))
     if point := os.environ.get(POINT_VARIABLE):

@@ -29,28 +29,29 @@ Result = Literal["ok", "dup", "err", "unknown"]
 class Event:
     """One operation, written when its outcome is known.
 
-    ``process`` is the connection, ``name.n`` for the n-th of a client. It begins with "connect" and ends with "disconnect",
-    whichever side closed it; the client's next one begins after that. ``result`` "unknown": the connection was lost before
-    the answer. A delivery is "ok"; so is an ack or nack that had an effect. ``sync``: the ack waited for the disk.
-    ``sent_ns``: when a command was sent. ``visibility_ms`` and ``retain_acked_for_ms``: options of a started broker. From
-    "pause" to "resume" the broker was frozen, from "full" to "free" its disk was full. "drained": consumers have seen
-    everything; only unanswered commands and disconnects follow.
+    ``process`` is the connection: ``name.n`` is the n-th connection of a client. It begins with "connect" and ends with
+    "disconnect", whichever side closed it; only then does the client's next connection begin. ``result`` "unknown": the
+    connection was lost before the answer. A delivery is "ok"; so is an ack or nack that had an effect. ``sync``: the ack waited
+    for the disk. ``sent_ns``: when a command was sent. ``visibility_ms`` and ``retain_acked_for_ms``: options of a started
+    broker. From "pause" to "resume" the broker was frozen, from "full" to "free" its disk was full. "drained": consumers have
+    seen everything; only unanswered commands and disconnects follow.
 
-    A "pull" comes before what it leased. ``delay_ms`` and ``ttl_ms`` are a publish's; with ``seq`` its key is the producer's
-    name and that number, and the id of a "dup" is the producer's highest. A delivered dead letter has ``origin_id`` and
-    ``origin_consumer``, a redriven message the latter. ``note`` of a "declare" is what may happen to the messages of a topic or
-    pattern: "drop" (limits, retention), "delete"; or "share" or "keyed" of a consumer. "config" has a setting and the value it
-    was set to, "settings" the value that was read. ``group``: group key of a message. ``count``: messages that a "redrive"
-    moved, a "purge" or "delete" removed, a limit "dropped"; attempts that a letter tells. ``ahead_ns``: how far a "clock" is
-    set ahead from then on.
+    A "pull" precedes the deliveries that it leased. ``delay_ms`` and ``ttl_ms`` are those of a publish; with ``seq`` its key is
+    the producer's name and that number, and the id of a "dup" is the producer's highest. A delivered dead letter has
+    ``origin_id`` and ``origin_consumer``, a redriven message the latter. ``note`` of a "declare" is what may happen to the
+    messages of a topic or pattern: "drop" (limits, retention), "delete"; or "share" or "keyed" of a consumer. "config" has a
+    setting and the value it was set to, "settings" the value that was read. ``group``: group key of a message. ``count``:
+    messages that a "redrive" moved, a "purge" or "delete" removed, or a limit dropped ("dropped"); in a dead letter, its number
+    of attempts. ``ahead_ns``: how far a "clock" is set ahead from then on.
 
-    A "start" with ``workers`` is of so many processes (``views``); a "kill", "pause" or "resume" with ``worker`` is of one.
+    A "start" with ``workers`` starts that many worker processes (``views``); a "kill", "pause" or "resume" with ``worker``
+    concerns that worker alone.
 
-    A "pub" noted "confirm" came by AMQP, whose confirms tell no id.
+    A "pub" with the note "confirm" was published over AMQP, whose confirms contain no id.
 
-    Clients of the product's own (``users``) write the same. Their "sub" is noted "buffered"; an ack that waits for no answer is
-    "unknown". "stalled": one had neither a delivery nor an answer since the broker started, when the others had done their
-    work, and long after.
+    Programs with the real toymq clients (``users``) record the same events. Their "sub" has the note "buffered"; an ack that
+    waits for no answer is "unknown". "stalled": such a client had neither a delivery nor an answer since the broker started,
+    until long after the other clients had done their work.
     """
 
     t_ns: int
@@ -109,7 +110,7 @@ _NEEDED = {
 
 
 def digest_of(payload: bytes) -> str:
-    """Digest of a payload."""
+    """Return the digest of a payload by which the checker compares payloads."""
     return hashlib.blake2b(payload, digest_size=8).hexdigest()
 
 
@@ -140,7 +141,8 @@ def parse(line: bytes) -> Event:
 
 
 def read(path: Path, took: Callable[[int], object] = lambda size: None) -> Iterator[Event]:
-    """Events of a file, in order; ``took`` gets the bytes of each line. Raises: OSError, DamagedData with file and line."""
+    """Yield the events of a file, in order; ``took`` is called with the length of each line, in bytes. Raises: OSError,
+    DamagedData with file and line."""
     last_ns = 0
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
@@ -158,7 +160,7 @@ def read(path: Path, took: Callable[[int], object] = lambda size: None) -> Itera
 
 
 class Recorder:
-    """Stamps events with the time and passes them on, in order."""
+    """Stamps events with the time and passes them to ``sink``, in order."""
 
     def __init__(self, now_ns: Callable[[], int], sink: Callable[[Event], object]) -> None:
         """``now_ns`` must never go back: the order of a history is that of its stamps. Any thread may record."""
@@ -167,7 +169,7 @@ class Recorder:
         self._turn = threading.Lock()
 
     def __call__(self, process: str, op: Op, result: Result = "ok", **rest: Any) -> None:
-        """Record an event that happens now; ``rest`` are the other fields of ``Event``."""
+        """Record an event that happens now; ``rest``: other fields of ``Event``."""
         with self._turn:
             self._sink(Event(self.now_ns(), process, op, result, **rest))
 

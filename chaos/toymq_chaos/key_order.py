@@ -1,8 +1,8 @@
 """Checks the order per key of consumers with mode=keyed. Contract: delivery.md, "mode".
 
-Pure, a part of ``checker``. A message is delivered when the one before it of its group is acked or dead, and not earlier: so a
-client had sent the ack of that one before any client read this one. A kill may lose the ack, not that it was sent. The topics
-have neither delays, nor ttls, nor dead letters.
+Pure, a part of ``checker``. A keyed consumer gets a message only when the preceding message of the same group is acked or a
+dead letter: so a client had sent that ack before any client read the message. A kill may lose the ack, but the history shows
+that it was sent. The topics checked here have neither delays, nor ttls, nor dead letters.
 """
 
 from itertools import pairwise
@@ -15,7 +15,7 @@ Message = tuple[str, str, int]
 
 
 class KeyOrder:
-    """Checks the order per key: takes the events of keyed consumers; ``judge`` at the end."""
+    """Checks the order per key: give it the events of keyed consumers in order, then call ``judge``."""
 
     def __init__(self) -> None:
         self._keyed: set[tuple[str, str]] = set()  # declared: topic and consumer
@@ -24,11 +24,11 @@ class KeyOrder:
         self._acked_ns: dict[Message, int] = {}  # when the first ack was sent, whatever became of it
 
     def declare(self, topic: str, consumer: str) -> None:
-        """Note that a consumer is keyed all the time."""
+        """Note that a consumer has mode=keyed in the whole history."""
         self._keyed.add((topic, consumer))
 
     def stored(self, event: Event) -> None:
-        """Note a "pub" with a certain id, or a "deliver"."""
+        """Note a "pub" whose id is certain, or a "deliver": its message was stored."""
         if event.group is not None and event.id is not None:
             self._groups.setdefault((event.topic or "", event.group), set()).add(event.id)
 
@@ -43,8 +43,8 @@ class KeyOrder:
         self._acked_ns[message] = min(self._acked_ns.get(message, sent_ns), sent_ns)
 
     def judge(self, verdict: Verdict, *, drained: bool) -> None:
-        """Check each message against the one before it of its group. A history that was cut off may lack an ack that was sent:
-        an answer is recorded when it is read."""
+        """Check each message against its predecessor in the same group. A history without "drained" may lack an ack that was
+        sent, since an ack is recorded only when its answer is read."""
         for topic, consumer in self._keyed:
             for (of, _), ids in self._groups.items():
                 ordered = sorted(ids) if of == topic else []

@@ -1,7 +1,7 @@
 """Finds leaks: resources that did not return to where they were. Contract: reliability.md, "soak". Pure.
 
-Samples at rest are compared, since a busy broker holds what its work needs. The first one ends the warm-up: by then caches are
-full, threads are started and the interpreter has the memory that it keeps.
+Only samples of an idle broker ("at rest") are compared, since a busy one holds what its work needs. The first of them ends the
+warm-up: by then caches are full, threads are started and the interpreter has the memory that it keeps.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +19,7 @@ DISK_ALLOWANCE_BYTES = 2 * MIB
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A sampled resource, and its format in a report."""
+    """A resource that is sampled, and its format in a report."""
 
     name: str
     of: Callable[[Vitals], float | None]
@@ -49,7 +49,7 @@ QUANTITIES = (RSS, DESCRIPTORS, TASKS, THREADS, DISK, PING_P50, PING_P99)
 
 
 def allowed_rss_bytes(first: Vitals) -> float:
-    """Most resident memory at a later rest."""
+    """The most resident memory, in bytes, that a later sample at rest may have, given the first."""
     return first.rss_bytes * (1 + RSS_GROWTH_MAX) + RSS_ALLOWANCE_BYTES
 
 
@@ -58,12 +58,12 @@ def allowed_disk_bytes(first: Vitals) -> int:
 
 
 def rests_of(samples: Iterable[Vitals]) -> list[Vitals]:
-    """Samples at rest."""
+    """Return the samples that were taken at rest."""
     return [vitals for vitals in samples if vitals.at_rest]
 
 
 def complaints(samples: Iterable[Vitals]) -> list[str]:
-    """Resources that the last rest holds beyond the first; empty when all returned."""
+    """Describe the resources of which the last sample at rest has more than the first; empty when all returned."""
     rests = rests_of(samples)
     if len(rests) < 2:
         return ["there are fewer than two rests to compare"]
@@ -89,7 +89,7 @@ def _change(quantity: Quantity, before: float, after: float) -> str:
 
 
 def table(samples: Sequence[Vitals]) -> list[str]:
-    """Lines of a table: first rest, maximum and last rest of each quantity."""
+    """Return the lines of a table with each resource at the first rest, at its maximum and at the last rest."""
     rests = rests_of(samples)
     lines = [f"{'':<12}{'first rest':>13}{'max':>13}{'last rest':>13}"]
     for quantity in QUANTITIES:

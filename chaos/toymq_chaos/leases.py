@@ -1,14 +1,15 @@
 """Checks redeliveries: whether each had a reason, and whether none was overdue. Contract: delivery.md, "Visibility timeout".
 
-Pure, a part of ``checker``, for what happens within one life of a broker.
+Pure, a part of ``checker``, for redeliveries within one life of a broker (from its start to its end).
 
-A history knows when a client read a delivery, not when it was sent, which may be much earlier. So every check gives the broker
-the benefit of the doubt. A broker writes a delivery behind earlier replies: it was not sent before its publish, nor before the
-last command whose reply precedes it on its connection. And when a command that was sent after the reply to another one is
-answered, the broker's loop had a whole pass in between: what was due at the first command is done.
+A history knows when a client read a delivery, not when the broker sent it, which may be much earlier. So every check gives the
+broker the benefit of the doubt. A broker writes deliveries and replies to a connection in order: a delivery was not sent before
+its message was published, nor before the client sent the last command whose reply precedes the delivery. And if a client sends
+command B after the reply to command A, then at the reply to B the broker's event loop has made a whole pass since A: it has
+delivered all messages that were due at A.
 
-Where several connections share a consumer, the order of reading proves nothing: what one read late may be older than what
-another acked. Overdue messages are checked only with one connection at a time.
+If several connections share a consumer, the order of reading proves nothing: a delivery that one connection read late may be
+older than the ack on another. So overdue messages are checked only for consumers with one connection at a time.
 """
 
 from collections import defaultdict
@@ -32,13 +33,13 @@ Message = tuple[str, str, int]
 
 @lru_cache(maxsize=1024)
 def covers(name: str, topic: str) -> bool:
-    """Whether a name, or pattern, covers a topic."""
+    """Whether a name, which may be a pattern, covers a topic."""
     return TopicPattern(name).matches(topic) if is_pattern(name) else name == topic
 
 
 @dataclass(slots=True)
 class _Subscription:
-    """One consumer on one connection, of a topic or a pattern."""
+    """One consumer on one connection, subscribed to a topic or a pattern."""
 
     topic: str
     consumer: str
@@ -56,7 +57,7 @@ class _Subscription:
 
 
 class Leases:
-    """Checks redeliveries: takes the events of consumers in order; ``judge`` at the end."""
+    """Checks redeliveries: give it the events of consumers in order, then call ``judge``."""
 
     def __init__(self) -> None:
         self._visibility_ns: int | None = None
@@ -72,11 +73,12 @@ class Leases:
         self._overdue: list[tuple[Event, Event]] = []  # a delivery, and one that came when the first was due again
 
     def started(self, event: Event) -> None:
-        """Set the visibility timeout; without one no time is checked."""
+        """Note the visibility timeout of a started broker; if the event has none, lease times are not checked."""
         self._visibility_ns = None if event.visibility_ms is None else event.visibility_ms * MS
 
     def disconnected(self, process: str, *, with_leases: bool = False) -> None:
-        """Note the end of a connection. ``with_leases``: its pulled messages may be lost, perhaps before they were read."""
+        """Note the end of a connection. ``with_leases``: messages that it pulled may be lost, perhaps before the client read
+        them."""
         self._gone.add(process)
         if with_leases:
             self._uncertain.add(process)
@@ -86,25 +88,25 @@ class Leases:
         self._shared.add((topic, consumer))
 
     def shared(self, event: Event) -> bool:
-        """Whether an event's consumer is shared."""
+        """Whether several connections share the event's consumer."""
         return any(consumer == event.consumer and covers(topic, event.topic or "") for topic, consumer in self._shared)
 
     def buffered(self, event: Event) -> bool:
-        """Whether an event's client buffers deliveries."""
+        """Whether the event's client buffers deliveries before it hands them out."""
         subscription = self._subscriptions.get(event.process)
         return subscription is not None and subscription.buffered
 
     def may_end(self, since_ns: int, until_ns: int) -> bool:
-        """Whether a lease that begins at the first time may have ended at the second."""
+        """Whether a lease that begins at ``since_ns`` may have ended by ``until_ns``."""
         return self._visibility_ns is not None and until_ns - since_ns >= self._visibility_ns
 
     def not_before_ns(self, event: Event) -> int:
-        """The earliest time at which a delivery, the latest of its connection, was sent."""
+        """The earliest time at which the broker may have sent a delivery, the latest one of its connection."""
         subscription = self._subscriptions.get(event.process)
         return 0 if subscription is None else subscription.asked_ns
 
     def asked(self, event: Event) -> None:
-        """Note a "sub", "pull", "ack" or "nack"."""
+        """Note a "sub", "pull", "ack" or "nack" command."""
         assert event.topic is not None
         assert event.consumer is not None
         name = event.process
@@ -131,7 +133,7 @@ class Leases:
                 subscription.waiting.pop(event.id, None)
 
     def delivered(self, event: Event, verdict: Verdict) -> None:
-        """Note any delivery, after its ``first`` or ``again``."""
+        """Note a delivery, whether the first of its message or not; the caller has called ``first`` or ``again`` before."""
         assert event.topic is not None
         assert event.consumer is not None
         assert event.id is not None
@@ -154,14 +156,14 @@ class Leases:
         subscription.waiting[event.id] = event
 
     def first(self, event: Event, verdict: Verdict) -> None:
-        """Note the first recorded delivery of a message. Earlier ones were lost with an earlier connection, or a client that
-        buffers dropped them for a later one."""
+        """Note the first recorded delivery of a message. The broker may have sent it before: over a connection that was lost,
+        or to a client that dropped the buffered delivery for a later one."""
         first = self._first.get((event.topic or "", event.consumer or ""))
         if event.attempt != 1 and first == event.process and not self.shared(event) and not self.buffered(event):
             verdict.broken("a first delivery was not attempt 1", event)
 
     def again(self, before: Event, event: Event, verdict: Verdict) -> None:
-        """Note a repeated delivery, in the same life, of an unacked message."""
+        """Note a redelivery of an unacked message in the same life of the broker."""
         assert event.attempt is not None
         assert before.attempt is not None
         leased = self._subscriptions.get(before.process)
@@ -184,12 +186,12 @@ class Leases:
         delayed: Callable[[Event], bool],
         verdict: Verdict,
     ) -> None:
-        """Check all redeliveries, now that every reply is known.
+        """Check all redeliveries at the end, when every reply is known.
 
         Args:
-            published_ns: when the message of a delivery was sent to the broker, or 0.
-            gone: whether a message may have ended instead of becoming ready again.
-            delayed: whether a message was published with a delay, and so may be delivered before one that is due again.
+            published_ns: returns when the message of a delivery was sent to the broker; 0 if unknown.
+            gone: whether a message may have expired, been removed or become a dead letter instead of becoming ready again.
+            delayed: whether a message was published with a delay, and so may rightly be delivered before an overdue one.
         """
         for before, sent_ns, event, event_sent_ns in self._again:
             nacks = (answer for answer in self._answers[_message(event)] if answer.op == "nack" and answer.result != "err")

@@ -1,6 +1,6 @@
-"""Plans faults and their times from a seed. Pure; ``experiment`` carries the plan out.
+"""Plans faults and their times from a seed. Pure; ``experiment`` injects them.
 
-One seed is one plan: the same lives, faults and points at the same times. Its effect differs from run to run.
+The same seed gives the same plan: the same lives, faults and kill points at the same times. Its effect differs from run to run.
 """
 
 import itertools
@@ -22,7 +22,7 @@ AHEAD_NS = (-5 * SECOND_NS, -SECOND_NS, 0, SECOND_NS, 5 * SECOND_NS)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault that the broker survives: frozen (SIGSTOP), disk full, connections cut, clock set, a worker killed."""
+    """A fault during a life of the broker: frozen (SIGSTOP), disk full, connections cut, clock set, one worker killed."""
 
     kind: Kind
     at_s: float
@@ -35,7 +35,8 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """The life of a broker, from its start to its end by ``how``, or earlier at ``point``, inside its own work."""
+    """One life of the broker, from its start to its end by ``how``; with ``point`` it kills itself earlier, inside its own
+    work."""
 
     lasts_s: float
     how: Literal["kill", "stop"]
@@ -52,7 +53,7 @@ class Life:
 
 
 def lives(seed: int, *, small_disk: bool) -> Iterator[Life]:
-    """Endless lives, one after the other; the disk fills only with ``small_disk``."""
+    """Yield lives without end; the disk fills only with ``small_disk``."""
     rng = random.Random(f"nemesis {seed}")
     kinds: list[Kind] = ["pause", "cut", "clock", "full"]
     for place in itertools.cycle(SERVING):
@@ -75,8 +76,8 @@ def lives(seed: int, *, small_disk: bool) -> Iterator[Life]:
 
 
 def of_workers(plan: Iterator[Life], seed: int, workers: int) -> Iterator[Life]:
-    """Lives with several workers, which are killed again and again. Their number changes between two lives: ``workers`` or one
-    more. No life ends at a point inside its work: each successor of a worker would end there, too."""
+    """Turn a plan into one with several workers, which are killed again and again. The number of workers alternates between
+    lives: ``workers`` or one more. No life has a kill point inside its work: each restarted worker would die there, too."""
     rng = random.Random(f"workers {seed}")
     for number, life in enumerate(plan):
         count = workers + number % 2

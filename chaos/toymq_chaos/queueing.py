@@ -1,4 +1,4 @@
-"""The load of a work queue, which uses more than publish, subscribe and ack. Contract: delivery.md.
+"""The load of a work queue, which uses the broker's features beyond publish, subscribe and ack. Contract: delivery.md.
 
     jobs    delays, ttls, producer sequences; three workers of one shared consumer, one of which polls, and an auditor; a
             message is a dead letter after three attempts or by NACK, is read in ``jobs.dlq`` and sent back (REDRIVE)
@@ -7,7 +7,7 @@
     full    a backlog that rejects, its limit changed while it is full; PURGE
     ring    a backlog that drops the oldest, by messages, bytes and age
 
-Its clients are those of ``workload``, in the same ``World``.
+It runs clients of ``workload``, and some of its own, in the same ``World``.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ NEEDED = frozenset((
 
 
 def messages(name: str, rng: random.Random) -> Iterator[Message]:
-    """Endless messages. A publisher whose name ends with an odd digit is a producer with sequences."""
+    """Yield messages without end. A publisher whose name ends with an odd digit numbers its messages as a producer."""
     sequenced = int(name[-1]) % 2 == 1
     n = 0
     while True:
@@ -95,7 +95,8 @@ def messages(name: str, rng: random.Random) -> Iterator[Message]:
 
 
 def declare(recorder: Recorder) -> None:
-    """Record for the checker which topics drop or are deleted, and which consumers are shared or keyed."""
+    """Record in the history, for the checker, which topics drop messages or are deleted, and which consumers are shared or
+    keyed."""
     for topic, consumer, note in DECLARED:
         recorder("supervisor", "declare", topic=topic, consumer=consumer, note=note)
 
@@ -103,7 +104,8 @@ def declare(recorder: Recorder) -> None:
 def clients(
     world: World, rng: random.Random, habits: Habits, publishers: int, count: int | None
 ) -> "tuple[list[Publisher], list[Subscriber | Operator]]":
-    """Publishers, which end after ``count`` messages each or with the faults, and clients that go on."""
+    """Make the publishers, which end after ``count`` messages each or when the faults end, and the clients that go on after
+    that."""
     habits = replace(habits, give_up=0.5)
     poison = replace(habits, forget=0.1, nack=0.3, dead=0.03)
     letters = replace(habits, forget=0.0, nack=0.0)
@@ -138,7 +140,7 @@ def clients(
 
 
 class Puller(Subscriber):
-    """A worker without a subscription: leases messages with PULL, with and without a wait."""
+    """A worker without a subscription: leases messages with PULL, sometimes waiting for them."""
 
     async def _use(self, client: Client, asked: deque[Asked]) -> None:
         world, habits, rng = self._world, self._habits, self._rng
@@ -187,7 +189,7 @@ class Puller(Subscriber):
 
 
 class Operator:
-    """Creates topics, changes settings, purges, deletes and redrives."""
+    """A client that creates topics, changes settings, purges, deletes and redrives."""
 
     def __init__(self, world: World, name: str, rng: random.Random) -> None:
         self._world = world
@@ -211,8 +213,8 @@ class Operator:
                 self._world.recorder(client.name, "disconnect")
 
     def _next_chore(self) -> str:
-        """The next chore: all of them in random order before any repeats, and one that a kill cut off again, so that none is
-        left out. The caller takes it off when it is done."""
+        """Return the next chore, such as a PURGE: all in random order before any repeats. The caller removes a chore when it is
+        done, so that one which a kill interrupted comes again."""
         if not self._chores:
             self._chores = self._rng.sample(CHORES, len(CHORES))
         return self._chores[-1]
@@ -265,7 +267,7 @@ class Operator:
             self._world.recorder(client.name, "settings", topic=topic, key=name, note=value, sent_ns=sent_ns)
 
     async def _do(self, client: Client, op: Literal["redrive", "purge", "delete"], command: Redrive | Purge | Delete) -> None:
-        """Do a command and record its result; refusals and empty redrives are not recorded."""
+        """Send a command and record its result, except a refusal or a redrive that moved nothing."""
         sent_ns = self._world.recorder.now_ns()
         result: Result = "unknown"
         count = None

@@ -10,7 +10,7 @@ CHUNK = bytes(1 << 16)
 
 
 class SmallDisk:
-    """A small tmpfs, made by ``mount``."""
+    """A small file system in memory (tmpfs), made by ``mount``."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -28,13 +28,13 @@ class SmallDisk:
         return (None, done.stderr.strip()) if done.returncode else (cls(path), None)
 
     def fill(self) -> None:
-        """Fill the disk."""
+        """Fill the disk with a file."""
         with suppress(OSError), (self._path / "filler").open("ab", buffering=0) as filler:
             while filler.write(CHUNK):
                 pass
 
     def free(self) -> None:
-        """Free the filled space."""
+        """Remove the file with which ``fill`` filled the disk."""
         (self._path / "filler").unlink(missing_ok=True)
 
     def unmount(self) -> None:

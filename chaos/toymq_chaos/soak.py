@@ -60,7 +60,7 @@ class Options:
 
 @dataclass(slots=True)
 class Report:
-    """Result of a soak."""
+    """The result of a soak."""
 
     samples: list[Vitals] = field(default_factory=list)
     failure: str | None = None
@@ -78,7 +78,7 @@ class Soak:
     """Runs one broker from start to stop, round after round."""
 
     def __init__(self, options: Options, progress: Callable[[float, str], None]) -> None:
-        """``progress`` gets the seconds since the start and a status, several times a second."""
+        """``progress``: called with the seconds since the start and a status, several times a second."""
         self._options = options
         self._progress = progress
         self._began = time.monotonic()  # noqa: TID251 (real time is what this is about)
@@ -96,8 +96,8 @@ class Soak:
         return time.monotonic() - self._began  # noqa: TID251
 
     async def run(self) -> Report:
-        """Run the soak. Raises: OSError when ``out`` cannot be written; LocalError without ``/proc`` or a ``toymq`` that
-        starts."""
+        """Run the soak. Raises: OSError when ``out`` cannot be written; LocalError without ``/proc``, or when ``toymq`` does
+        not start."""
         vitals.require_proc()
         out = self._options.out
         out.mkdir(parents=True, exist_ok=True)
@@ -150,9 +150,10 @@ class Soak:
         await self._sample(at_rest=True)
 
     async def _sample_until(self, over: asyncio.Event, every_s: float) -> None:
-        """Sample until a time. The last sample comes at the end, so that pings of the work do not count at rest.
+        """Sample the broker every ``every_s`` seconds until ``over`` is set. The last sample comes then, so that PINGs from the
+        time of work are not counted in the sample at rest.
 
-        Do not cancel it: the reply of a cancelled command would be taken for that of the next.
+        Do not cancel this: the reply to a cancelled command would be taken for the reply to the next one.
         """
         while not over.is_set():
             with suppress(TimeoutError):
@@ -168,7 +169,7 @@ class Soak:
         self._lines.write(sample.to_json() + "\n")
 
     def _look(self, stats: dict[str, Any], pings_s: Sequence[float], *, at_rest: bool) -> Vitals:
-        """Look at the process. Raises: BrokerFailed when it is gone."""
+        """Take one sample of the broker's process. Raises: BrokerFailed when it is gone."""
         try:
             return vitals.take(
                 self._broker.pid, self._data_dir, stats, pings_s,
@@ -178,7 +179,7 @@ class Soak:
             raise BrokerFailed(f"the broker is gone: {self._broker.last_line()}") from None
 
     async def _drained(self) -> None:
-        """Wait until only standing topics and consumers are left, and those are drained. Raises: BrokerFailed."""
+        """Wait until only the lasting topics and consumers are left, and their backlogs are empty. Raises: BrokerFailed."""
         left = "nothing"
         try:
             async with asyncio.timeout(CALM_S):
@@ -189,7 +190,7 @@ class Soak:
             raise BrokerFailed(f"after {CALM_S:.0f} s of calm there was still {left}") from None
 
     async def _sweep(self, stats: dict[str, Any]) -> str | None:
-        """Remove what the shift left behind. Returns: something that still has to end, or None."""
+        """Delete the topics and consumers that a round left behind. Returns: what still has to end, or None."""
         left = None
         for topic in stats["topics"]:
             name = topic["topic"]
@@ -206,8 +207,8 @@ class Soak:
         return left
 
     async def _at_rest(self) -> None:
-        """Wait until retention, connections and files are done and nothing changes, at most ``CALM_S``: the sample shows what
-        is left."""
+        """Wait until retention, connections and files are done and nothing changes. After ``CALM_S`` seconds give up: the
+        sample then shows what is not done."""
         before: tuple[object, ...] = ()
         began_s = since_s = self._elapsed_s()
         while self._elapsed_s() - since_s < STABLE_S and self._elapsed_s() - began_s < CALM_S:
@@ -222,7 +223,7 @@ class Soak:
     # -- the background
 
     async def _watch(self) -> None:
-        """Watch the broker. Raises: BrokerFailed when it ends."""
+        """Wait for the broker's end. Raises: BrokerFailed then."""
         raise BrokerFailed(await self._end())
 
     async def _end(self) -> str:
@@ -230,7 +231,7 @@ class Soak:
         return f"the broker ended with code {code}: {self._broker.last_line()}"
 
     async def _why(self, failures: BaseExceptionGroup[Exception]) -> str:
-        """The reason to report: the broker's exit, rather than the errors of its clients."""
+        """Choose the failure to report: the broker's exit rather than the errors of its clients."""
         with suppress(TimeoutError):
             async with asyncio.timeout(NOTICE_S):
                 return await self._end()
@@ -238,7 +239,7 @@ class Soak:
         return str(next((leaf for leaf in leaves if isinstance(leaf, BrokerFailed)), leaves[0]))
 
     async def _ping(self) -> None:
-        """Measure PINGs on a separate connection; the load of this process shows in them, too."""
+        """Measure PING round trips on a separate connection; they include delays in this busy process."""
         client = Client("pinger")
         await self._connect(client)
         while True:

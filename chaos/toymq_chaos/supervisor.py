@@ -13,11 +13,11 @@ from toymq_py.errors import LocalError
 
 
 class BrokerFailed(LocalError):
-    """The broker did not start, exited by itself, or refused what it has to do."""
+    """The broker did not start, exited by itself, or refused a command that it has to accept."""
 
 
 class Supervisor(BrokerProcess):
-    """Runs one ``toymq serve`` after the other, on one data directory and one port."""
+    """Runs ``toymq serve`` again and again, on one data directory and one port."""
 
     def __init__(self, data_dir: Path, log: Path, clock: Path, options: Sequence[str]) -> None:
         """
@@ -37,11 +37,11 @@ class Supervisor(BrokerProcess):
 
     @property
     def ports(self) -> list[int]:
-        """The ports where the broker takes connections."""
+        """The ports on which the broker accepts connections."""
         return [self.port]
 
     async def come_up(self, point: Point | None, *options: str) -> bool:
-        """Start the broker. Returns: False when it died at its ``point`` before it was ready.
+        """Start the broker. Returns: False when it was killed at its kill ``point`` before it was ready.
 
         Raises: BrokerFailed when it cannot be executed, exited in another way, or was not ready in time.
         """

@@ -7,9 +7,9 @@
 
 ``amqp_users`` has two more, which speak AMQP.
 
-They have their own topic, so that their load does not depend on the raw clients. They test reconnecting: after every start of
-the broker each has to make progress, or it is recorded as "stalled". A client has one connection here, so that its events
-(``on_event``) tell the connection of an operation.
+Users have a topic of their own, so that their load does not depend on the raw clients. They test reconnecting: after every
+start of the broker each user has to make progress, or it is recorded as "stalled". A client has only one connection here, so
+that its events (``on_event``) show which connection an operation used.
 """
 
 import asyncio
@@ -59,7 +59,8 @@ Choice = Literal["forget", "nack", "sync", "ack"]
 
 
 class Item(NamedTuple):
-    """A message to publish. Without a key the client numbers it; its payload then begins with its name in the history."""
+    """A message to publish. Without a key the client numbers it; then its payload begins with the name that it has in the
+    history."""
 
     name: str
     payload: bytes
@@ -68,7 +69,7 @@ class Item(NamedTuple):
 
 
 def items(name: str, rng: random.Random, *, numbered: bool) -> Iterator[Item]:
-    """Endless items; ``numbered``: every second one has no key."""
+    """Yield items without end; ``numbered``: every second one has no key, so that the client numbers it."""
     n = 0
     while True:
         payload = rng.randbytes(rng.choice(PAYLOAD_BYTES))
@@ -80,11 +81,11 @@ def items(name: str, rng: random.Random, *, numbered: bool) -> Iterator[Item]:
 
 
 class Diary:
-    """Records the operations of one client, which has one connection at a time: ``name.n`` is its nth, named as for raw
-    clients."""
+    """Records the operations of one client in the history. The client has one connection at a time, and ``name.n`` is the n-th,
+    as for the raw clients."""
 
     def __init__(self, recorder: Recorder, name: str) -> None:
-        """``name``: also of its consumer, when it subscribes."""
+        """``name``: the name of the client, and of its consumer when it subscribes."""
         self.moved = False
         """Whether it had an answer or a delivery since this was reset."""
         self.losses = 0
@@ -103,7 +104,7 @@ class Diary:
         return self._recorder.now_ns()
 
     def on_event(self, event: Connected | Disconnected) -> None:
-        """Record an event of the client; its callback."""
+        """Record that the client connected or was disconnected; the callback ``on_event`` of ``connect``."""
         if isinstance(event, Connected):
             self._connect()
         else:
@@ -117,7 +118,7 @@ class Diary:
         self._connected = self._subscribed = False
 
     def subscribed(self) -> None:
-        """Record that the SUB of this connection is answered. Idempotent."""
+        """Record that the SUB on this connection was answered. Idempotent."""
         self._connect()
         if not self._subscribed:
             self._subscribed = True
@@ -126,11 +127,11 @@ class Diary:
             )
 
     def connected(self) -> None:
-        """Record a connection of a client without events. Idempotent."""
+        """Record the connection of a client that reports no events. Idempotent."""
         self._connect()
 
     def confirmed(self, name: str, digest: str, result: Result, sent_ns: int) -> None:
-        """Record a confirm of AMQP, which has no id; "unknown" without one."""
+        """Record a publish over AMQP: its confirm, which has no id, or "unknown" if none came."""
         self._recorder(self.process, "pub", result, topic=TOPIC, key=name, digest=digest, sent_ns=sent_ns, note=CONFIRM)
 
     def _connect(self) -> None:
@@ -140,7 +141,8 @@ class Diary:
             self._recorder(self.process, "connect")
 
     def published(self, item: Item, sent_ns: int, losses: int, outcome: Receipt | ToymqError) -> bool:
-        """Record a publish. ``losses``: the count when it was sent. Returns: whether it has to be published again."""
+        """Record a publish. ``losses``: the count of lost connections when it was sent. Returns: whether it has to be published
+        again."""
         told: dict[str, Any] = {
             "topic": TOPIC, "key": item.name, "digest": digest_of(item.payload), "sent_ns": sent_ns, "seq": item.number,
         }  # fmt: skip
@@ -159,7 +161,7 @@ class Diary:
         return False
 
     def delivered(self, message: Delivery) -> int:
-        """Record a delivery. Returns: the losses before it."""
+        """Record a delivery. Returns: the count of lost connections at this moment."""
         self.subscribed()
         self.moved = True
         key = message.key or message.payload.partition(b" ")[0]
@@ -170,9 +172,10 @@ class Diary:
         return self.losses
 
     def settled(self, message: Delivery, choice: Choice, sent_ns: int, losses: int) -> None:
-        """Record an ack or nack. ``losses``: the count at the delivery; -1: there was no answer. A nack binds on the connection
-        of its delivery, whose loss gives the message back; a synced ack binds on any (ADR 0052), one that waits for no answer
-        never."""
+        """Record an ack or nack, as "ok" if the broker is bound by it, else as "unknown". ``losses``: the count of lost
+        connections at the delivery; -1: no answer came. A nack binds only on the connection of its delivery, whose loss gives
+        the message back; an ack with sync binds on any connection (ADR 0052), an ack without sync never, since its answer is
+        not awaited."""
         if choice != "forget":
             bound = losses >= 0 and (choice == "sync" or (choice == "nack" and losses == self.losses))
             self._recorder(
@@ -186,7 +189,7 @@ class Diary:
 
 
 def _result_of(error: ToymqError) -> Result:
-    """Result of a failed publish: "unknown" when its outcome is open."""
+    """The result to record for a failed publish: "unknown" when its outcome is open."""
     open_ = isinstance(error, RequestTimeout | ClientClosed | ConnectionLost) or error.code in ("STORAGE_FAILED", "INTERNAL")
     return "unknown" if open_ else "err"
 
@@ -202,7 +205,7 @@ def choose(rng: random.Random, habits: Habits, *, calm: bool) -> Choice:
 
 
 class Surroundings(NamedTuple):
-    """The interface of the harness to its users."""
+    """What the harness provides to its users."""
 
     recorder: Recorder
     url: str
@@ -218,7 +221,7 @@ class Surroundings(NamedTuple):
 
 
 class User(ABC):
-    """A program with one client, which runs as long as ``run``."""
+    """A program with one real client; it lives as long as ``run`` runs."""
 
     def __init__(self, where: Surroundings, diary: Diary, rng: random.Random) -> None:
         self.diary = diary
@@ -229,7 +232,7 @@ class User(ABC):
 
     @abstractmethod
     async def run(self) -> None:
-        """Run the user: publishers end when the faults are over; subscribers when they are cancelled."""
+        """Run the user: a publisher ends when the faults are over, a subscriber when it is cancelled."""
 
     def cut(self) -> None:
         """Cut the client's connections like a network fault; it reconnects by itself."""
@@ -240,9 +243,9 @@ class User(ABC):
                     connection.shutdown(socket.SHUT_RDWR)
 
     def tell_each_loss(self) -> None:
-        """Tell the diary of each lost connection, where the client tells only of an outage, which ends when all connections are
-        back. With several workers there is one to each: every loss gives back the messages delivered over it. A subscription on
-        another one goes on as it is."""
+        """With several workers: let the diary know of each lost connection. The client has one connection to each worker, and
+        reports only an outage, from the first loss until all connections are back; but each loss gives back the messages
+        delivered over that connection. Subscriptions on other connections go on."""
         if not self._where.workers or self.client is None:
             return
         outages, diary = self.client._outages, self.diary
@@ -260,7 +263,8 @@ class User(ABC):
         outages.down = told  # type: ignore[method-assign]
 
     def owes(self) -> int:
-        """Confirmed messages that a user has not seen, if only that user knows."""
+        """The number of confirmed messages that the user has not seen yet, for a user that knows which are confirmed; else
+        0."""
         return 0
 
     @property
@@ -334,10 +338,10 @@ class AsyncSubscriber(User):
 
 
 class _InThread(User):
-    """Runs blocking code in a thread, which checks from time to time whether to end."""
+    """A user whose blocking code runs in a thread, which checks from time to time whether it has to end."""
 
     async def _in_thread(self, work: Callable[[threading.Event], None]) -> None:
-        """Run ``work``, which returns soon after its argument is set."""
+        """Run ``work`` in a thread; it must return soon after the event, its argument, is set."""
         ending = threading.Event()
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
@@ -431,7 +435,7 @@ class BlockingSubscriber(_InThread):
 
 
 def users(where: Surroundings, seed: int, *, numbered: bool) -> list[User]:
-    """All users of a run; ``numbered``: with publishes without a key."""
+    """Make all users of a run except the AMQP ones; ``numbered``: some publishes have no key."""
 
     def of(name: str) -> tuple[Surroundings, Diary, random.Random]:
         return where, Diary(where.recorder, name), random.Random(f"user {name} {seed}")

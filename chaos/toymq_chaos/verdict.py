@@ -21,7 +21,7 @@ class Violation:
 
 @dataclass(slots=True)
 class Verdict:
-    """Counts in Jepsen's words; without ``violations`` every promise was kept."""
+    """The counts of a history in Jepsen's words, and its violations; without any, every promise was kept."""
 
     attempted: int = 0
     acknowledged: int = 0
@@ -44,14 +44,14 @@ class Verdict:
         self.violations.append(Violation(promise, evidence))
 
     def add(self, other: "Verdict") -> None:
-        """Add what another one counted and found, but for the kills."""
+        """Add the counts and violations of another verdict, except its number of kills."""
         for name in ("attempted", "acknowledged", "recovered", "lost", "unexpected", "delivered", "acked"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.duplicated += other.duplicated
         self.violations += other.violations
 
     def as_dict(self) -> dict[str, Any]:
-        """The verdict for JSON; events have only the fields that are set."""
+        """Convert the verdict for JSON; its events have only the fields that are set."""
         found = {name: getattr(self, name) for name in Verdict.__slots__}
         found["duplicated"] = dict(self.duplicated)
         found["violations"] = [

@@ -1,15 +1,16 @@
-"""Checks a history of a broker with ``--workers N``: the same ``Checker``, once for each topic.
+"""Checks a history of a broker with ``--workers N``: one ``Checker`` for each topic.
 
-A topic is with one worker at a time, so its history is that of one broker, which ends when that worker does. A view is what
-concerns one topic: its own events, those of no topic, and the ends of its worker. Pure.
+A topic is with one worker at a time, so its history is like that of a broker whose lives end when that worker does. The view of
+a topic consists of the events of the topic, the events of no topic, and the ends of its worker. Pure.
 
-A connection may outlive the worker of a topic, as another worker took it and passes its commands on. To a topic's view it is
-another connection then: ``name~n`` after the n-th end. One with a subscription there does not outlive it.
+A connection may outlive the worker of a topic, if it goes to another worker, which passes commands on. In the topic's view it
+is a new connection then: ``name~n`` after the n-th end of the topic's worker. A connection with a subscription at that worker
+ends with it.
 
-A command that was sent before an end and answered after it was answered by either worker: the dead one, whose answer was read
-late, or its successor, which it reached when it was passed on. Until there can be a successor it is the dead one's. Behind that
-neither is certain on a busy machine, and the checker gives the benefit of the doubt: an ack does not bind, and what was pulled
-may come again. The second is a connection of its own, ``name~n?``.
+A command that was sent before the end of a worker and answered after it was answered by either the dead worker, if the client
+read the answer late, or its successor, to which the command was passed on. Until a successor can exist it was the dead worker.
+After that both are possible on a busy machine, and the checker gives the benefit of the doubt: an ack does not bind, and pulled
+messages may come again. Such a pull gets a connection name of its own, ``name~n?``.
 """
 
 from bisect import bisect_left
@@ -27,11 +28,11 @@ REPLACED_NS = 100_000_000
 
 
 class Views:
-    """Judges each topic of a history on its own: takes events in order; ``verdict`` at the end. With one process there is one
-    view."""
+    """Judges a history topic by topic: give it all events in order, then call ``verdict``. The history of a single process is
+    judged as a whole."""
 
     def __init__(self, *, ack_window_ns: int = ACK_WINDOW_NS, keys_end_with_acks: bool = False) -> None:
-        """See ``Checker``."""
+        """The options are those of ``Checker``."""
         self._make: Callable[[], Checker] = lambda: Checker(
             ack_window_ns=ack_window_ns, keys_end_with_acks=keys_end_with_acks
         )  # fmt: skip
@@ -44,7 +45,7 @@ class Views:
 
     @property
     def missing(self) -> str | None:
-        """See ``Checker``."""
+        """The missing part of this history; None when it is complete."""
         one = self._one or next((view.checker for view in self._views.values()), None)
         return (one or self._make()).missing
 
@@ -84,7 +85,7 @@ class Views:
         return view
 
     def verdict(self) -> Verdict:
-        """Return counts and violations. A message, and a kill, count once."""
+        """Return the sum of all topics' counts and violations; a kill counts once."""
         if self._one is not None:
             return self._one.verdict()
         total = Verdict()
@@ -95,7 +96,7 @@ class Views:
 
 
 class _View:
-    """The events that concern one topic."""
+    """Passes the events that concern one topic to a ``Checker``."""
 
     def __init__(self, topic: str, checker: Checker) -> None:
         self.checker = checker
@@ -135,7 +136,7 @@ class _View:
             self.checker.feed(Event(event.t_ns, event.process, "disconnect", note=OF_EITHER))
 
     def _of_its_worker(self, event: Event) -> Event:
-        """A command of the connection, as the topic's worker knows the connection."""
+        """Return a command with the connection name that it has in the view of the topic's worker."""
         name, begun = event.process, self._begun[event.process]
         if name in self._subscribed:
             return replace(event, process=self._listening.get(name, name))

@@ -19,10 +19,10 @@ BLOCK_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """One sample.
+    """One sample of the broker's resources.
 
-    ``t_s`` is since the start. ``round_number`` 0 is the warm-up. ``disk_bytes`` is allocated by the data directory.
-    Pings are those since the sample before; None without any.
+    ``t_s``: seconds since the start. ``round_number``: 0 is the warm-up. ``disk_bytes``: allocated by the data directory. The
+    ping times are those since the previous sample; None if there were none.
     """
 
     t_s: float
@@ -48,7 +48,7 @@ _NAMES = {field.name for field in fields(Vitals)}
 
 
 def parse(line: str, number: int) -> Vitals:
-    """Parse a line of samples. Raises: DamagedData, with the line's number."""
+    """Parse a line of ``soak.jsonl``. Raises: DamagedData, with the line's number."""
     try:
         found: dict[str, Any] = json.loads(line)
         return Vitals(**{name: value for name, value in found.items() if name in _NAMES})
@@ -82,7 +82,7 @@ def take(
 
 
 def require_proc() -> None:
-    """Check the machine. Raises: LocalError without ``/proc``."""
+    """Check that the machine has ``/proc``. Raises: LocalError."""
     if not Path("/proc/self/statm").exists():
         raise LocalError("a soak reads the broker's resources from /proc, which this system does not have")
 
@@ -102,5 +102,5 @@ def disk_bytes(directory: Path) -> int:
 
 
 def percentile(ascending: Sequence[float], percent: int) -> float | None:
-    """A percentile; None without values."""
+    """Return a percentile of ascending values; None without values."""
     return ascending[(len(ascending) - 1) * percent // 100] if ascending else None

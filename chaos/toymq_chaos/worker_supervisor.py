@@ -1,4 +1,4 @@
-"""A broker with ``--workers N`` under test: its processes, and changes of their number."""
+"""A broker with ``--workers N`` under test: its worker processes, and changes of their number."""
 
 import asyncio
 import itertools
@@ -28,10 +28,11 @@ STEPS = 30
 
 
 class WorkerSupervisor(Supervisor):
-    """Runs one ``toymq serve --workers N`` after the other. The directory is divided anew between two of them."""
+    """Runs ``toymq serve --workers N`` again and again. Between two runs the number of workers may change, and the data
+    directory is divided anew among them."""
 
     def __init__(self, data_dir: Path, log: Path, clock: Path, options: Sequence[str], workers: int) -> None:
-        """``workers``: the most that there are at any time."""
+        """``workers``: the largest number of workers in any run."""
         super().__init__(data_dir, log, clock, options)
         self.port = reserved_port(self, workers + 1)
         self.workers = 0
@@ -43,7 +44,7 @@ class WorkerSupervisor(Supervisor):
 
     @property
     def ports(self) -> list[int]:
-        """The port of all workers, and each one's own."""
+        """The port that all workers share, and the port of each worker."""
         return [self.port + at for at in range(self.workers + 1)]
 
     async def start_workers(self, workers: int, *options: str) -> None:
@@ -76,7 +77,7 @@ class WorkerSupervisor(Supervisor):
         self.ready_line = "ready"
 
     def _heard(self, line: str) -> None:
-        """Note that a worker is ready."""
+        """Note a worker that the broker's output line reports as ready."""
         found = re.search(r"/workers/(\d+)\b.*\(pid (\d+)\)$", line)
         assert found is not None, line
         worker = int(found[1])
@@ -99,7 +100,8 @@ class WorkerSupervisor(Supervisor):
             raise BrokerFailed(f"the workers did not start, exit code {code}: {self.last_line()}")
 
     async def answers(self, worker: int) -> None:
-        """Wait until a worker has accepted earlier connections: they are lost with it, and do not wait for its successor."""
+        """Wait until a worker answers a PING, and so has accepted all earlier connections: these die with it and do not wait
+        for its successor."""
         client = Client("supervisor.1")
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -112,7 +114,7 @@ class WorkerSupervisor(Supervisor):
                 client.transport.abort()
 
     def pid_of(self, worker: int) -> int:
-        """The process id of a worker that was ready."""
+        """The process id of a worker that has been ready."""
         return self._pids[worker]
 
     def signal_worker(self, worker: int, number: signal.Signals) -> None:
@@ -134,7 +136,8 @@ class WorkerSupervisor(Supervisor):
         return await super().ended()
 
     async def divide(self, workers: int, rng: random.Random) -> int:
-        """Divide the stopped broker's directory, killed again and again, until it comes to its end. Returns: the kills.
+        """Divide the stopped broker's directory among ``workers`` workers; the command is killed again and again until it
+        succeeds. Returns: the number of kills.
 
         Raises: BrokerFailed.
         """

@@ -1,6 +1,6 @@
 """Clients that publish and consume, misbehave, and record what they saw. Contract: reliability.md.
 
-A ``World`` gives them connections; they know nothing else of the harness. The same clients run in the chaos harness
+A ``World`` gives the clients connections; they know nothing else of the harness. The same clients run in the chaos harness
 (``experiment``) and in the deterministic simulation.
 """
 
@@ -32,7 +32,8 @@ from toymq_py.protocol import (
 
 
 class Message(NamedTuple):
-    """A message to publish. With ``seq`` the key names a producer, and the payload begins with the number and a space."""
+    """A message to publish. With ``seq``, a producer's number, ``key`` is the producer's name, and the payload begins with the
+    number and a space."""
 
     topic: str
     key: str
@@ -44,7 +45,7 @@ class Message(NamedTuple):
 
     @property
     def told_key(self) -> str:
-        """The message's key in the history."""
+        """The key that the history records for the message."""
         return self.key if self.seq is None else f"{self.key}#{self.seq}"
 
     def encode(self) -> bytes:
@@ -69,25 +70,25 @@ SEQUENCED = "seq-"
 
 
 class World(Protocol):
-    """The interface of the harness or the simulation to its clients."""
+    """What the harness or the simulation provides to the clients."""
 
     recorder: Recorder
     calm: bool
     """Whether the faults are over: clients behave well from here on."""
 
     async def connect(self, client: "Client") -> None:
-        """Connect a client; waits while there is no broker."""
+        """Connect a client; wait while no broker accepts connections."""
 
     def subscribed(self, topic: str, consumer: str) -> None:
-        """Note that a consumer exists now."""
+        """Note that a consumer exists from now on."""
 
     async def ready(self) -> None:
-        """Wait until every consumer exists: a later one misses what retention removed."""
+        """Wait until every consumer exists: one that subscribed later would miss messages that retention had removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """Habits of clients that misbehave: probabilities per delivery, and per read."""
+    """How clients misbehave: probabilities per delivery, and per read."""
 
     forget: float = 0.1
     """Never ack a delivery."""
@@ -110,7 +111,7 @@ class Habits:
 
 
 class Client(asyncio.Protocol):
-    """A raw client: one connection, and its replies in order. ``name`` is the ``process`` of its events."""
+    """A raw client: one connection, whose replies come in order. ``name`` is the ``process`` of its events."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -142,7 +143,7 @@ class Client(asyncio.Protocol):
             self.transport.write(data)
 
     async def something(self) -> None:
-        """Wait for a reply, a push or the end of the connection."""
+        """Wait until a reply or a push has come, or the connection has ended."""
         if not self.heard and not self.lost:
             self._something.clear()
             await self._something.wait()
@@ -163,7 +164,7 @@ class Client(asyncio.Protocol):
 
 
 class Publisher:
-    """Publishes its messages in order, several at a time, each with its own key; repeats those without an OK."""
+    """Publishes its messages in order, several at a time, each with its own key, and repeats those without an OK."""
 
     def __init__(self, world: World, name: str, rng: random.Random, messages: Iterator[Message], habits: Habits) -> None:
         """``messages`` are drawn as they are sent; the publisher ends when all are published."""
@@ -258,7 +259,7 @@ class Publisher:
 
 
 class Asked(NamedTuple):
-    """An unanswered command of a subscriber."""
+    """A command of a subscriber that has no answer yet."""
 
     op: Literal["sub", "pull", "ack", "nack"]
     sent_ns: int
@@ -269,8 +270,8 @@ class Asked(NamedTuple):
 
 
 class Subscriber:
-    """A consumer that runs until it is cancelled: acks most deliveries, nacks and forgets some, cuts its connection, stops
-    reading."""
+    """A consumer that runs until it is cancelled: it acks most deliveries, nacks some, leaves some unsettled, cuts its
+    connection, and stops reading at times."""
 
     def __init__(
         self, world: World, name: str, rng: random.Random, topic: str, consumer: str, habits: Habits,
@@ -302,7 +303,7 @@ class Subscriber:
                 world.recorder(client.name, "disconnect")
 
     async def _use(self, client: Client, asked: deque[Asked]) -> None:
-        """``asked``: unanswered commands."""
+        """Consume on one connection until it ends. ``asked``: its unanswered commands."""
         world, habits, rng = self._world, self._habits, self._rng
         asked.append(Asked("sub", world.recorder.now_ns(), self._topic))
         client.send(Subscribe(self._topic, self._consumer, window=rng.choice((1, 5, 100)), mode=self._mode))
@@ -340,7 +341,7 @@ class Subscriber:
         )  # fmt: skip
 
     def _handle(self, client: Client, push: MessagePush) -> list[Asked]:
-        """Handle a delivery. Returns: the commands that were sent."""
+        """Handle a delivery according to the client's habits. Returns: the commands that were sent."""
         habits = self._habits
         chance = 1.0 if self._world.calm else self._rng.random()
         topic, msg_id = push.topic, push.msg_id
@@ -374,7 +375,7 @@ class Subscriber:
 
 
 def told_by_headers(block: bytes) -> dict[str, Any]:
-    """Origin or group of a record by its header block, as fields of an ``Event``."""
+    """Read the origin or group of a message from its header block, as fields of an ``Event``."""
     lines = (line.partition(b": ") for line in block.split(b"\n"))
     found = {name.decode(): value.decode() for name, _, value in lines}
     told: dict[str, Any] = {}

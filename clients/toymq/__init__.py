@@ -1,8 +1,8 @@
 """toymq, a persistent message broker, for applications: ``connect`` to a broker, or ``open`` a directory as a queue.
 
 These names are for asyncio. ``toymq.sync`` has the same names for blocking code, and ``toymq.testing`` fixtures for pytest.
-Every error is a name of its own here, too; ``toymq.errors`` draws their tree. Nothing that needs asyncio, a broker module or
-pytest is imported before its first use: command lines start on the blocking client alone.
+This package also exports every error class; ``toymq.errors`` draws their tree. A name that needs asyncio, a broker module or
+pytest is imported at its first use, so that a command line with the blocking client starts fast.
 """
 
 from importlib import import_module as _import_module

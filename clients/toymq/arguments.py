@@ -1,7 +1,7 @@
-"""Arguments of both clients' methods: one rule for each kind, checked before anything is encoded or said.
+"""Checks the arguments of both clients' methods, one function for each kind, before anything is encoded or sent.
 
 Contract: clients.md; ADR 0071. A wrong type is a TypeError, a wrong value is BadName or BadArgument; each names the argument,
-the value and the remedy. A duration is ``Seconds``, and not the milliseconds of the wire.
+the value and the remedy. A duration is given in ``Seconds``; the wire protocol has milliseconds.
 """
 
 import inspect
@@ -43,7 +43,7 @@ _repr.maxstring = _repr.maxother = 100
 
 
 def shown(value: object) -> str:
-    """A value for an error: its repr, cut short; never raises."""
+    """Format a value for an error message: its repr, cut short. Never raises."""
     try:
         return _repr.repr(value)
     except Exception:  # noqa: BLE001 (a caller's own class)
@@ -69,7 +69,8 @@ def consumer(value: object) -> str:
 
 
 def incarnation(value: object) -> str | None:
-    """Check the incarnation of a topic. Raises: TypeError, BadArgument."""
+    """Check a topic's incarnation, the word in ``topic_range`` that is new whenever the topic is created. Raises: TypeError,
+    BadArgument."""
     given = None if value is None else text("incarnation", value)
     if given is not None and not is_incarnation(given):
         raise BadArgument(f"incarnation is what topic_range returned, 16 hexadecimal digits, not {shown(value)}")
@@ -85,7 +86,7 @@ def _name(what: str, value: object, check: Callable[[str], str]) -> str:
 
 
 def text(what: str, value: object) -> str:
-    """Check a text. Raises: TypeError."""
+    """Check that an argument is a str; ``what`` is its name in the error. Raises: TypeError."""
     if not isinstance(value, str):
         remedy = f": use {what}.decode()" if isinstance(value, bytes | bytearray) else ""
         raise TypeError(f"{what} is a str, not {shown(value)}{remedy}")
@@ -93,7 +94,7 @@ def text(what: str, value: object) -> str:
 
 
 def word(what: str, value: object) -> str:
-    """Check that a text is one word of printable ASCII. Raises: TypeError, BadArgument."""
+    """Check that an argument is one word of printable ASCII. Raises: TypeError, BadArgument."""
     found = text(what, value)
     if not is_token(found) or len(found) > WORD_CHARS_MAX:
         raise BadArgument(f"{what} is 1 to {WORD_CHARS_MAX} of printable ASCII without a space, not {shown(value)}")
@@ -104,7 +105,7 @@ def word(what: str, value: object) -> str:
 
 
 def whole(what: str, value: object, low: int, high: int, remedy: str = "") -> int:
-    """Check a whole number within limits. Raises: TypeError, BadArgument."""
+    """Check that an argument is a whole number from ``low`` to ``high``. Raises: TypeError, BadArgument."""
     number = _whole(what, value, remedy)
     if not low <= number <= high:
         raise BadArgument(f"{what} is a whole number from {low} to {high}, not {shown(value)}")
@@ -112,7 +113,7 @@ def whole(what: str, value: object, low: int, high: int, remedy: str = "") -> in
 
 
 def _whole(what: str, value: object, remedy: str) -> int:
-    """Check that a value is a whole number. Raises: TypeError."""
+    """Check that an argument is a whole number; ``remedy`` ends the error's text. Raises: TypeError."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -123,22 +124,23 @@ def _whole(what: str, value: object, remedy: str) -> int:
 
 
 def count(what: str, value: object) -> int:
-    """Check a count. Raises: TypeError, BadArgument."""
+    """Check that an argument is a positive whole number. Raises: TypeError, BadArgument."""
     return whole(what, value, 1, COUNT_MAX)
 
 
 def lease(value: object) -> int | None:
-    """Check the number of a lease. Raises: TypeError, BadArgument."""
+    """Check the number of a lease, ``Message.lease``. Raises: TypeError, BadArgument."""
     return None if value is None else whole("lease", value, 1, LEASE_NUMBER_MAX)
 
 
 def unix_ms(what: str, value: object) -> int | None:
-    """Check a time in unix milliseconds. Raises: TypeError, BadArgument."""
+    """Check a time in milliseconds since the Unix epoch; None stays None. Raises: TypeError, BadArgument."""
     return None if value is None else whole(what, value, 0, UNIX_MS_MAX, f": of a datetime, round({what}.timestamp() * 1000)")
 
 
 def number_of_seconds(what: str, value: object) -> float:
-    """Convert a duration to seconds: a number, perhaps inf or nan, or a text with a unit. Raises: TypeError, BadArgument."""
+    """Convert a duration to seconds; it is a number, perhaps inf or nan, or a text with a unit. Raises: TypeError,
+    BadArgument."""
     if isinstance(value, str):
         return _text_ms(what, str.__str__(value)) / 1000
     if hasattr(value, "__float__") and not isinstance(value, bool):
@@ -153,8 +155,8 @@ def number_of_seconds(what: str, value: object) -> float:
 
 
 def _text_ms(what: str, value: str) -> int:
-    """``"500ms"``, ``"5s"``, ``"2m"``, ``"24h"`` or ``"7d"``; a number that is a text needs its unit, as seconds are meant in
-    Python and milliseconds on the wire. Raises: BadArgument."""
+    """Parse ``"500ms"``, ``"5s"``, ``"2m"``, ``"24h"`` or ``"7d"`` to milliseconds. A text without a unit is refused: a bare
+    number is seconds in Python and milliseconds on the wire. Raises: BadArgument."""
     if value.isascii() and value.isdigit() and value.strip("0"):
         raise BadArgument(f"{what} needs a unit: write {value[:20]}s or {value[:20]}ms, not {shown(value)}")
     try:
@@ -164,7 +166,7 @@ def _text_ms(what: str, value: str) -> int:
 
 
 def duration_ms(what: str, value: object, low_ms: int = 0) -> int:
-    """A duration, up to ten years, as milliseconds. Raises: TypeError, BadArgument."""
+    """Convert a duration, at most ten years, to milliseconds. Raises: TypeError, BadArgument."""
     seconds = number_of_seconds(what, value)
     ms = round(seconds * 1000) if 0 <= seconds * 1000 <= DURATION_MS_MAX else -1
     if ms < low_ms:
@@ -173,8 +175,8 @@ def duration_ms(what: str, value: object, low_ms: int = 0) -> int:
 
 
 def lease_ms(what: str, value: object) -> int:
-    """The time of a lease or of a backoff, as milliseconds. Warns about a number that looks like milliseconds: thirty seconds
-    are 30 and not 30000, which is more than eight hours. Raises: TypeError, BadArgument."""
+    """Convert a visibility timeout or a backoff to milliseconds. Warns about a number that looks like milliseconds: thirty
+    seconds are 30, while 30000 is more than eight hours. Raises: TypeError, BadArgument."""
     ms = duration_ms(what, value, 1)
     if not isinstance(value, str) and ms >= DOUBTED_S * 1000 and ms % 1_000_000 == 0 and ms % 3_600_000:
         seconds = ms // 1000
@@ -184,26 +186,27 @@ def lease_ms(what: str, value: object) -> int:
 
 
 def visibility(value: object) -> int | None:
-    """The time of a lease, as milliseconds; None leaves it to the topic. Raises: TypeError, BadArgument."""
+    """Convert a visibility timeout to milliseconds; None means the topic's setting. Raises: TypeError, BadArgument."""
     return None if value is None else lease_ms("visibility", value)
 
 
 def to_ms(what: str, value: object, low_ms: int = 0) -> int | None:
-    """The time of a lease or of a backoff, as milliseconds; None leaves it to the topic. Raises: TypeError, BadArgument."""
+    """Convert a delay or another duration of at least ``low_ms`` to milliseconds; None stays None. Raises: TypeError,
+    BadArgument."""
     return None if value is None else duration_ms(what, value, low_ms)
 
 
 def publish_times(delay: object, ttl: object) -> tuple[int | None, int | None]:
-    """``delay`` and ``ttl`` of a publish, as milliseconds. Raises: TypeError, BadArgument, also when the delay is not below the
-    ttl."""
+    """Convert ``delay`` and ``ttl`` of a publish to milliseconds. Raises: TypeError, BadArgument, also when the delay is not
+    below the ttl."""
     times = to_ms("delay", delay), to_ms("ttl", ttl, 1)
     check_delay(*times)
     return times
 
 
 def timeout(what: str, value: object) -> float:
-    """Seconds that the client itself waits. A negative number is allowed: a deadline may be over. Raises: TypeError,
-    BadArgument."""
+    """Check a time-out of the client itself, in seconds. A negative number is allowed: a deadline may be over. Raises:
+    TypeError, BadArgument."""
     seconds = number_of_seconds(what, value)
     return duration_ms(what, value) / 1000 if not seconds < 0 else 0.0
 
@@ -212,7 +215,7 @@ def timeout(what: str, value: object) -> float:
 
 
 def flag(what: str, value: object) -> bool:
-    """Check a bool. Raises: TypeError."""
+    """Check that an argument is a bool. Raises: TypeError."""
     if not isinstance(value, bool):
         raise TypeError(f"{what} is True or False, not {shown(value)}")
     return value
@@ -224,7 +227,8 @@ def mode(value: object, modes: tuple[Mode, ...] = MODES) -> Mode | None:
 
 
 def start(what: str, value: object) -> Start:
-    """A start position: an id, as a number or a text, or another position. Raises: TypeError, BadArgument."""
+    """Check a start position: an id, as a number or a text, ``earliest``, ``latest`` or ``@<unix-ms>``. Raises: TypeError,
+    BadArgument."""
     if isinstance(value, str):
         try:
             return Start.parse_checked(str.__str__(value))
@@ -237,7 +241,7 @@ def start(what: str, value: object) -> Start:
 
 
 def exceptions(what: str, value: object) -> None:
-    """Check exception classes, one or a tuple, as ``except`` takes them, of which each can match an ``Exception``. Raises:
+    """Check one exception class, or a tuple of them, as ``except`` takes it; each must be a subclass of ``Exception``. Raises:
     TypeError."""
     for kind in value if isinstance(value, tuple) else (value,):
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
@@ -248,7 +252,7 @@ def exceptions(what: str, value: object) -> None:
 
 
 def function(what: str, value: object, *, optional: bool = True) -> None:
-    """Check a function that is called and not awaited, or None. Raises: TypeError."""
+    """Check that an argument is a plain function, not a coroutine function, or None if ``optional``. Raises: TypeError."""
     if not callable(value) and not (optional and value is None):
         raise TypeError(f"{what} is a function{' or None' if optional else ''}, not {shown(value)}")
     if any(map(inspect.iscoroutinefunction, (value, type(value).__call__))):
@@ -256,7 +260,7 @@ def function(what: str, value: object, *, optional: bool = True) -> None:
 
 
 def instance(what: str, value: object, kind: type, name: str) -> None:
-    """Check an object of a class, or None. Raises: TypeError."""
+    """Check that an argument is an instance of the class ``kind``, or None. Raises: TypeError."""
     if value is not None and not isinstance(value, kind):
         raise TypeError(f"{what} is {name} or None, not {shown(value)}")
 
@@ -265,7 +269,7 @@ def instance(what: str, value: object, kind: type, name: str) -> None:
 
 
 def payload_bytes(payload: object) -> bytes:
-    """A payload. Raises: TypeError, which says how to make bytes of the value."""
+    """Convert a payload (bytes, bytearray, memoryview) to bytes. Raises: TypeError for anything else, with the remedy."""
     if isinstance(payload, bytes):
         return payload
     if isinstance(payload, bytearray | memoryview):
@@ -277,7 +281,7 @@ def payload_bytes(payload: object) -> bytes:
 
 
 def key_bytes(key: str | bytes) -> bytes:
-    """A key as bytes. Raises: BadArgument, TypeError."""
+    """Convert a message's key to bytes. Raises: BadArgument, TypeError."""
     if not isinstance(key, str | bytes):
         raise TypeError(f"a key is str or bytes, not {type(key).__name__}: use str(key)")
     data = key.encode(errors="surrogatepass") if isinstance(key, str) else key  # what passes is not printable
@@ -293,7 +297,7 @@ def key_bytes(key: str | bytes) -> bytes:
 
 
 def route_bytes(route: str | bytes) -> bytes:
-    """A route, which chooses a partition. Raises: BadArgument, TypeError."""
+    """Convert a route, by which the broker chooses a partition, to bytes. Raises: BadArgument, TypeError."""
     if not isinstance(route, str | bytes):
         raise TypeError(f"a route is str or bytes, not {type(route).__name__}: use str(route)")
     data = route.encode(errors="surrogatepass") if isinstance(route, str) else route
@@ -304,7 +308,7 @@ def route_bytes(route: str | bytes) -> bytes:
 
 
 def headers(value: object) -> Mapping[str, str]:
-    """Headers. Raises: TypeError; BadArgument for a header that would be read as something else."""
+    """Check a message's headers. Raises: TypeError; BadArgument for a header that a reader would parse differently."""
     if not isinstance(value, Mapping):
         raise TypeError(f"headers is a dict of str to str, not {shown(value)}")
     for name, one in value.items():
@@ -317,7 +321,7 @@ def headers(value: object) -> Mapping[str, str]:
 
 
 def items(value: Any) -> Iterable[Any]:
-    """The items of ``pub_many``. Raises: TypeError."""
+    """Check the argument ``items`` of ``pub_many``. Raises: TypeError."""
     if isinstance(value, str | bytes | bytearray | memoryview) or not isinstance(value, Iterable):
         remedy = f": use [{shown(value)}]" if isinstance(value, bytes) else ""
         if hasattr(value, "__aiter__"):
@@ -331,7 +335,7 @@ def items(value: Any) -> Iterable[Any]:
 
 
 def ids(what: str, value: object) -> tuple[IdRange, ...]:
-    """Ranges of ids. Raises: TypeError, BadArgument."""
+    """Check ranges (first, last) of message ids: ascending and without overlap. Raises: TypeError, BadArgument."""
     form = f"{what} is a list of ranges (first, last), [(7, 7)] for a single id"
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise TypeError(f"{form}, not {shown(value)}")
@@ -349,7 +353,8 @@ def ids(what: str, value: object) -> tuple[IdRange, ...]:
 
 
 def why(reason: object, error: object) -> tuple[str | None, BaseException | None]:
-    """The text and the exception of a failure; an exception as the reason is taken as the error. Raises: TypeError."""
+    """Return the text and the exception of a NACK's ``reason`` and ``error``. An exception given as ``reason`` counts as
+    ``error``. Raises: TypeError."""
     if isinstance(reason, BaseException) and error is None:
         return None, reason
     if error is not None and not isinstance(error, BaseException):
@@ -364,11 +369,11 @@ def why(reason: object, error: object) -> tuple[str | None, BaseException | None
 
 
 def settings(value: object, label: Callable[[str], str] = "settings[{!r}]".format) -> dict[str, str]:
-    """Settings by name, as they are said on the wire: numbers are seconds, bytes or a count, texts have their unit (``"2m"``,
-    ``"64MiB"``) or are ``"default"``. The broker knows which settings exist.
+    """Convert a topic's settings, by name, to the texts that the wire has. A number is seconds, bytes or a count; a text has
+    its unit (``"2m"``, ``"64MiB"``) or is ``"default"``. Only the broker checks which settings exist.
 
     Args:
-        label: what an error calls a setting.
+        label: makes the name of a setting in an error's text.
 
     Raises: TypeError, BadArgument.
     """
@@ -404,7 +409,7 @@ def _setting(what: str, name: str, value: object) -> str:
 
 
 def settings_in_seconds(found: Mapping[str, object]) -> dict[str, object]:
-    """The inverse of ``settings``: the settings in a reply of the broker, with durations as seconds."""
+    """Convert the settings in a reply of the broker, whose durations are milliseconds, to durations in seconds."""
     return {name: _seconds(value) if name in DURATION_SETTINGS else value for name, value in found.items()}
 
 

@@ -6,13 +6,13 @@ from toymq_py.errors import ConfigError
 
 
 class Backoff:
-    """The delays of one outage; ``reset`` when it is over."""
+    """The random delays between reconnect attempts during one outage. Call ``reset`` when the outage is over."""
 
     def __init__(self, min_s: float, max_s: float, random: Random) -> None:
         """
         Args:
             min_s: upper bound of the first delay, seconds; it doubles with every attempt.
-            max_s: upper bound of all.
+            max_s: upper bound of every delay, seconds.
 
         Raises: ConfigError.
         """
@@ -22,7 +22,8 @@ class Backoff:
         self._bound_s = min_s
 
     def next_s(self, max_s: float | None = None) -> float:
-        """A random delay from 0 to the bound, which then doubles. ``max_s``: a lower maximum, this time."""
+        """Return a random delay from 0 to the current bound, and double the bound. ``max_s``: a lower maximum for this
+        delay."""
         max_s = self._max_s if max_s is None else min(max_s, self._max_s)
         bound_s, self._bound_s = min(self._bound_s, max_s), min(self._bound_s * 2, max_s)
         return self._random.uniform(0, bound_s)

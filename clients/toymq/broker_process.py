@@ -1,7 +1,7 @@
 """A broker in its own process: start it, wait until it is ready, signal it, restart it on the same port.
 
-The pytest fixtures, the demos, the benchmark, the chaos harness and this repository's tests launch ``toymq serve`` with it. It
-does not speak the protocol.
+The pytest fixtures, the demos, the benchmark, the chaos harness and this repository's tests launch ``toymq serve`` with it.
+This module does not speak toymq's protocol.
 """
 
 import os
@@ -35,13 +35,13 @@ class StartFailed(LocalError, RuntimeError):
 
 
 def _ports(options: Sequence[str]) -> int:
-    """How many ports in a row a broker with these options listens on: ``--workers N`` takes N + 1 (ADR 0177)."""
+    """Return how many consecutive ports a broker with these options listens on: ``--workers N`` takes N + 1 (ADR 0177)."""
     count = dict(pairwise(options)).get("--workers", "")
     return int(count) + 1 if count.isdecimal() else 1  # toymq itself says what is wrong
 
 
 def _word(option: object) -> str:
-    """A part of a command line. Raises: TypeError, BadArgument."""
+    """Convert an option to a word of the command line. Raises: TypeError, BadArgument."""
     if isinstance(option, bool) or not isinstance(option, str | int | float | os.PathLike):
         raise TypeError(f"an option is a text, a number or a path, \"--max-payload\", 1024 say, not {arguments.shown(option)}")
     word = str(option)
@@ -65,9 +65,10 @@ def serve_command(data_dir: Path | str, listen: str, *options: str, program: Seq
 
 
 class BrokerProcess:
-    """``toymq serve`` on one data directory and one port of 127.0.0.1. A context manager: starts it, and kills it at the end.
+    """``toymq serve`` on one data directory and one port of 127.0.0.1. As a context manager it starts the broker, and kills it
+    at the end.
 
-    Its stderr goes to a file: a full pipe would block it. Owned by one thread.
+    The broker's stderr goes to a file, since a full pipe would block the broker. An instance belongs to one thread.
     """
 
     def __init__(
@@ -114,12 +115,12 @@ class BrokerProcess:
 
     @property
     def url(self) -> str:
-        """For ``toymq.connect`` and ``toymq.sync.connect``."""
+        """The broker's URL for ``toymq.connect`` and ``toymq.sync.connect``."""
         return f"toymq://127.0.0.1:{self.port}"
 
     @property
     def addresses(self) -> list[str]:
-        """Addresses of the ready line, the protocol's first; empty while it does not run."""
+        """The addresses in the broker's ready line, that of toymq's own protocol first; empty while the broker does not run."""
         return self.ready_line.partition(" ready")[0].split()[1:]
 
     @property
@@ -134,7 +135,7 @@ class BrokerProcess:
 
     @property
     def tls_port(self) -> int:
-        """Port of the protocol with TLS; 0 without one."""
+        """Port of toymq's protocol over TLS; 0 when the broker has none."""
         return next((int(address.rpartition(":")[2]) for address in self.addresses if address.startswith("toymqs://")), 0)
 
     @property
@@ -151,18 +152,18 @@ class BrokerProcess:
 
     @property
     def pid(self) -> int:
-        """The process id. Raises: ProcessLookupError when it does not run."""
+        """The broker's process id. Raises: ProcessLookupError when it does not run."""
         if self._process is None:
             raise ProcessLookupError("the broker does not run: start() it")
         return self._process.pid
 
     def start(self, *options: Option) -> None:
-        """Start it, with extra options, and wait until it accepts connections. Raises: StartFailed, OSError."""
+        """Start the broker, with extra options, and wait until it accepts connections. Raises: StartFailed, OSError."""
         self.launch(*options)
         self.take_ready_line(self.read_ready_line())
 
     def launch(self, *options: Option) -> None:
-        """Start it without waiting. Raises: StartFailed when it runs already, OSError."""
+        """Start the broker without waiting until it is ready. Raises: StartFailed when it runs already, OSError."""
         if self._process is not None:
             if self._process.poll() is None:
                 raise StartFailed(f"the broker runs already, process {self._process.pid}: stop() or restart() it")
@@ -183,9 +184,9 @@ class BrokerProcess:
         return subprocess.Popen(command, env=environment, stdin=watched, stdout=pipe, stderr=self._log, text=True)
 
     def read_ready_line(self) -> str | None:
-        """Wait for the ready line. Changes nothing, so any thread may call it.
+        """Wait for the line on stdout by which the broker says that it is ready. Changes no state, so any thread may call it.
 
-        Returns: the line; empty when it exited; None when it was not ready after ``READY_S``.
+        Returns: the line; "" when the broker exited; None when it was not ready after ``READY_S`` seconds.
         """
         assert self._process is not None
         assert self._process.stdout is not None
@@ -194,7 +195,8 @@ class BrokerProcess:
             return self._process.stdout.readline() if selector.select(READY_S) else None
 
     def take_ready_line(self, line: str | None) -> None:
-        """Take the addresses from the ready line. Raises: StartFailed, with the last line of stderr, for any other."""
+        """Take the addresses from the broker's ready line. Raises: StartFailed, with the last line of stderr, for any other
+        line."""
         if line is None:
             self.kill()
             raise StartFailed(f"the broker was not ready after {READY_S:.0f} s: {self.last_line()}")
@@ -205,12 +207,13 @@ class BrokerProcess:
         self.port = int(self.addresses[0].rpartition(":")[2])  # of a --listen among the options
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, for example SIGSTOP, SIGCONT, SIGHUP. Without effect when the process is gone."""
+        """Send the broker a signal, for example SIGSTOP, SIGCONT, SIGHUP. Without effect when the process is gone."""
         if self._process is not None:
             self._process.send_signal(number)
 
     def wait(self, timeout_s: float = STOP_S) -> int:
-        """Wait until it exits. Returns: ``returncode``, at once when it does not run. Raises: subprocess.TimeoutExpired."""
+        """Wait until the broker exits. Returns: its exit code, at once when it does not run. Raises:
+        subprocess.TimeoutExpired."""
         if self._process is not None:
             self.returncode = self._process.wait(timeout_s)
             assert self._process.stdout is not None
@@ -225,21 +228,23 @@ class BrokerProcess:
         return self.returncode
 
     def kill(self) -> None:
-        """SIGKILL it and wait: unsynced data may be lost. Without effect when it does not run."""
+        """Kill the broker with SIGKILL and wait until it is gone: unsynced data may be lost. Without effect when it does not
+        run."""
         self.signal(signal.SIGKILL)
         self.wait()
 
     def stop(self) -> int:
-        """SIGTERM it and wait for its orderly shutdown. Returns: its exit code. Raises: subprocess.TimeoutExpired."""
+        """Send the broker SIGTERM and wait for its orderly shutdown. Returns: its exit code. Raises:
+        subprocess.TimeoutExpired."""
         self.signal(signal.SIGTERM)
         return self.wait()
 
     def restart(self) -> None:
-        """Kill and start it. Raises: StartFailed, OSError."""
+        """Kill the broker and start it again. Raises: StartFailed, OSError."""
         self.kill()
         self.start()
 
     def last_line(self) -> str:
-        """The last line of ``stderr``, else the exit code: usually why the process exited."""
+        """The last line of the broker's stderr, or its exit code if there is no line: usually why it exited."""
         lines = self.stderr.strip().splitlines()
         return lines[-1] if lines else f"exit code {self.returncode}, nothing on stderr"

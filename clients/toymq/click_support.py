@@ -18,7 +18,8 @@ _QUANTITY = re.compile(r"(\d{1,19}(?:\.\d+)?)\s*([a-z]*)\Z", re.ASCII)
 
 
 class Duration(click.ParamType[float]):
-    """``500ms``, ``5s``, ``2m`` or plain seconds, ``0.5``; as seconds."""
+    """The type of a click option that is a duration: ``500ms``, ``5s``, ``2m`` or plain seconds, ``0.5``. Its value is in
+    seconds."""
 
     name = "duration"
 
@@ -40,7 +41,7 @@ class Duration(click.ParamType[float]):
 
 
 class OneLineErrors(CommandGroup):
-    """A group that prints an expected error as one line on stderr and exits with ``failure_code``."""
+    """A click command group that prints an expected error as one line on stderr and exits with ``failure_code``."""
 
     def __init__(self, *args: Any, failure_code: int = 1, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

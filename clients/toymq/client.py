@@ -36,7 +36,7 @@ NOT_OPEN = "this client is not open yet: write `async with toymq.connect(...) as
 
 
 def _asking(request: Callable[P, requests.Request[T]]) -> Callable[Concatenate["Client", P], Coroutine[Any, Any, T]]:
-    """A method of ``Client`` that makes a request and awaits its result."""
+    """Return a method of ``Client`` that sends the request which the function ``request`` makes, and awaits its result."""
     asked = hinted(request)
 
     async def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -48,7 +48,8 @@ def _asking(request: Callable[P, requests.Request[T]]) -> Callable[Concatenate["
 def _counting(
     several: Callable[Concatenate[ClientBase, P], Iterator[requests.Request[int]]],
 ) -> Callable[Concatenate["Client", P], Coroutine[Any, Any, int]]:
-    """A method of ``Client`` that makes requests one after the other and returns the sum of their results."""
+    """Return a method of ``Client`` that sends the requests which ``several`` makes, one after the other, and returns the sum
+    of their results."""
 
     async def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> int:
         return sum([await self._ask(request) for request in several(self, *args, **kwargs)])
@@ -59,8 +60,8 @@ def _counting(
 class Client(ClientBase, AsyncWith):
     """A connection to a broker that reconnects by itself; made by ``connect``.
 
-    Belongs to the event loop in which it was connected: in another one, every call raises ConfigError. Every call may be
-    cancelled at any await: the connection stays usable, and a reply that comes later is dropped. A request that is under way
+    A client belongs to the event loop in which it was connected: in another loop every call raises ConfigError. Every call may
+    be cancelled at any await: the connection stays usable, and a reply that comes later is dropped. A request that is under way
     when the connection is lost is repeated when that is safe, otherwise it raises ConnectionLost. A request that takes longer
     than ``timeout_s`` raises RequestTimeout, a TimeoutError.
     """
@@ -68,7 +69,7 @@ class Client(ClientBase, AsyncWith):
     _called = "this client"
 
     def __init__(self, options: Options) -> None:
-        """Not connected; see ``connect``."""
+        """Make a client that is not connected yet; see ``connect``."""
         self._options = options
         self._main: Link | None = None
         self._homes: Homes[Link] = Homes()
@@ -102,7 +103,8 @@ class Client(ClientBase, AsyncWith):
 
     @property
     def _trouble(self) -> str:
-        """Why the client is not connected, for the end of an error; "" when it is, or when no attempt has failed yet."""
+        """Why the client is not connected, as the end of an error's text; "" when it is connected or no attempt has failed
+        yet."""
         return self._main.trouble if self._main is not None else ""
 
     async def __aenter__(self) -> "Client":
@@ -123,8 +125,8 @@ class Client(ClientBase, AsyncWith):
     ) -> Receipt:  # fmt: skip
         """Publish one message and wait until it is on stable storage. Many may be awaited at once; their order is kept.
 
-        After a lost connection it is repeated and stored once, by ``key`` or by the client's own number (``idempotent``).
-        Waits while 8 MiB are unanswered.
+        After a lost connection the publish is repeated, and still stored once: the broker recognises it by ``key`` or by the
+        client's own number (``idempotent``). Waits while 8 MiB of publishes are unanswered.
 
         Args:
             key: a message with a key that the topic has seen is not stored again (``Receipt.duplicate``).
@@ -133,14 +135,14 @@ class Client(ClientBase, AsyncWith):
             ttl: time from now after which it is dropped when it was not delivered; longer than ``delay``.
             seq: an ascending number; ``key`` then names its producer. A number not above the producer's highest is a duplicate,
                 and the receipt has the id of the highest.
-            route: of a partitioned topic: what has the same route goes to the same partition. By default the header
-                ``toymq-group``, else the key, else each message goes to the next one. The receipt has the id there.
+            route: for a partitioned topic: messages with the same route go to the same partition. Default: the header
+                ``toymq-group``, else the key, else partitions take turns. The receipt has the id in that partition.
 
         Raises:
             RequestError: the broker refused it (QueueFull, DiskLow, …); see ``retryable``.
             RequestTimeout, ClientClosed: the outcome is unknown, as after a cancellation.
-            ConnectionLost: the same, with ``idempotent=False`` and no key; and where the worker or group that has it is away
-                when it is repeated.
+            ConnectionLost: the outcome is unknown, too: with ``idempotent=False`` and no key, or when the worker or group that
+                has the topic is away at the repeat.
         """
         link = self._home(topic)
         link.conversation.check_topic(topic)
@@ -166,17 +168,19 @@ class Client(ClientBase, AsyncWith):
         headers: Mapping[str, str] | None = None, delay: Seconds | None = None, ttl: Seconds | None = None,
         route: Key | None = None,
     ) -> Receipt:  # fmt: skip
-        """Publish a value, with its codec's content type as a header; ``Message.value`` reads it by that.
+        """Publish a value, encoded by a codec, with the codec's content type as a header, by which ``Message.value`` decodes
+        it.
 
         Args:
-            value: of numbers, texts, lists, dicts, None. The types of others are not kept, and ``value`` does not bring them
-                back: tuples and sets become lists, dates, times, UUIDs, Decimals and paths texts, timedeltas seconds, enums
+            value: numbers, texts, lists, dicts, None. Other types are converted, and ``value`` does not convert them back:
+                tuples and sets become lists; dates, times, UUIDs, Decimals and paths become texts, timedeltas seconds, enums
                 their value, dataclasses and pydantic models objects; bytes are a text in JSON, their base64, and bytes in
                 MessagePack.
             codec: ``"json"``, ``"msgpack"``, a ``toymq.Codec``, or a function that makes bytes of the value.
             key, headers, delay, ttl, route: as of ``pub``.
 
-        Raises: TypeError, BadArgument for a value that the codec cannot write; ConfigError without its package; and as ``pub``.
+        Raises: TypeError, BadArgument for a value that the codec cannot encode; ConfigError when the codec's package is not
+            installed; and as ``pub``.
         """
         payload, headers = encoded(codec, value, headers)
         return await self.pub(topic, payload, key=key, headers=headers, delay=delay, ttl=ttl, route=route)
@@ -191,9 +195,9 @@ class Client(ClientBase, AsyncWith):
     def pub_many(
         self, topic: str, items: Iterable[Item], *, delay: Seconds | None = None, ttl: Seconds | None = None, window: int = 1024
     ) -> "Publishing":
-        """Publish many, with up to ``window`` unanswered. Await it for all receipts, or iterate it (``async for``) for each, in
-        the order of the items; nothing is published before. After a reconnect several receipts may have one ``msg_id``: see
-        ``Receipt``. Messages with a key have their own.
+        """Publish many messages, with up to ``window`` unanswered. Await the result for all receipts, or iterate it (``async
+        for``) for one after the other, in the order of the items; until then nothing is published. After a reconnect several
+        receipts may have the same ``msg_id`` (see ``Receipt``), except those of messages with a key.
 
         Args:
             items: payloads, (key, payload), (key, payload, headers), or ``Sequenced``; after a refused ``Sequenced`` no later
@@ -225,9 +229,9 @@ class Client(ClientBase, AsyncWith):
             auto_extend: renew the leases of all delivered, unsettled messages, also of those that wait for the next iteration.
             window: most delivered and unacked messages.
             visibility: seconds after which an unsettled message is delivered again; None takes the topic's.
-            mode: ``exclusive`` (a newer subscriber takes over), ``shared`` (subscribers share the work), ``keyed`` (and of each
-                group key one message at a time is delivered, in order) or ``single`` (in each topic one is active, and another
-                one takes over when it goes); None takes the broker's default, exclusive.
+            mode: ``exclusive`` (a newer subscriber takes over), ``shared`` (subscribers share the work), ``keyed`` (as shared,
+                but only one message of each group key is out at a time, in order) or ``single`` (one subscriber per topic is
+                active; when it goes, another takes over); None takes the broker's default, exclusive.
             start: ``earliest``, ``latest``, an id or ``@<unix-ms>``; matters only when the consumer is new.
 
         Raises: BadName, BadArgument, AlreadySubscribed (this client has the same subscription); when it is entered
@@ -248,7 +252,7 @@ class Client(ClientBase, AsyncWith):
         return subscription
 
     def _link_for(self, topic: str, living: Sequence[Subscription]) -> Link:
-        """A connection to the topic's worker without a subscription that overlaps."""
+        """Return a connection, to the worker that has the topic, on which no subscription in ``living`` overlaps the topic."""
         home = self._homes.address(topic)
         taken = {one._link for one in living if one._feed.overlaps(topic)} | self._waiting
         free = next((link for link in self._links if link.home == home and link not in taken), None)
@@ -269,16 +273,16 @@ class Client(ClientBase, AsyncWith):
         """Lease up to ``max`` messages without a subscription, as one of several workers. Leases end by time, not with the
         connection. A consumer that this call creates is shared.
 
-        Any number of pulls may wait at once, each on its own connection, which is kept for the next one and closed when none
-        comes; no other request waits behind one. A cancelled pull gives back what was leased to it. A wait continues after a
-        lost connection.
+        Any number of pulls may wait at once, each on its own connection, so that no other request waits behind one; the
+        connection is kept for the next pull, and closed if none comes. A cancelled pull gives its messages back. A wait
+        continues after a lost connection.
 
         Args:
             topic: a name, or a pattern (``orders.*``, ``events.>``).
             max: most messages; fewer come when fewer are ready, or they exceed 1 MiB together.
             wait: seconds to wait for the first one; 0 does not wait.
             visibility: seconds of the lease; None takes the topic's.
-            mode: ``shared`` or ``keyed``, as of ``sub``; None takes that of the consumer's subscribers, or the last one.
+            mode: ``shared`` or ``keyed``, as of ``sub``; None takes that of the consumer's subscribers, or the mode used last.
 
         Raises: RequestError, ConnectionLost (no time was left to ask again; leased messages come again when their leases end),
             RequestTimeout, BadName, BadArgument.
@@ -383,7 +387,7 @@ class Client(ClientBase, AsyncWith):
         return self._main
 
     def _home(self, topic: str) -> Link:
-        """The connection to the worker that has a topic, as far as it is known; else the main one."""
+        """The connection to the worker that has a topic, if that worker is known; else the main connection."""
         main = self._link
         return main if not self._homes else self._homes.find(topic, self._home_link) or main
 
@@ -405,7 +409,8 @@ class Client(ClientBase, AsyncWith):
         return next(links, None) or self._started_link(home)
 
     def _goes_on(self, request: requests.Request[T], link: Link) -> bool:
-        """Whether a refused request continues over another connection, because its topic is with another worker."""
+        """Whether a request goes on over another connection: the broker refused it here because another worker has its
+        topic."""
         answer = request.slot.answer
         if not isinstance(answer, Moved) or self._closed or not self._homes.learn(request.topic, answer, link):
             return False
@@ -430,7 +435,7 @@ class Client(ClientBase, AsyncWith):
         return request.result()
 
     async def _ask_waiting(self, request: requests.Request[T]) -> T:
-        """Make a request on a connection that has no other one."""
+        """Make a request that may wait at the broker (PULL, for example), on a connection without other requests."""
         while True:
             self._link  # noqa: B018 (raises when closed)
             home = self._homes.address(request.topic)
@@ -449,7 +454,8 @@ class Client(ClientBase, AsyncWith):
                 return request.result()
 
     def _retire(self, link: Link) -> None:
-        """Close the connection of an abandoned request, which ends the broker's wait; or a spare one that is not needed."""
+        """Close a connection: one whose request was abandoned, which ends the broker's wait for it, or a spare one that is not
+        needed."""
         self._links.remove(link)
         self._waiting.remove(link)
         self._outages.left(link)

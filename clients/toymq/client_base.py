@@ -1,7 +1,7 @@
 """The common base of the asyncio client and the blocking client: facts about the broker, and methods made from ``requests``.
 
-ADR 0079: a method that asks the broker one thing has its signature and docstring once, on its function in ``requests``.
-Each client makes its method from that function and adds how it waits.
+ADR 0079: the signature and docstring of a method that sends one request are written once, in ``requests``. Each client makes
+its method from the function there, and adds how to wait for the answer.
 """
 
 import inspect
@@ -18,7 +18,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class ClientBase(ABC):
-    """Base of the asyncio client and the blocking client."""
+    """Base of the asyncio client and the blocking client: what both know about their broker."""
 
     _options: Options
 
@@ -60,7 +60,7 @@ class ClientBase(ABC):
         return self.max_payload or PAYLOAD_BYTES_LIMIT
 
     def _settle(self, topic: str, consumer: str, ids: tuple[IdRange, ...]) -> None:
-        """Stop counting these deliveries as open: the caller settles them by id."""
+        """Stop counting these deliveries as open in their subscription: the caller acks or nacks them by id."""
         for conversation in self._conversations():
             conversation.settle(topic, consumer, ids)
 

@@ -1,6 +1,7 @@
-"""Values as payloads: how they are written, and read back by the content type in a header. For both clients.
+"""Encodes Python values as payloads, and decodes payloads by the content type in a header. For both clients.
 
-``"json"`` needs nothing, ``"msgpack"`` the package msgpack. Any function that makes bytes of a value is a codec, too.
+The codec ``"json"`` needs no package, ``"msgpack"`` needs the package msgpack. A function from a value to bytes is a codec,
+too.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,14 +19,14 @@ Item = tuple[None, bytes, dict[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """A way to write values. ``content_type`` goes into the message's header; "" for none."""
+    """Encodes values as bytes, and decodes them. ``content_type`` goes into a header of the message; "" for no header."""
 
     content_type: str
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
 
     def __post_init__(self) -> None:
-        """Raises: TypeError."""
+        """Check the fields. Raises: TypeError."""
         arguments.text("content_type", self.content_type)
         arguments.function("encode", self.encode, optional=False)
         arguments.function("decode", self.decode, optional=False)
@@ -42,7 +43,7 @@ def _json() -> Codec:
 
 
 def _msgpack() -> Codec:
-    """Make the codec of MessagePack. Raises: ConfigError without the package."""
+    """Make the codec of MessagePack. Raises: ConfigError when the package msgpack is not installed."""
     try:
         import msgpack
     except ModuleNotFoundError:
@@ -74,7 +75,7 @@ _BY_TYPE = {
 
 
 def _named(codec: object) -> Codec | None:
-    """The codec of a name, or a codec itself. Raises: TypeError for anything else."""
+    """Return the codec with a name, or the argument itself if it is a codec. Raises: TypeError for anything else."""
     if isinstance(codec, Codec):
         return codec
     if isinstance(codec, str) and codec in _BY_NAME:
@@ -87,9 +88,10 @@ def _named(codec: object) -> Codec | None:
 
 
 def encoded(codec: AnyCodec, value: object, headers: Mapping[str, str] | None) -> tuple[bytes, dict[str, str]]:
-    """Payload and headers of a value. A content type in ``headers`` wins over the codec's.
+    """Encode a value. Returns: the payload, and the headers with the content type. A content type in ``headers`` overrides the
+    codec's.
 
-    Raises: TypeError, BadArgument, ConfigError, and what a function raises.
+    Raises: TypeError, BadArgument, ConfigError; and what a codec that is a function raises.
     """
     found = _named(codec)
     payload = found.encode(value) if found is not None else codec(value)  # type: ignore[operator] # it is callable
@@ -100,9 +102,9 @@ def encoded(codec: AnyCodec, value: object, headers: Mapping[str, str] | None) -
 
 
 def decoded(codec: AnyCodec | None, payload: bytes, headers: Mapping[str, str]) -> Any:
-    """The value of a payload, by ``codec`` or by its content type; the bytes themselves without one.
+    """Decode a payload by ``codec``, or else by the content type in its headers; without either the value is the bytes.
 
-    Raises: BadArgument for a payload that is not of that form, or a content type that is not known; TypeError, ConfigError.
+    Raises: BadArgument for a payload that the codec cannot decode, or an unknown content type; TypeError, ConfigError.
     """
     if codec is not None:
         found = _named(codec)
@@ -118,9 +120,9 @@ def decoded(codec: AnyCodec | None, payload: bytes, headers: Mapping[str, str]) 
 
 
 def values(items: Iterable[Any], codec: AnyCodec = "json", headers: Mapping[str, str] | None = None) -> Iterator[Item]:
-    """Values as items of ``pub_many``: ``await mq.pub_many("rows", toymq.values(rows))``. Lazy.
+    """Encode values lazily, as items for ``pub_many``: ``await mq.pub_many("rows", toymq.values(rows))``.
 
-    Raises, while it is iterated: as ``pub_value``.
+    Raises: as ``pub_value``, while the result is iterated.
     """
     for value in items:
         payload, found = encoded(codec, value, headers)

@@ -17,7 +17,7 @@ ANSWER_S = 1.0
 
 
 class _Touch(CallSlot):
-    """A TOUCH of ids that wait in a feed's window."""
+    """A TOUCH command (renew leases) for message ids that wait in a subscription's window."""
 
     def __init__(self, feed: Feed, topic: str, ids: tuple[IdRange, ...], lease: int) -> None:
         super().__init__(Touch(topic, feed.command.consumer, ids, None, lease), OkReply)
@@ -42,17 +42,17 @@ class _Touch(CallSlot):
 
 
 def confirmation(feed: Feed, lease: int | None, now: Callable[[], float]) -> Iterator[list[CallSlot]]:
-    """Renew the leases of all that waits, and drop what another worker has by now: the broker delivers that again.
+    """Renew the leases of all messages that wait in the window, and drop those that another worker has by now.
 
-    A lease of our number is ours, also one that ended and that we have got again. Only where some are not ours, a second step
-    asks which.
+    The broker renews only leases with this feed's lease number. The first step sends TOUCH for ranges of ids, whose answers
+    count the renewed leases. Where the count is too low, a second step sends TOUCH for each id, to learn which leases are lost.
 
     Args:
-        lease: the number of the feed's leases; without one nothing is asked, as an older broker could not tell.
+        lease: the number of the feed's leases; None for an older broker, which cannot tell whose a lease is: nothing is asked.
         now: the client's clock.
 
-    Yields: commands that must be answered, or fail, before the next step. Without all of the answers nothing is confirmed: a
-        lost connection drops what waited, which comes again.
+    Yields: commands that must be answered, or fail, before the next step. If one fails, nothing is confirmed: a lost connection
+        drops the waiting messages, and the broker delivers them again.
     """
     feed.asked()
     if lease is not None:

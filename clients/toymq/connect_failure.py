@@ -15,7 +15,7 @@ BETWEEN = "; "
 
 
 def connect_failed(address: Address, error: BaseException) -> ConnectFailed:
-    """The error of one attempt."""
+    """Make the error of one failed attempt to connect to an address."""
     if isinstance(error, NotLeader):
         return _not_leader(address, error)
     kind, remedy = ConnectFailed, ""
@@ -29,7 +29,8 @@ def connect_failed(address: Address, error: BaseException) -> ConnectFailed:
 
 
 def as_failure(address: Address, error: OSError | ToymqError) -> ToymqError:
-    """The error of one attempt: the broker's answer as it is, except that of a node that does not lead."""
+    """Return the error of one attempt as it is, if the broker answered with it; else, and if a node answered that it does not
+    lead its cluster, a ConnectFailed."""
     return error if isinstance(error, ToymqError) and not isinstance(error, NotLeader) else connect_failed(address, error)
 
 
@@ -41,7 +42,7 @@ def _not_leader(address: Address, error: NotLeader) -> ConnectFailed:
 
 
 def what_failed(address: Address, error: BaseException | None) -> str:
-    """The failure at an address, without remedies that belong into a Python program."""
+    """Describe the failure at an address, without the remedies that fit only in a Python program."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate of {address} is not accepted: {error.verify_message or error.reason}"
     if isinstance(error, ssl.SSLError):
@@ -55,8 +56,8 @@ def what_failed(address: Address, error: BaseException | None) -> str:
 
 
 def of_a_round(failures: Sequence[ToymqError]) -> ToymqError:
-    """The error of a round in which every address failed: the last error, with the texts of all. Its cause is the answer of a
-    cluster node, if one came, since the other nodes may be down."""
+    """The error of a round in which every address failed: the last error, with the texts of all. Its ``__cause__`` is the
+    answer of a cluster node, if one came, since the other nodes may be down."""
     last = failures[-1]
     if len(failures) == 1 or not isinstance(last, ConnectFailed):
         return last
@@ -68,6 +69,6 @@ def of_a_round(failures: Sequence[ToymqError]) -> ToymqError:
 
 
 def is_hopeless(error: ToymqError) -> bool:
-    """Whether another round would fail like this one: by a refusal, by something that is not a broker, by a certificate, or for
-    want of the directory of ``toymq.open``."""
+    """Whether another round of attempts would fail in the same way: the broker refused the client, the peer is not a broker,
+    its certificate is not accepted, or the directory of ``toymq.open`` is gone."""
     return isinstance(error, RequestError | ProtocolViolation | CertificateRefused | DirectoryLost) and not error.retryable

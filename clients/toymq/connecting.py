@@ -19,28 +19,29 @@ def connect(
     on_event: OnEvent | None = None, inject_headers: InjectHeaders | None = None, tracing: MessageTracing | None = None,
     describe_errors: bool = True, random: Random | None = None,
 ) -> Client:  # fmt: skip
-    """Create a client; ``async with connect(...) as mq`` or ``mq = await connect(...)`` connects it. Its block drains for up
-    to 5 s and closes.
+    """Create a client; ``async with connect(...) as mq`` or ``mq = await connect(...)`` connects it. At the end of its block
+    the client drains for up to 5 s and closes.
 
     Args:
         urls: ``toymq://[token@]host[:port]``, ``toymqs://`` for TLS, ``unix:PATH`` for a Unix socket; several, or one with
             several hosts, ``toymq://a,b``, are tried in turn. In a cluster the client goes on to the node that leads, and with
-            ``--workers`` to the worker that has the topic, over a connection each. TOYMQ_URL is not read here: pass
+            ``--workers`` it opens a connection to each worker that has one of its topics. TOYMQ_URL is not read here: pass
             ``os.environ["TOYMQ_URL"]``.
         token: for all URLs, in place of those in them; it needs no quoting here.
         name: name of this client, shown by the broker.
         ssl: for ``toymqs://``; default: the system's CAs.
-        timeout_s: for every request, outages included.
-        connect_timeout_s: for one attempt to connect.
-        wait_s: how long to retry the first connection while no broker answers; 0: try each URL once. Default: 0, and 10 s where
-            a node of a cluster answers, but none that leads.
+        timeout_s: time limit of every request, outages included.
+        connect_timeout_s: time limit of one attempt to connect.
+        wait_s: how long to retry the first connection while no broker answers; 0: try each URL once. Default: 0, but 10 s if
+            cluster nodes answer and none of them leads.
         backoff_min_s: bound of the first random wait before another attempt; doubles up to ``backoff_max_s``.
         idempotent: publishes without a key are numbered, so that a retry is stored once. False: such a publish is not retried,
             and raises ConnectionLost when its outcome is unknown.
         on_event: called with Connected and Disconnected. It must not block.
-        inject_headers: called with a dict for each publish, may add to it; for trace context,
+        inject_headers: called with a dict of headers for each publish, to add some; for trace context,
             ``opentelemetry.propagate.inject``.
-        tracing: a ``toymq.tracing.Tracing``: spans around publishes and ``message.process()``, and their context.
+        tracing: a ``toymq.tracing.Tracing``, which makes spans around publishes and ``message.process()`` and passes their
+            context on.
         describe_errors: False: NACK carries only the type of a handler's exception, not its text and traceback.
         random: source of the random waits, for tests.
 

@@ -1,5 +1,5 @@
-"""A client's side of the protocol, over as many connections as it takes. Sans-IO: bytes and connections come in, bytes go out;
-no socket, no clock.
+"""A client's side of the protocol, over successive connections. Sans-IO: bytes and connections come in, bytes go out; no
+socket, no clock.
 
 Subscriptions, unanswered acks, and commands that can be repeated outlive a connection. After a reconnect acks are sent first,
 so that nothing acked is delivered again, then SUBs, then the rest in order. Each reply belongs to the oldest unanswered
@@ -43,8 +43,8 @@ class Conversation:
     def __init__(self, producer: str | None, on_output: Callable[[], None]) -> None:
         """
         Args:
-            producer: publishes without a key are numbered under this name and a number; None numbers none.
-            on_output: called when output appears where there was none. The callee takes it, or loses the connection.
+            producer: the beginning of the producer names for publishes without a key; None: these are not numbered.
+            on_output: called when there is output and was none before. It must take the output, or drop the connection.
         """
         self.feeds: list[Feed] = []
         self.server: HelloReply | None = None
@@ -76,7 +76,7 @@ class Conversation:
         return self._streams.outstanding
 
     def is_leaving(self, topic: str) -> bool:
-        """Whether publishes to a topic of another worker still have to be answered here."""
+        """Whether publishes to a topic that another worker has by now still await answers on this connection."""
         return self._streams.departures.has(topic)
 
     @property
@@ -238,7 +238,7 @@ class Conversation:
     # -- topics of other workers
 
     def _goes_elsewhere(self, slot: Slot, moved: Moved) -> bool:
-        """Let a refused publish or subscription go on over another connection. Returns: False: its caller gets the error."""
+        """Let a refused publish or subscription go on over another connection. Returns: False: the caller gets the error."""
         if isinstance(slot, PublishSlot):
             stream = slot.stream
             if self._streams.departures.take(slot):
@@ -253,14 +253,14 @@ class Conversation:
         return False
 
     def adopt(self, stream: Stream, size: int) -> bool:
-        """See ``departures.Target``."""
+        """Take over a stream of publishes from another connection; see ``departures.Target``."""
         return self._streams.adopt(stream, size)
 
     def forsake(self, stream: Stream) -> None:
         self._streams.forsake(stream)
 
     def accept(self, stream: Stream, slots: Sequence[PublishSlot]) -> None:
-        """See ``departures.Target``."""
+        """Send the publishes of an adopted stream; see ``departures.Target``."""
         self._streams.accept(stream, slots)
 
     def _feed_goes(self, feed: Feed, moved: Moved) -> bool:
@@ -274,20 +274,20 @@ class Conversation:
         return True
 
     def adopt_feed(self, feed: Feed, acks: Sequence[AckList]) -> None:
-        """Subscribe in place of another connection, behind the acks that it has not sent."""
+        """Subscribe a feed that comes from another connection, after sending the acks that were not sent there."""
         Conversation.adopt_acks(self, acks)
         if self.online:
             self._send_acks()
         Conversation.subscribe(self, feed)
 
     def adopt_acks(self, acks: Sequence[AckList]) -> None:
-        """Send acks in place of another connection. Any worker passes an ACK on."""
+        """Send acks that another connection has not sent: any worker passes an ACK on to the one that has the topic."""
         for one in acks:
             one.listed = False
             self._list(one)
 
     def hand_back(self) -> None:
-        """Hand back what waits for a worker that cannot be reached here: it goes on where ``elsewhere`` says."""
+        """Move everything that waits for an unreachable worker to the connections that ``elsewhere`` names."""
         gone = Moved("-")
         for feed in list(self.feeds):
             self._feed_goes(feed, gone)
@@ -324,7 +324,7 @@ class Conversation:
 
     @property
     def _due(self) -> bool:
-        """Whether there is output; announces new output. Computed, since a flag would outlive a lost connection."""
+        """Whether there is output to send. Computed, since a flag would outlive a lost connection."""
         return bool(self._out or (self._acks and self._state is State.ONLINE))
 
     def take_output(self) -> bytes:
@@ -348,7 +348,7 @@ class Conversation:
         self._acks = []
 
     def _put(self, slots: Sequence[Slot]) -> None:
-        """Append commands to the output. Assumes a connection."""
+        """Append commands to the output. Assumes that there is a connection."""
         announced = self._due
         self._out += [slot.frame() for slot in slots]
         self._unanswered += slots
@@ -371,13 +371,13 @@ class Conversation:
             self._waiting += slots
 
     def send_last(self, slot: Slot) -> None:
-        """Send the last command of a connection, after the acks."""
+        """Send the last command of a connection, after all acks."""
         if self.online:
             self._send_acks()
             self._put((slot,))
 
     def send_now(self, slot: Slot) -> bool:
-        """Send on this connection or not at all. Returns: whether it was sent."""
+        """Send a command on this connection or not at all. Returns: whether it was sent."""
         if self.online:
             self._put((slot,))
         return self.online
@@ -390,7 +390,7 @@ class Conversation:
             arguments.topic(topic)
 
     def publish(self, topic: str, items: Iterable[Outgoing], batch: Batch) -> Stream:
-        """Publish the items that the batch awaits. Returns: their stream. Raises: BadName."""
+        """Publish the items, whose outcomes ``batch`` awaits. Returns: the topic's stream. Raises: BadName."""
         stream = self._streams.of(topic)
         stream.add([PublishSlot(stream, item, batch, index) for index, item in enumerate(items)])
         return stream
@@ -405,7 +405,7 @@ class Conversation:
             self.end(feed, self._end)
 
     def unsubscribe(self, feed: Feed, on_done: Callable[[], None]) -> None:
-        """End a subscription; unacked deliveries go back. ``on_done``: at the answer, or at once without a connection."""
+        """End a subscription; unacked deliveries become ready again. ``on_done``: at the answer, or at once when offline."""
         known = feed in self.feeds
         feed.close()
         if known:
@@ -417,7 +417,7 @@ class Conversation:
             on_done()
 
     def ack(self, feed: Feed, topic: str, msg_id: int) -> bool:
-        """Ack with the next output, or before the next SUB. Returns: whether to send it at once."""
+        """Ack with the next output, or before the next SUB. Returns: whether the caller should send the output at once."""
         feed.settle(topic, msg_id)
         acks = feed.acks_of(topic)
         acks.ids.append(msg_id)
@@ -429,7 +429,7 @@ class Conversation:
         return False
 
     def settle(self, topic: str, consumer: str, ids: Sequence[IdRange]) -> None:
-        """Stop counting deliveries as open: the caller settles them by id."""
+        """Stop counting deliveries as open: the caller acks or nacks them by id."""
         for feed in self.feeds:
             if feed.command.consumer == consumer:
                 for place in [*feed.open, *feed.waiting()]:
@@ -437,7 +437,7 @@ class Conversation:
                         feed.settle(*place)
 
     def ack_synced(self, feed: Feed, topic: str, msg_id: int, on_synced: OnSynced) -> None:
-        """Ack; ``on_synced`` is called when the ack is on stable storage or has failed."""
+        """Ack a message; ``on_synced`` is called when the ack is on stable storage or has failed."""
         if self._state is State.CLOSED:
             on_synced(self._end)
             return
@@ -454,11 +454,11 @@ class Conversation:
             self._on_output()
 
     def lease_of(self, feed: Feed) -> int | None:
-        """The number of a feed's leases, for a broker that takes it: NACK and TOUCH then leave the leases of others alone."""
+        """The lease number of a feed, so that NACK and TOUCH change its own leases only; None for an older broker."""
         return feed.lease if self.server is not None and self.server.numbers_leases else None
 
     def route(self, feed: Feed) -> None:
-        """Deliver messages of a feed's topic to it: its SUB is answered."""
+        """Route deliveries of the feed's topic to the feed, now that its SUB is answered."""
         if feed.pattern is not None:
             self._patterns.append(feed)
         else:
@@ -477,11 +477,11 @@ class Conversation:
             self.feeds.remove(feed)
 
     def is_overdue(self, now: float) -> bool:
-        """Whether the broker owes the answer to the first command with a deadline: answers come in order."""
+        """Whether the answer that is due first is overdue; since answers come in order, the broker then owes all later ones."""
         return next((slot.deadline for slot in self._unanswered if slot.deadline is not None), math.inf) <= now
 
     def expire(self, now: float, timeout_s: float, trouble: str) -> float | None:
-        """Fail overdue commands; ``trouble`` is added to the error's text. Returns: the next deadline."""
+        """Fail overdue commands; ``trouble`` is added to the error's text. Returns: the next deadline, or None."""
         earliest: float | None = None
         for slot in [*self._unanswered, *self._waiting, *self._streams.held]:
             if slot.deadline is None or slot.done:
@@ -494,7 +494,7 @@ class Conversation:
         return earliest
 
     def drop_done(self) -> None:
-        """Drop commands that wait for a connection, but for no caller. Their numbers are not used again."""
+        """Drop commands that no caller waits for and that were never sent. The numbers of such publishes are not used again."""
         waiting, self._waiting = self._waiting, deque(slot for slot in self._waiting if not slot.done)
         for slot in (one for one in waiting if one.done):
             slot.dropped()

@@ -1,6 +1,6 @@
 """State of a subscription: deliveries that arrived, those that the application got and has not settled, and acks to send.
 
-Sans-IO; both clients' subscriptions are thin shells around it.
+Sans-IO; the subscriptions of both clients are thin shells around ``Feed``.
 """
 
 import logging
@@ -67,7 +67,7 @@ class AckList:
         return msg_id in self.ids or any(first <= msg_id <= last for line in self.unanswered for first, last in line)
 
     def take(self) -> list["AckSlot"]:
-        """Take all ids, in as few ACK lines as they fit into."""
+        """Take all unsent ids, in as few ACK lines as they fit into."""
         waiters, self.waiters = self.waiters, []
         lines = list(lines_of(to_ranges(self.ids)))
         self.unanswered += lines
@@ -88,7 +88,8 @@ class AckList:
 
 
 class AckSlot(Slot):
-    """One ACK line. While unanswered, a lost connection returns its ids to the list; they are sent before the next SUB."""
+    """One ACK line. If the connection is lost before its answer, its ids go back to the ``AckList``, which is sent before the
+    next SUB."""
 
     __slots__ = ("_line", "_sync", "_waiters", "acks")
 
@@ -112,7 +113,7 @@ class AckSlot(Slot):
             on_synced(None)
 
     def refused(self, error: ToymqError) -> None:
-        """Drop acks of a deleted topic; report the error to synced acks."""
+        """Drop acks of a deleted topic; report the error to the callers that wait for synced acks."""
         self.acks.unanswered.remove(self._line)
         for on_synced in self._waiters:
             on_synced(error)
@@ -125,12 +126,12 @@ class AckSlot(Slot):
 
 
 class Feed:
-    """The deliveries of one consumer over all connections."""
+    """The deliveries of one subscription, over all connections that it lives through."""
 
     def __init__(self, command: Subscribe, wake: Callable[[], None]) -> None:
         """
         Args:
-            command: the SUB, also after a reconnect.
+            command: the SUB, which is sent again after each reconnect.
             wake: called when a message arrives or the state changes.
 
         Raises: BadName, BadArgument.
@@ -181,24 +182,25 @@ class Feed:
         self._acks: dict[str, AckList] = {}
 
     def link(self, present: L) -> L:
-        """The client's connection that the feed is on; ``present``: the one that it was on before."""
+        """The client's connection that now carries the feed; ``present``: the connection that carried it when the caller last
+        asked."""
         if self.gone_to is None:
             return present
         link: L | None = self.gone_to()
         return present if link is None else link
 
     def goes_to(self, link: object) -> None:
-        """Note that the feed goes on over another connection of its client, with all acks, even of earlier deliveries."""
+        """Note that the feed goes on over another connection of its client, with all its acks, even of earlier deliveries."""
         self.gone_to = ref(link)
 
     @property
     def awaited(self) -> str:
-        """The awaited answer to the SUB, for the text of a time-out."""
+        """The answer that the SUB awaits, in the words of a time-out error."""
         return f"the OK of SUB {self.command.topic} {self.command.consumer}" + (f"; {self.place}" if self.place else "")
 
     def overlaps(self, topic: str) -> bool:
-        """Whether a message could belong to this subscription and to one of ``topic``; assumed of two patterns. Either may be a
-        partitioned topic."""
+        """Whether a message could belong both to this subscription and to one of ``topic``. Two patterns count as overlapping;
+        either name may be a partitioned topic."""
         mine = self.command.topic
         if topic in (mine, whole_name(mine)) or whole_name(topic) == mine:
             return True
@@ -207,8 +209,8 @@ class Feed:
         return is_pattern(topic) and TopicPattern(topic).matches(mine)
 
     def take(self) -> MessagePush | None:
-        """Hand out the next delivery. It leaves ``arrived`` last, and after that nothing is called: when a signal handler
-        raises, the delivery is still there, or the caller has it."""
+        """Hand out the next delivery. Its removal from ``arrived`` is the last step: if a signal handler raises, either the
+        delivery is still there or the caller has it."""
         if self._with_repeats is not None:
             return self._take_with_repeats(self._with_repeats)
         if not self._arrived:
@@ -233,13 +235,13 @@ class Feed:
         return push
 
     def handed_out(self, pulled: Iterable[MessagePush]) -> None:
-        """Note that the application has the messages of a pull."""
+        """Note that the application got the messages of a PULL."""
         if any(push.attempt > 1 for push in pulled):
             self.careful = CAREFUL_MESSAGES
 
     def put_back(self, push: MessagePush) -> None:
-        """Hand out a delivery again, before all others: the application did not get it. A later delivery of the message that
-        waits replaces it."""
+        """Put a delivery that did not reach the application back to the front. A later delivery of the same message, if one
+        waits, replaces it."""
         if self.state is not FeedState.LIVE:
             return
         if self._with_repeats is not None:
@@ -261,28 +263,28 @@ class Feed:
         self._with_repeats = None
 
     def leased(self) -> list[Place]:
-        """Deliveries that the broker still counts as leased, those with an unsent ack included. For any thread: each copy is
-        made at once."""
+        """Messages that the broker still counts as leased: handed out, waiting, or with an unsent ack. Any thread may call
+        this, since each collection is copied in one step."""
         unsaid = [(acks.topic, msg_id) for acks in self._acks.copy().values() for msg_id in acks.ids.copy()]
         return [*self.open.copy(), *self.waiting(), *unsaid]
 
     def seen_topics(self, max_count: int) -> Collection[str]:
-        """The topics of which messages came; none if there are too many. For any thread."""
+        """The topics from which messages came; empty if there are more than ``max_count``. Any thread may call this."""
         return self._highest.copy() if len(self._highest) <= max_count else ()
 
     def waiting(self) -> list[Place]:
-        """Topics and ids of ``arrived``."""
+        """Topic and id of each delivery in ``arrived``."""
         repeats = self._with_repeats
         return [(push.topic, push.msg_id) for push in self._arrived.copy()] if repeats is None else list(repeats.copy())
 
     def came_again(self, topic: str, msg_id: int, turn: int) -> bool:
-        """Whether a message that was handed out at that ``turn``, and is not settled, was delivered again later. Its lease is
-        then over, wherever the later delivery is now."""
+        """Whether an unsettled message, handed out at ``turn``, was delivered again later. If so, its first lease is over,
+        wherever the later delivery is now."""
         return self._again.get((topic, msg_id), 0) > turn
 
     def is_stale(self, now: float) -> bool:
-        """Whether another worker may have got the waiting messages meanwhile. Renewed leases can end, too, where a handler
-        blocks what renews them."""
+        """Whether the leases of the waiting messages may have ended, so that another worker may have the messages. Renewed
+        leases can end, too, when a handler blocks the event loop that renews them."""
         return now - self.since > (self.kept_s / 2 or CONFIRM_S) and bool(self.arrived)
 
     def asked(self) -> None:
@@ -290,12 +292,11 @@ class Feed:
         self._since_asked = math.inf
 
     def confirmed(self, now: float) -> None:
-        """Note that this client holds the leases of the messages that waited when the broker was asked, apart from those
-        dropped since."""
+        """Note that this client holds the leases of all messages that waited at ``asked`` and have not been dropped since."""
         self.since = min(self._since_asked, now)
 
     def came(self, at: float, looked_at: float = math.inf) -> None:
-        """Note that deliveries are about to arrive, and since when they may have waited in the socket.
+        """Note that deliveries are about to arrive at time ``at``; they may have waited unread in the socket before.
 
         Args:
             looked_at: when the connection was last read. If the application has not waited for a message for half a second
@@ -308,15 +309,15 @@ class Feed:
             self.since = at
 
     def drop(self, topic: str, msg_id: int) -> None:
-        """Forget a waiting delivery, whose lease is over."""
+        """Drop a waiting delivery: its lease is over."""
         if self._with_repeats is not None:
             self._with_repeats.pop((topic, msg_id), None)
         else:
             self._arrived = deque(push for push in self._arrived if (push.topic, push.msg_id) != (topic, msg_id))
 
     def settle(self, topic: str, msg_id: int) -> None:
-        """Settle a delivery that was acked or nacked: it is no longer open, and a later waiting one of the same message is
-        dropped."""
+        """Note that a delivery was acked or nacked: it is no longer open, and a later delivery of the same message that waits
+        is dropped."""
         self.open.pop((topic, msg_id), None)
         if self._again:
             self._again.pop((topic, msg_id), None)
@@ -326,7 +327,8 @@ class Feed:
             self.on_settled()
 
     def let_go(self, topic: str, msg_id: int) -> None:
-        """Release a delivery whose handler has heard that its lease is over and stops; the next delivery is handed out."""
+        """Stop counting a delivery as open: its handler was told that the lease is over, and stops. The message's next delivery
+        will be handed out."""
         self.open.pop((topic, msg_id), None)
 
     @property
@@ -340,8 +342,8 @@ class Feed:
         return acks
 
     def arrive(self, push: MessagePush) -> None:
-        """Keep a delivery until it is handed out, unless its message is acked already: when a lease ends before the application
-        comes to its message, the broker delivers the message again."""
+        """Keep a delivery until it is handed out. It is dropped if its message is acked already: when a lease ends before the
+        application comes to its message, the broker delivers the message again."""
         if self.state is not FeedState.LIVE:
             return
         if push.msg_id > self._highest.get(push.topic, -1):
@@ -373,13 +375,13 @@ class Feed:
         self._with_repeats[place] = push
 
     def lost(self) -> None:
-        """Handle the loss of the connection: messages that were not handed out come again."""
+        """Handle the loss of the connection: the broker will deliver again the messages that were not handed out."""
         self.drop_arrived()
         self._still_open = set(self.open) - self._moved_open
 
     def moved(self, topic: str) -> None:
-        """Handle a move of the consumer on a topic, whose leases are forgotten: messages that were handed out may come again,
-        and the application shall handle them again."""
+        """Handle a SEEK or a move of the topic, by which the broker forgets the consumer's leases on that topic: messages that
+        were handed out may come again, and the application shall handle them again."""
         if self._with_repeats is not None:
             waiting = [push for push in self._with_repeats.values() if push.topic != topic]
             self._with_repeats = OrderedDict(((push.topic, push.msg_id), push) for push in waiting) or None
@@ -390,7 +392,7 @@ class Feed:
         self._moved_open = elsewhere.union(place for place in self.open if place[0] == topic)
 
     def mend(self) -> None:
-        """Complete what an exception left half-way; the connection is gone."""
+        """Repair the state after an exception interrupted a change; the connection is gone."""
         self.lost()
         if self.error is not None:
             self.end(self.error)
@@ -416,7 +418,7 @@ class Feed:
 
 
 def ended(topic: str, consumer: str, code: str) -> SubscriptionEnded:
-    """The error that iteration raises in state ``CLOSED``."""
+    """Make the error that iteration raises after the broker's ``CLOSED``."""
     kinds = {"TAKEN_OVER": TakenOver, "DELETED": ConsumerDeleted}
     hint = ""
     if code == "TAKEN_OVER":

@@ -6,7 +6,7 @@
     │  ├─ TakenOver                another session subscribed as the same consumer
     │  └─ ConsumerDeleted          the topic or the consumer was deleted
     ├─ JobFailed                   a job that was called for its result has failed for good
-    ├─ JobProcessEnded             the process of its own that did a job ended before the job
+    ├─ JobProcessEnded             the child process that ran a job ended before the job
     └─ LocalError
        ├─ ConfigError              an option or URL that makes no sense
        ├─ DirectoryLost            the directory of ``toymq.open`` was removed or replaced below it
@@ -82,19 +82,20 @@ __all__ = [
 
 
 class SubscriptionEnded(ToymqError):
-    """The broker ended a subscription. ``code`` is what ``CLOSED`` said."""
+    """The broker ended a subscription. ``code``: the code in the broker's CLOSED."""
 
     code = "SUBSCRIPTION_ENDED"
 
 
 class TakenOver(SubscriptionEnded):
-    """Another session subscribed as the same exclusive consumer. Never answered by subscribing again: two would fight."""
+    """Another session subscribed as the same exclusive consumer. The client does not subscribe again: two sessions would take
+    over from each other for ever."""
 
     code = "TAKEN_OVER"
 
 
 class ConsumerDeleted(SubscriptionEnded):
-    """The topic was deleted, or the consumer forgotten."""
+    """The topic was deleted, or the consumer was deleted by FORGET."""
 
     code = "DELETED"
 
@@ -115,22 +116,22 @@ class JobFailed(ToymqError):
 
 
 class JobProcessEnded(ToymqError):
-    """The process that did a job ended before the job: killed, out of memory, ``os._exit``. The job has failed."""
+    """The child process that ran a job ended before the job did: killed, out of memory, ``os._exit``. The job has failed."""
 
     code = "JOB_PROCESS_ENDED"
 
 
 class ConnectFailed(LocalError, ConnectionError):
-    """No broker could be reached. ``__cause__`` is NotLeader where a node of a cluster answered, otherwise the failure at the
-    last address."""
+    """No broker could be reached. ``__cause__`` is NotLeader if a node of a cluster answered, otherwise the failure at the last
+    address."""
 
     code = "CONNECT_FAILED"
     retryable = True
 
 
 class CertificateRefused(ConnectFailed):
-    """This client does not accept the certificate of any address that it tried. It does not try again: another certificate, or
-    another ``ssl``, is needed."""
+    """This client accepts no certificate of the addresses that it tried. It does not try again: the broker needs another
+    certificate, or ``connect`` another ``ssl``."""
 
     code = "CERTIFICATE_REFUSED"
     retryable = False

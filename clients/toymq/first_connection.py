@@ -17,7 +17,8 @@ on a busy machine 99 in a hundred took at most 6.4 s (docs/clusters.md)."""
 
 
 class FirstConnection:
-    """The first connection of one client; it ``began`` at a time of any clock, in seconds."""
+    """The attempts of one client to connect for the first time. ``began``: when the first attempt began, in seconds of any
+    clock."""
 
     def __init__(self, wait_s: float | None, began: float) -> None:
         self._wait_s = wait_s
@@ -25,7 +26,7 @@ class FirstConnection:
         self._said = False
 
     def goes_on(self, error: ToymqError, route: Route, now: float) -> bool:
-        """Whether another round follows one that ended in ``error``."""
+        """Whether the client tries all addresses again after a round that ended in ``error``."""
         if self._wait_s is not None:
             return now - self._began < self._wait_s
         if not route.of_a_cluster or now - self._began >= FAILOVER_S:

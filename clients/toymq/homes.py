@@ -1,10 +1,10 @@
-"""Maps topics to the worker of a broker, or group of a cluster, that has them, as learnt from MOVED, and to connections there.
-ADR 0155, 0189.
+"""Remembers which worker of a broker, or group of a cluster, has which topic, as MOVED told it, and the connection to each. ADR
+0155, 0189.
 
-A topic is asked for over the client's main connection, until a worker answers that another one has it. From then on a
-connection to that one is used, which is made when it is needed. A group has several nodes, and MOVED names them all, the leader
-first: a connection goes on at its next leader by itself. When it cannot be made, its waiting commands return to the main
-connection, which learns the topic's place anew. Sans-IO, for both clients.
+Requests about a topic go over the client's main connection until a worker answers, with MOVED, that another worker has the
+topic. From then on they use a connection to that worker, made at its first use. A group has several nodes, and MOVED names them
+all, the leader first: after a failover the connection finds the next leader by itself. When a connection cannot be made, its
+waiting commands return to the main connection, which learns the topic's place anew. Sans-IO, for both clients.
 """
 
 from collections.abc import Callable
@@ -48,7 +48,7 @@ L = TypeVar("L", bound=WorkerLink)
 
 
 class Homes(Generic[L]):
-    """The topics and connections of one client."""
+    """What one client knows of its topics' places, with its connections to other workers."""
 
     def __init__(self) -> None:
         self._addresses: dict[str, Address] = {}
@@ -62,19 +62,20 @@ class Homes(Generic[L]):
         return bool(self._addresses)
 
     def address(self, topic: str) -> Address | None:
-        """The address of the worker that has a topic; None: ask over the main connection."""
+        """The address of the worker that has a topic; None when it is not known: ask over the main connection."""
         return self._addresses.get(topic)
 
     def place(self, topic: str) -> str:
-        """The place that has a topic, in the words of the last MOVED; "" without one."""
+        """The name of the group or worker that has a topic, from the last MOVED reply; "" when no reply named it."""
         return self._places.get(topic.removesuffix(DEAD_LETTERS), "")
 
     def nodes(self, address: Address) -> tuple[Address, ...]:
-        """The addresses of the worker, or of the group's nodes, that were named together with this one."""
+        """All addresses of the worker or group of this address, as one MOVED named them."""
         return self._nodes.get(address, (address,))
 
     def find(self, topic: str, make: Callable[[Address], L]) -> L | None:
-        """The connection to the worker that has a topic, which ``make`` makes; None: the main one."""
+        """The connection to the worker that has a topic, made by ``make`` if there is none yet; None when the main connection
+        is to be used."""
         address = self._addresses.get(topic)
         if address is None:
             return None
@@ -84,7 +85,7 @@ class Homes(Generic[L]):
         return link
 
     def learn(self, topic: str, moved: Moved, link: L) -> bool:
-        """Learn from a connection's MOVED. Returns: whether to follow it."""
+        """Learn from a MOVED that came over ``link``. Returns: whether to follow it."""
         origin = topic.removesuffix(DEAD_LETTERS)
         names = (origin, origin + DEAD_LETTERS)
         if moved.address == GONE:
@@ -119,13 +120,13 @@ class Homes(Generic[L]):
 
 
 def _bound(kept: dict[str, Any], most: int) -> None:
-    """Forget the oldest entries."""
+    """Forget the oldest entries beyond ``most``."""
     while len(kept) > most:
         del kept[next(iter(kept))]
 
 
 def _named(moved: Moved, by: Address | None) -> tuple[Address, ...]:
-    """The addresses in the words of a MOVED that fit a client of ``by``: over TLS those with ``toymqs://``."""
+    """The addresses in a MOVED that a client connected to ``by`` can use: over TLS those with ``toymqs://``."""
     if by is None:
         return ()
     words = str(moved).partition(" (")[0].split(" ")
@@ -138,7 +139,7 @@ def _named(moved: Moved, by: Address | None) -> tuple[Address, ...]:
 
 
 class Follower(Protocol[L]):
-    """The methods of a client that follow MOVED."""
+    """The part of a client that ``Following`` needs to follow MOVED."""
 
     _homes: Homes[L]
 
@@ -150,8 +151,8 @@ class Follower(Protocol[L]):
 
 
 class Following(Generic[L]):
-    """The answers to a conversation that asks where a stream goes on: ``departures.Elsewhere``. Refers to client and connection
-    weakly: a client that is dropped is freed at once, with its connections."""
+    """Tells a conversation on which connection a refused publish or subscription goes on; implements ``departures.Elsewhere``.
+    Its references to client and connection are weak: a client that is dropped is freed at once, with its connections."""
 
     def __init__(self, client: Follower[L], link: L, on_publishes: Callable[[L], object] = lambda link: None) -> None:
         """``on_publishes``: called with the connection on which publishes go on."""
@@ -181,7 +182,8 @@ class Following(Generic[L]):
 
 
 def _unless_closed(find: Callable[[str], L], topic: str) -> L | None:
-    """A connection of a client; None when that is being closed, and makes none any more: the caller gets the MOVED."""
+    """Return the connection that ``find`` returns; None when the client is being closed and makes no more, in which case the
+    caller gets the broker's MOVED as an error."""
     try:
         return find(topic)
     except ClientClosed:

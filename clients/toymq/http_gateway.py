@@ -1,6 +1,7 @@
 """An HTTP client of a broker's gateway, for the command lines: the wire has no command for webhooks, alerts and connections.
 
-JSON in, JSON out. It follows no redirect and no proxy of the environment: another host would get the token.
+Requests and answers are JSON. The client follows no redirect and uses no proxy of the environment: another host would get the
+token.
 """
 
 import contextlib
@@ -21,13 +22,13 @@ TIMEOUT_S = 30.0
 
 
 class GatewayFailed(LocalError):
-    """There is no gateway at the URL, or it does not answer as one."""
+    """No gateway listens at the URL, or what answers is not a gateway."""
 
     code = "GATEWAY_FAILED"
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect."""
+    """A urllib handler that follows no redirect."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -37,7 +38,7 @@ class HttpGateway:
     """An HTTP client of one gateway. Its errors never contain the token."""
 
     def __init__(self, url: str, token: str | None, tls: ssl.SSLContext | None = None) -> None:
-        """``tls``: for an https URL; None for the system's CAs. Raises: ConfigError."""
+        """``tls``: the context for an https URL; None trusts the system's CAs. Raises: ConfigError."""
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"invalid --http-url {url!a}: write http://host:port")
         self.url = url.rstrip("/")
@@ -48,9 +49,9 @@ class HttpGateway:
         self._opener = urllib.request.build_opener(*handlers)
 
     def ask(self, method: str, path: str, body: Any = None, timeout_s: float = TIMEOUT_S) -> Any:
-        """The JSON of an answer, None where it has no body.
+        """Send a request, and return the JSON of the answer; None for an answer without a body.
 
-        Raises: RequestError with the code of the answer; GatewayFailed when none answers.
+        Raises: RequestError with the code of the answer; GatewayFailed when no gateway answers.
         """
         headers = {"Authorization": f"Bearer {self._token}"} if self._token is not None else {}
         data = None
@@ -82,12 +83,13 @@ class HttpGateway:
 
 
 def told_by(cluster: Mapping[str, Any], worker: int = 0) -> list[str] | None:
-    """The URLs for ``choose``, from an answer to CLUSTER, which comes from one process, whichever others are away.
+    """Return the gateway URLs, for ``choose``, in an answer to CLUSTER. One process alone answers it, so it comes even while
+    others are away.
 
     Args:
-        worker: the worker whose gateway is wanted, if there are several; each tells those of all.
+        worker: the worker whose gateway is wanted, if there are several; each worker knows the URLs of all.
 
-    Returns: None for an older broker, which does not tell.
+    Returns: None for an older broker, which does not tell its URLs.
     """
     if workers := cluster.get("workers"):
         return [url for scheme in ("https://", "http://") for url in workers[worker] if url.startswith(scheme)]
@@ -96,11 +98,12 @@ def told_by(cluster: Mapping[str, Any], worker: int = 0) -> list[str] | None:
 
 
 def choose(gateways: Sequence[str] | None, address: Address, needs_it: str) -> str:
-    """The gateway to ask, of those that a broker listens on.
+    """Return the URL of the gateway to ask, out of those that a broker listens on.
 
     Args:
-        gateways: URLs as they are bound, those with TLS first; None for a broker that does not tell. ``gateways`` of STATS.
-        needs_it: what is reached over HTTP, the beginning of an error.
+        gateways: ``gateways`` of STATS: URLs as they are bound, those with TLS first; None for a broker that does not tell
+            them.
+        needs_it: begins the text of an error: what is available only over HTTP.
 
     Raises: ConfigError when there is none, or none with TLS for a broker that is reached over TLS on another machine: the token
         would cross the network in the clear.
@@ -119,8 +122,8 @@ def choose(gateways: Sequence[str] | None, address: Address, needs_it: str) -> s
 
 
 def named_in(moved: Moved, asked: str) -> str | None:
-    """The gateway that a MOVED names; None for none, and for one without TLS when the client asked over TLS: the token would
-    cross the network in the clear."""
+    """Return the gateway URL that a MOVED names. None if it names none, or none with TLS when the client asked over TLS: the
+    token would cross the network in the clear."""
     words = str(moved).partition(" (")[0].split(" ")
     named = [word for word in words if word.startswith(("https://", "http://"))]
     scheme = urlsplit(asked).scheme
@@ -129,7 +132,8 @@ def named_in(moved: Moved, asked: str) -> str | None:
 
 
 def _reachable(url: str, address: Address) -> str:
-    """A URL as the client can reach it: a listener on every address is reached where the broker is."""
+    """Return a URL that the client can reach: a wildcard host (0.0.0.0 or ::) is replaced by the host at which the client
+    reaches the broker."""
     parts = urlsplit(url)
     if not address.host or not _is_any(parts.hostname or ""):
         return url

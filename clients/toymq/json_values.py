@@ -1,7 +1,7 @@
 """Converts Python values to JSON and back, by types such as those of a function's parameters. Needs no library.
 
-A value is written by what it is, and read by what the reader asks for: a ``datetime`` is a text in ISO 8601, ``bytes`` are
-base64, a dataclass is an object. So programs in other languages can take part.
+A value is encoded by its own type, and decoded by the type that the reader asks for: a ``datetime`` is a text in ISO 8601,
+``bytes`` are base64, a dataclass is an object. So programs in other languages can take part.
 """
 
 import base64
@@ -26,7 +26,8 @@ Reader = Callable[[str, Any], Any]
 
 
 class BytesText(str):
-    """Bytes in base64, as a sender has them before they become JSON: no reader of another type takes them for a text."""
+    """A str with the base64 of bytes, at the sender. Its type tells it from an ordinary text until it is JSON, so that no
+    reader of another type accepts it as a text."""
 
     __slots__ = ()
 
@@ -113,7 +114,8 @@ def load(payload: bytes) -> Any:
 
 
 def reader_of(what: str, kind: object) -> Reader:
-    """The function that reads values for a parameter of a type. Raises: TypeError when no JSON can become one."""
+    """Return a function that decodes JSON values for a parameter of the type ``kind``. Raises: TypeError when no JSON value can
+    become that type."""
     if kind is Any or kind is object:
         return lambda _, value: value
     if isinstance(kind, typing.TypeAliasType if hasattr(typing, "TypeAliasType") else ()):
@@ -141,7 +143,8 @@ def reader_of(what: str, kind: object) -> Reader:
 
 
 def result_reader(kind: object) -> Reader:
-    """The function that reads a function's result; it leaves JSON as it is if no JSON can become the annotated type."""
+    """Return a function that decodes a function's result; it returns the JSON value as it is if no JSON value can become the
+    annotated type."""
     try:
         return reader_of("the result", kind)
     except TypeError:
@@ -179,7 +182,8 @@ def _reader_of_class(what: str, kind: type, inner: tuple[Any, ...]) -> Reader | 
 
 
 class _BytesForText(BadArgument):
-    """The value is bytes in base64. No other type of a union is tried: the worker would read the base64 as that type."""
+    """Raised when a value is bytes in base64 where a text is wanted. No other type of a union is tried: the worker would read
+    the base64 as that type."""
 
 
 def _refused(name: str, wanted: str, value: object) -> BadArgument:
@@ -208,7 +212,7 @@ def _str(name: str, value: Any) -> str:
 
 
 def _no_bytes(reader: Reader, wanted: str) -> Reader:
-    """Refuse bytes whose base64 a worker would read as another type."""
+    """Wrap a reader so that it refuses bytes, whose base64 text a worker would read as another type."""
 
     def read(name: str, value: Any) -> Any:
         found = reader(name, value)

@@ -1,5 +1,4 @@
-"""Hints for unknown keyword arguments of a client's methods: other libraries' names lead to a TypeError with the name that is
-meant."""
+"""Hints for unknown keyword arguments of a client's methods: for another library's name the TypeError tells toymq's name."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -29,7 +28,7 @@ SETTINGS = DURATION_SETTINGS | SIZE_SETTINGS | PLAIN_SETTINGS
 
 
 def hinted(method: Callable[P, T]) -> Callable[P, T]:
-    """A function or method that explains an argument that it does not have."""
+    """Decorate a function or method: an unknown keyword argument raises a TypeError with a hint."""
     if inspect.iscoroutinefunction(method):
 
         @wraps(method)

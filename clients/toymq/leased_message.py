@@ -1,4 +1,5 @@
-"""The common base of both clients' messages: a delivery with its lease, which is settled over its subscription's connection."""
+"""The common base of both clients' messages: a delivery with its lease. Ack and nack go over the connection of its
+subscription."""
 
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
@@ -42,21 +43,24 @@ class LeasedMessage(Delivery, Generic[C]):
 
     @property
     def _link(self) -> C:
-        """The connection that settles the message: its subscription's, which may have moved to another worker."""
+        """The connection over which to ack or nack the message: its subscription's, which may have moved to another worker."""
         return self._feed.link(self._came_over)
 
     @property
     def lease(self) -> int | None:
-        """The number of its lease, for ``Client.nack(lease=…)`` in another process; None of a broker that takes none."""
+        """The lease number of the message, for ``Client.nack(lease=…)`` in another process; None when the broker knows no lease
+        numbers."""
         return self._link.conversation.lease_of(self._feed)
 
     @property
     def _in_reach(self) -> bool:
-        """Whether a request about the lease is of use: now, or for a lease of ``pull`` once there is a connection again."""
+        """Whether a request about the lease can have an effect: there is a connection, or the lease came by ``pull`` and
+        outlives a connection."""
         return self._link.conversation.online or (self._feed.pulled and self.lease is not None)
 
     def _check_open(self) -> None:
-        """Check that an ACK or NACK could still be sent. Raises: ClientClosed, or the reason why the client gave up."""
+        """Check that the client can still send an ACK or NACK. Raises: ClientClosed, or the error for which the client gave
+        up."""
         conversation = self._link.conversation
         if conversation.is_closed:
             raise conversation._end
@@ -64,7 +68,8 @@ class LeasedMessage(Delivery, Generic[C]):
     def _nack(
         self, delay: Seconds | None, reason: Reason = None, error: BaseException | None = None, *, dead: bool = False
     ) -> requests.Request[int]:
-        """A NACK of this message; ``dead`` sends it to the dead letters. Raises: TypeError, BadArgument."""
+        """Make the NACK of this message; with ``dead`` it sends the message to the dead letters. Raises: TypeError,
+        BadArgument."""
         link, consumer = self._link, self._feed.command.consumer
         failure = describe(reason, error, link.conversation.server, details=link.options.describe_errors)
         ids = [(self.id, self.id)]
@@ -72,16 +77,16 @@ class LeasedMessage(Delivery, Generic[C]):
         return requests.nack_line(self.topic, consumer, ids, delay, dead=dead, failure=failure, lease=self.lease)
 
     def _touch(self, visibility: Seconds | None) -> requests.Request[int]:
-        """A TOUCH of this message; the broker knows the ``visibility`` of a subscription, and not that of a ``pull``. Raises:
-        TypeError, BadArgument."""
+        """Make the TOUCH that renews this message's lease. Without ``visibility`` the broker takes that of the subscription;
+        for a message of ``pull`` that of the pull is sent. Raises: TypeError, BadArgument."""
         if visibility is None and self._feed.pulled and (pulled_ms := self._feed.command.visibility_ms) is not None:
             visibility = pulled_ms / 1000
         return requests.touch(self.topic, self._feed.command.consumer, [(self.id, self.id)], visibility, lease=self.lease)
 
     def _is_extended(self, request: requests.Request[int] | None) -> bool:
-        """Whether the answer to ``_touch`` renewed this delivery; None when there is no connection to ask. If the same
-        subscription got the message again before the answer, that delivery was renewed. A handler that gets False stops, and
-        gets the next delivery."""
+        """Whether the answer to ``_touch`` renewed the lease of this delivery. ``request`` is None when there was no connection
+        to ask. If the subscription got the message again meanwhile, the later delivery's lease was renewed, so this returns
+        False. A handler that gets False stops."""
         if self._feed.came_again(self.topic, self.id, self._turn):
             return False
         with suppress(ConnectionLost, Moved):
@@ -91,14 +96,15 @@ class LeasedMessage(Delivery, Generic[C]):
         return False
 
     def _handling(self) -> AbstractContextManager[None]:
-        """The span of a handler, if the client traces."""
+        """Return the context manager of the handler's span, an empty one if the client does not trace."""
         tracing = self._link.options.tracing
         return _NO_SPAN if tracing is None else tracing.processing(self, self._feed.command.consumer)
 
     def _handler_failed(
         self, error: BaseException, retry_delay: Seconds | None, dead_on: DeadOn, dead_reason: str | None = None
     ) -> None:
-        """Send a NACK and do not wait for its reply: the exception propagates. A cancellation gives it back at once."""
+        """Send a NACK without waiting for its reply, since the exception propagates. After a cancellation the message is
+        redelivered at once."""
         if self._given_back:
             return
         if isinstance(error, Exception):
@@ -115,19 +121,19 @@ M = TypeVar("M", bound=LeasedMessage[Any])
 
 
 class Processing(Generic[M]):
-    """Base of what ``process`` returns: the block of a handler.
+    """Base of the context managers that ``process`` returns: the block is a handler.
 
     Attributes:
         retry_delay, dead_on: as of ``process``; the block may set them when it knows how it failed.
-        dead_reason: what the dead letter says beside the exception; the broker says "rejected" without one.
+        dead_reason: the reason in the dead letter, beside the exception; without one it is "rejected".
 
-    Each is checked where it is set: an error at the end of the block would hide the handler's own.
+    Each attribute is checked when it is set: an error at the end of the block would hide the handler's own exception.
     """
 
     __slots__ = ("_dead_on", "_dead_reason", "_handling", "_message", "_retry_delay")
 
     def __init__(self, message: M, retry_delay: Seconds | None, dead_on: DeadOn) -> None:
-        """Raises: TypeError, BadArgument."""
+        """Check the arguments. Raises: TypeError, BadArgument."""
         self._message = message
         self._retry_delay: Seconds | None = None
         self._dead_on: DeadOn = ()
@@ -167,5 +173,5 @@ class Processing(Generic[M]):
     if not TYPE_CHECKING:  # a type checker says it itself
 
         def __call__(self, *_: object) -> NoReturn:
-            """Refuse use as a decorator: of a coroutine function it would ack before the work is done."""
+            """Refuse use as a decorator: around a coroutine function it would ack before the work is done."""
             raise TypeError("message.process() is not a decorator: write the work into its `with` or `async with` block")

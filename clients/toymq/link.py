@@ -43,13 +43,13 @@ OTHER_LOOP = (
 
 
 def settle(future: "asyncio.Future[T]", value: T) -> None:
-    """Set a result, unless the waiting task was cancelled."""
+    """Set a future's result, unless the waiting task was cancelled."""
     if not future.done():
         future.set_result(value)
 
 
 class _Wire(asyncio.Protocol):
-    """One transport of a link; late callbacks of an old one have no effect."""
+    """One transport (socket) of a link. Late callbacks of an old transport have no effect."""
 
     def __init__(self, link: "Link", loop: asyncio.AbstractEventLoop) -> None:
         self._link = link
@@ -84,7 +84,7 @@ class _Wire(asyncio.Protocol):
 
 
 class Link:
-    """Connects and reconnects; sends its conversation's output once per pass of the loop.
+    """A connection that reconnects by itself. It sends the output of its conversation once per pass of the event loop.
 
     Owns one task, which ends with ``close``.
     """
@@ -94,8 +94,8 @@ class Link:
     ) -> None:
         """
         Args:
-            home: the address of the worker, or of the group, that it is for; None: those of the options.
-            nodes: all addresses of that one.
+            home: the address of the worker or group to connect to; None: the addresses in ``options``.
+            nodes: all addresses of that worker or group.
         """
         self.options = options
         self.home = home
@@ -122,8 +122,8 @@ class Link:
         self._answered_at = 0.0
 
     def check_loop(self) -> None:
-        """Check the caller's event loop. Raises: ConfigError for another loop, which can neither wait for this link nor wake
-        it."""
+        """Check that the caller runs in this link's event loop. Raises: ConfigError in another loop, which can neither wait for
+        this link nor wake it."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # ``sub`` needs none
@@ -189,7 +189,7 @@ class Link:
                 break
 
     def _tries_again(self, address: Address, failures: list[ToymqError], first: FirstConnection | None) -> bool:
-        """Whether another attempt follows the last one of a round."""
+        """Whether the client tries another address, or another round, after an attempt of this round failed."""
         error, round_over = failures[-1], self._route.exhausted
         reason = of_a_round(failures)
         hopeless = is_hopeless(reason) and (round_over or not isinstance(reason, ConnectFailed))
@@ -274,9 +274,10 @@ class Link:
             self._wake()
 
     def look(self) -> None:
-        """Note when everything present was read: two passes of the loop later, since the next one may read after its calls.
+        """Note the time at which all data in the socket has been read: two passes of the event loop from now, since the next
+        pass may run callbacks before it reads.
 
-        Later deliveries are new, however long a handler held the loop before.
+        Deliveries after that time did not wait in the socket, however long a handler held the loop before.
         """
         self._loop.call_soon(self._loop.call_soon, self._looked)
 
@@ -292,7 +293,8 @@ class Link:
         self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Send what is due. A connection that has failed gets no more: asyncio would log each write (``lost`` follows)."""
+        """Send the conversation's output. A transport that has failed gets no more: asyncio would log each write (``lost``
+        follows)."""
         wire = self._wire
         if wire is None or wire.transport is None:
             return
@@ -331,7 +333,7 @@ class Link:
 
     @property
     def descriptor(self) -> int | None:
-        """Descriptor of its socket; None without a connection."""
+        """The socket's file descriptor; None without a connection."""
         wire = self._wire
         if wire is None or wire.transport is None:
             return None
@@ -341,11 +343,11 @@ class Link:
 
     @property
     def trouble(self) -> str:
-        """Why there is no connection, for the end of an error; "" with one."""
+        """Why there is no connection, as the end of an error's text; "" when there is one."""
         return "" if self.conversation.online else self._trouble
 
     def deadline(self, extra_s: float = 0.0) -> float:
-        """Return the deadline of a request that begins now."""
+        """Return the deadline of a request that begins now: ``timeout_s`` and ``extra_s`` from now."""
         at = self._loop.time() + self.options.timeout_s + extra_s
         self._expire_at(at)
         return at
@@ -366,15 +368,18 @@ class Link:
         self._wake()
 
     def _leave_if_silent(self) -> None:
-        """Drop a connection on which an answer is due and none has come for as long as a call waits: another one may work."""
+        """Drop a connection that owes an answer and has brought none for the time-out of a call: another connection may
+        work."""
         now = self.now() + 0.001
         if self._wire is not None and self.conversation.is_overdue(now) and now - self._answered_at >= self.options.timeout_s:
             self._wire.abort(ConnectionLost(f"no answer came for {self.options.timeout_s:g} s"))
 
     def _look_silent(self, wire: _Wire, *, suspected: bool = False) -> None:
-        """Leave a broker that has been silent for ``SILENT_S``, and ask one from which nothing is due for a sign of life.
+        """Drop the connection when the broker owes an answer and has been silent for ``SILENT_S``; when it owes none, send a
+        PING.
 
-        ``suspected``: it was silent a moment ago, too. After a pause of this loop timers run before input.
+        ``suspected``: a check a moment ago found the same silence. One check is not enough: after a pause of this event loop,
+        timers run before input is read.
         """
         if wire is not self._wire:
             return
@@ -393,8 +398,8 @@ class Link:
         self._silence = self._loop.call_later(SILENCE_LOOK_S, self._look_silent, wire)
 
     async def ask(self, slot: CallSlot, *, extra_s: float = 0.0) -> None:
-        """Send a request and wait for its answer or failure. A cancelled request's reply is dropped. A request that comes from
-        another connection keeps its deadline."""
+        """Send a request and wait for its answer or failure. The reply to a cancelled request is dropped. A request that was
+        refused on another connection keeps its deadline."""
         if slot.deadline is None:
             slot.deadline = self.deadline(extra_s)
         else:
@@ -409,7 +414,7 @@ class Link:
             raise
 
     async def ack_synced(self, feed: Feed, topic: str, msg_id: int) -> None:
-        """Ack, and wait until that is on stable storage. Raises: RequestError, ClientClosed, RequestTimeout."""
+        """Ack a message, and wait until the ack is on stable storage. Raises: RequestError, ClientClosed, RequestTimeout."""
         told: asyncio.Future[ToymqError | None] = self._loop.create_future()
         self.conversation.ack_synced(feed, topic, msg_id, lambda error: settle(told, error))
         try:
@@ -436,8 +441,8 @@ class Link:
         )
 
     async def room(self, topic: str) -> float:
-        """Wait for room to publish, first come first served. Returns: the deadline of the publish, whose time this is part of.
-        Raises: RequestTimeout."""
+        """Wait for room to publish, first come first served. Returns: the deadline of the publish, which counts from before
+        this wait. Raises: RequestTimeout."""
         deadline = self._loop.time() + self.options.timeout_s
         try:
             async with asyncio.timeout_at(deadline), self._turn:
@@ -472,7 +477,8 @@ class Link:
         return True
 
     def batch(self, count: int, deadline: float | None) -> tuple[Batch, asyncio.Future[None]]:
-        """A batch of publishes that begin now, and a future that is done with its last outcome. ``deadline``: of ``room``."""
+        """Make a batch of publishes that begin now, and a future that is done with its last outcome. ``deadline``: what
+        ``room`` returned."""
         done: asyncio.Future[None] = self._loop.create_future()
         if deadline is None:
             deadline = self.deadline()

@@ -1,4 +1,4 @@
-"""Messages of a client: what is published, receipts, deliveries, headers, ids as ranges."""
+"""Messages of a client: publishes, receipts, deliveries, headers, and ranges of ids."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ Key = str | bytes
 
 
 class Sequenced(NamedTuple):
-    """A message numbered by its producer, ascending: a repeat is a duplicate, also after a restart. The first ``hdr`` bytes of
-    the body are its header block, ``Name: value`` lines."""
+    """A message with a producer's name and ascending number, by which the broker recognises a repeat, also after a restart. The
+    first ``hdr`` bytes of the body are its header block, ``Name: value`` lines."""
 
     producer: str
     seq: int
@@ -49,8 +49,8 @@ class Receipt:
 
     Attributes:
         msg_id: the message's number in its topic.
-        duplicate: an earlier attempt had stored it. Of a publish without a key, repeated after a lost connection, ``msg_id`` is
-            then that of its producer's newest message: its own or a later one.
+        duplicate: an earlier attempt had stored the message. If it has no key, ``msg_id`` is then the id of this client's
+            newest message in the topic: this message or a later one.
     """
 
     msg_id: int
@@ -87,16 +87,16 @@ class Delivery:
         return parse_headers(self._headers) if self._headers else {}
 
     def json(self) -> Any:
-        """The payload as a JSON document. Raises: BadArgument, where it is none."""
+        """The payload as a JSON document. Raises: BadArgument when it is not JSON."""
         return decoded("json", self.payload, {})
 
     def value(self, codec: AnyCodec | None = None) -> Any:
         """The payload as a value, by its content type: JSON, MessagePack, or its bytes without one.
 
         Args:
-            codec: instead of the content type: ``"json"``, ``"msgpack"``, a ``toymq.Codec``, or a function of the bytes.
+            codec: used instead of the content type: ``"json"``, ``"msgpack"``, a ``toymq.Codec``, or a function of the bytes.
 
-        Raises: BadArgument for a payload that is not of that form, or a content type that is not known.
+        Raises: BadArgument for a payload that the codec cannot decode, or an unknown content type.
         """
         return decoded(codec, self.payload, {} if codec is not None else self.headers)
 
@@ -115,7 +115,8 @@ def parse_headers(block: bytes) -> dict[str, str]:
 
 
 def format_headers(headers: Mapping[str, str]) -> bytes:
-    """The inverse of ``parse_headers``. Raises: TypeError, BadArgument for headers that would be read differently."""
+    """Encode headers as ``Name: value`` lines, which ``parse_headers`` reads. Raises: TypeError; BadArgument for headers that a
+    reader would parse differently."""
     arguments.headers(headers)
     try:
         return b"".join(f"{name}: {value}\n".encode() for name, value in headers.items())
@@ -124,7 +125,7 @@ def format_headers(headers: Mapping[str, str]) -> bytes:
 
 
 def to_ranges(ids: Iterable[int]) -> list[IdRange]:
-    """Ids, in any order, as ascending ranges."""
+    """Convert ids, in any order, to ascending ranges."""
     unique = sorted(set(ids))
     if unique and unique[-1] - unique[0] + 1 == len(unique):
         return [(unique[0], unique[-1])]
@@ -138,12 +139,12 @@ def to_ranges(ids: Iterable[int]) -> list[IdRange]:
 
 
 def parse_ranges(text: str) -> tuple[IdRange, ...]:
-    """``7``, ``3-9`` or ``3-9,12,20-31``: ascending. Raises: BadArgument."""
+    """Parse ranges of ids, ``7``, ``3-9`` or ``3-9,12,20-31``, which must ascend. Raises: BadArgument."""
     return parse_ids(text)
 
 
 def lines_of(ranges: Sequence[IdRange], count: int = RANGES_PER_LINE) -> Iterator[tuple[IdRange, ...]]:
-    """Ranges in groups that each fit into one header line."""
+    """Split ranges of ids into groups that each fit into one header line of the protocol."""
     for at in range(0, len(ranges), count):
         yield tuple(ranges[at : at + count])
 
@@ -164,11 +165,11 @@ def chunks(
     items: Iterable[Item], size: int, body_bytes_max: int, header_block: HeaderBlock, adds_headers: bool,
     delay_ms: int | None, ttl_ms: int | None,
 ) -> Iterator[tuple[list[Outgoing], Exception | None]]:  # fmt: skip
-    """Items in lists of up to ``size``. Ends at the first bad one, or where ``items`` raises, with that error: what came before
-    it is still published.
+    """Encode the items of ``pub_many`` and yield them in lists of up to ``size``. At an invalid item, or when ``items`` raises,
+    the last list comes with that error: the items before it are still published.
 
     Args:
-        adds_headers: ``header_block`` makes one also of a message without headers.
+        adds_headers: whether ``header_block`` adds headers also to a message that has none.
         delay_ms, ttl_ms: for items that are not ``Sequenced``; those have their own, and their own header block.
 
     Raises: BadArgument for an invalid delay or ttl.
@@ -220,7 +221,7 @@ def outgoing(
     headers: Mapping[str, str] | None, delay: Seconds | None, ttl: Seconds | None, seq: int | None, body_bytes_max: int,
     route: Key | None = None,
 ) -> Outgoing:  # fmt: skip
-    """A message of ``pub``. Raises: TypeError, BadArgument, PayloadTooLarge."""
+    """Encode the message of one ``pub``. Raises: TypeError, BadArgument, PayloadTooLarge."""
     block = header_block(headers)
     name = arguments.key_bytes(key) if key is not None else b""
     times = arguments.publish_times(delay, ttl)
@@ -244,5 +245,5 @@ def _sequenced_options(item: Sequenced) -> bytes:
 
 
 def too_large(body: bytes, bytes_max: int) -> PayloadTooLarge:
-    """The error of the broker for a payload that is too large, without sending it."""
+    """Make the error with which the broker refuses a payload that is too large, without sending the payload."""
     return PayloadTooLarge(f"{len(body)} bytes with headers; this broker takes at most {bytes_max}")

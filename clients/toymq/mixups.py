@@ -1,7 +1,7 @@
 """Errors for mixing up the two clients: ``with``, ``for`` or ``await`` on an object of the other one raises a TypeError with
 the remedy.
 
-A type checker reports these itself, and sees none of these methods.
+These methods are hidden from type checkers, which report such mistakes themselves.
 """
 
 from typing import TYPE_CHECKING, NoReturn
@@ -52,7 +52,7 @@ class PlainAwait:
 
 
 class PlainWith(PlainAwait):
-    """Base of the blocking client's context managers."""
+    """Base of the blocking client's context managers, with which ``async with`` raises an error that says what to write."""
 
     __slots__ = ()
 
@@ -66,7 +66,7 @@ class PlainWith(PlainAwait):
 
 
 class PlainFor:
-    """Base of the blocking client's iterators."""
+    """Base of the blocking client's iterators, with which ``async for`` raises an error that says what to write."""
 
     __slots__ = ()
 

@@ -1,6 +1,6 @@
 """Turns a handler's exception into the texts that NACK carries to the dead letter.
 
-Contract: protocol.md, NACK; ADR 0062. Written once for both clients.
+Contract: protocol.md, NACK; ADR 0062. Both clients use it.
 """
 
 from traceback import format_exception, format_tb
@@ -19,7 +19,8 @@ DeadOn = type[Exception] | tuple[type[Exception], ...]
 
 
 class FromProcess(Exception):
-    """The cause of an exception that another process has raised: its text and traceback there."""
+    """Set as the ``__cause__`` of an exception that a job raised in another process: carries its text and traceback from
+    there."""
 
     def __init__(self, text: str, traceback: str) -> None:
         super().__init__(f"in a process of its own\n{traceback}")
@@ -29,11 +30,12 @@ class FromProcess(Exception):
 def describe(
     reason: Reason, error: BaseException | None, server: HelloReply | None, *, details: bool
 ) -> Failure | None:
-    """Convert a reason and an exception to the failure that NACK carries. Of an exception whose ``str`` raises: its type.
+    """Convert a reason and an exception to the failure that NACK carries. An exception whose ``str`` raises is described by its
+    type alone.
 
     Args:
-        reason: a text, or the exception, as in ``error``.
-        server: the broker's greeting; for an older broker the whole failure becomes a reason.
+        reason: a text, or an exception in place of ``error``.
+        server: the broker's greeting, which tells its version; for an older broker the whole failure becomes one reason text.
         details: add the exception's text and traceback, without variables.
 
     Raises: TypeError.
@@ -47,7 +49,8 @@ def describe(
 
 
 def is_dead(error: Exception, dead_on: DeadOn, topic: str) -> bool:
-    """Whether an exception sends the message to the dead letters at once; dead letters have none of their own."""
+    """Whether an exception sends the message to the dead letters at once. Never for a message of a dead-letter topic, which has
+    no dead letters of its own."""
     return isinstance(error, dead_on) and not topic.endswith(DEAD_LETTERS)
 
 
@@ -57,12 +60,12 @@ def _name(error: BaseException) -> str:
 
 
 def encodable(text: str) -> str:
-    """A text with its lone surrogates escaped: they are no UTF-8. File names and JSON bring them into exceptions."""
+    """Escape the lone surrogates in a text, which UTF-8 cannot encode. File names and JSON bring them into exceptions."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an exception, as UTF-8 can encode it; "" when its ``str`` raises."""
+    """The text of an exception, made encodable as UTF-8; "" when its ``str`` raises."""
     if isinstance(error.__cause__, FromProcess):
         return error.__cause__.text
     try:
@@ -72,8 +75,8 @@ def text_of(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """What a log shows of an exception, which UTF-8 can encode: its traceback and text, and those of its causes. Of a long one
-    the beginning and the end, each as many characters as a dead letter may have of bytes."""
+    """The traceback and text of an exception and of its causes, as a log would show them, made encodable as UTF-8. Of a long
+    one, the beginning and the end are kept."""
     text = "".join(format_exception(error)).rstrip("\n")
     left_out = len(text) - 2 * FAILURE_BYTES_MAX
     if left_out > 0:
@@ -82,7 +85,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 def _details(error: BaseException) -> tuple[str, str | None]:
-    """Text and traceback."""
+    """The text and the traceback of an exception."""
     text = text_of(error)
     if isinstance(error.__cause__, FromProcess):
         return text, error.__cause__.traceback

@@ -70,19 +70,20 @@ PublishEnded = Callable[[Receipt | ToymqError | None], None]
 
 
 class MessageTracing(ABC):
-    """Interface to a tracer; ``toymq.tracing.Tracing`` implements it with OpenTelemetry."""
+    """Interface of the client to a tracer; ``toymq.tracing.Tracing`` implements it with OpenTelemetry."""
 
     @abstractmethod
     def publishing(self, topic: str, headers: Mapping[str, str] | None) -> tuple[dict[str, str], PublishEnded]:
-        """Start the span of a publish. Returns: its headers with the trace context, and the callback for its outcome."""
+        """Start the span of a publish. Returns: the message's headers with the trace context, and a callback for the
+        outcome."""
 
     @abstractmethod
     def created(self, topic: str, headers: Mapping[str, str] | None) -> dict[str, str]:
-        """Start and end the span of one message of ``pub_many``. Returns: its headers with the trace context."""
+        """Start and end the span of one message of ``pub_many``. Returns: the message's headers with the trace context."""
 
     @abstractmethod
     def processing(self, message: Delivery, consumer: str) -> AbstractContextManager[None]:
-        """Return a context manager: the span of a handler."""
+        """Return a context manager that is the span of a message's handler."""
 
 
 logger = logging.getLogger("toymq")
@@ -94,7 +95,7 @@ TIMES = ("timeout_s", "connect_timeout_s", "wait_s", "backoff_min_s", "backoff_m
 def times(
     timeout_s: Seconds, connect_timeout_s: Seconds, wait_s: Seconds | None, backoff_min_s: Seconds, backoff_max_s: Seconds
 ) -> tuple[float, float, float | None, float, float]:
-    """Durations of ``Options`` as seconds. Raises: TypeError, BadArgument."""
+    """Convert the durations of ``Options`` to seconds. Raises: TypeError, BadArgument."""
     given = (timeout_s, connect_timeout_s, 0.0 if wait_s is None else wait_s, backoff_min_s, backoff_max_s)
     a, b, c, d, e = map(number_of_seconds, TIMES, given)
     return a, b, None if wait_s is None else c, d, e
@@ -102,7 +103,7 @@ def times(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of ``connect``, checked."""
+    """The options of ``connect``, checked when they are made."""
 
     addresses: tuple[Address, ...]
     name: str | None
@@ -122,7 +123,7 @@ class Options:
     """Set by ``toymq.open``: returns why the directory is not the one that was opened; None while it is."""
 
     def __post_init__(self) -> None:
-        """Raises: ConfigError, BadArgument, TypeError."""
+        """Check the options. Raises: ConfigError, BadArgument, TypeError."""
         for what in TIMES:
             seconds = getattr(self, what)
             if what == "wait_s" and seconds is None:
@@ -156,12 +157,13 @@ class Options:
         return Hello(PROTOCOL_VERSION, address.token, self.name)
 
     def check_not_lost(self) -> None:
-        """Before each attempt to connect. Raises: DirectoryLost: what answers there, if anything, has other data."""
+        """Check, before each attempt to connect, that the directory of ``toymq.open`` is still there. Raises: DirectoryLost:
+        another process at that path would have other data."""
         if (lost := self.lost()) is not None:
             raise lost
 
     def notify(self, event: Event) -> None:
-        """Call ``on_event``; an error of the caller's code is logged and does not end the connection."""
+        """Call ``on_event``. An exception in it is logged and does not end the connection."""
         if self.on_event is not None:
             try:
                 self.on_event(event)
@@ -177,7 +179,7 @@ class Options:
 
     @property
     def adds_headers(self) -> bool:
-        """Whether a message without headers gets some."""
+        """Whether a message without headers gets some, by tracing or ``inject_headers``."""
         return self.tracing is not None or self.inject_headers is not None
 
     def header_block_of_many(self, topic: str) -> HeaderBlock:
@@ -194,7 +196,8 @@ class Options:
         return traced
 
     def producer(self) -> str | None:
-        """Make a unique producer name; short, since each record has it."""
+        """Make a unique producer name, short because each record contains it; None if publishes are not numbered
+        (``idempotent=False``)."""
         return f"{PRODUCER_PREFIX.decode()}{secrets.token_urlsafe(6)}" if self.idempotent else None
 
     def tls_of(self, address: Address) -> ssl.SSLContext | None:

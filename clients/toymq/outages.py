@@ -10,7 +10,8 @@ logger = logging.getLogger("toymq")
 
 
 class Outages:
-    """An outage begins with the first lost connection and ends when all are back."""
+    """Tracks the outages of one client: an outage begins with the first lost connection and ends when all connections are
+    back."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -34,6 +35,6 @@ class Outages:
         self._down[link] = address
 
     def left(self, link: object) -> None:
-        """Note that a connection was closed and does not come back."""
+        """Note that a connection was closed and is not to come back: no outage waits for it any more."""
         if (address := self._down.get(link)) is not None:
             self.up(link, address)

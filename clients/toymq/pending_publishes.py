@@ -1,15 +1,17 @@
-"""Unanswered publishes, which can be repeated after a lost connection and are stored once.
+"""Unanswered publishes: after a lost connection they are repeated, and still stored once.
 
 The broker recognises a repeat by the caller's key. Without a key the client adds its own producer name and an ascending number
-(protocol.md, ``PUB … seq``), which takes one entry in the broker's table for a stream of any length. Sans-IO.
+(protocol.md, ``PUB … seq``); of these the broker remembers only the highest number per producer. Sans-IO.
 
-The broker refuses every number after a refused one (``OUT_OF_SEQUENCE``), so that no message overtakes another. Then:
+After it has refused a numbered publish, the broker refuses all later numbers, too (``OUT_OF_SEQUENCE``), so that no message
+overtakes another. The client then does this:
 
 1. wait for the publishes in flight, and hold new ones;
-2. renumber from the lowest refused number, above all confirmed ones: these numbers are certainly not in the log;
-3. where a refusal leaves the outcome open (``STORAGE_FAILED``), its number must not name another message: take a new producer
-   name instead. So too where another partition of the topic has confirmed a later number, or the number is still refused: a
-   partition waits for its own number, and the repeat has gone to another one (ADR 0184).
+2. number the refused publishes anew from the lowest refused number, which is above all confirmed ones: these numbers are
+   certainly not in the log;
+3. but where a refusal leaves the outcome open (``STORAGE_FAILED``), no other message may use its number: take a new producer
+   name instead. The same holds if another partition of the topic has confirmed a later number, or if the number is refused
+   again: a partition waits for a number of its own, whose repeat went to another partition (ADR 0184).
 """
 
 import warnings
@@ -48,8 +50,8 @@ class Batch:
 
 
 class PublishMany:
-    """What ``pub_many`` returns. Like a coroutine that is never awaited, one that is dropped unused warns: nothing was
-    published.
+    """Base of what ``pub_many`` returns. An object that is dropped unused warns, like a coroutine that is never awaited:
+    nothing was published.
     """
 
     _begun = True
@@ -57,7 +59,8 @@ class PublishMany:
     def __init__(
         self, topic: str, items: Iterable[Item], delay: Seconds | None, ttl: Seconds | None, window: int, remedy: str
     ) -> None:
-        """Raises: TypeError, BadName, BadArgument."""
+        """Check the arguments of ``pub_many``; ``remedy`` says in the warning how to use the result. Raises: TypeError,
+        BadName, BadArgument."""
         self._topic = arguments.topic(topic)
         self._items = arguments.items(items)
         self._times = arguments.publish_times(delay, ttl)
@@ -73,7 +76,7 @@ class PublishMany:
 
 
 class Outstanding:
-    """The bytes of all unanswered publishes of a client."""
+    """Counts the bytes of the unanswered publishes of one connection."""
 
     __slots__ = ("bytes",)
 
@@ -89,7 +92,7 @@ class PublishSlot(Slot):
     """Set on a repeat alone: setting it on every publish would cost each of them."""
 
     def __init__(self, stream: "Stream", item: Outgoing, batch: Batch, index: int) -> None:
-        """Make a slot. Does not call ``super().__init__``, since this runs for each message."""
+        """Make a slot. It does not call ``super().__init__``, to save time: this runs for each message."""
         self.deadline = batch.deadline
         self.stream = stream
         self.key, self.body, self.options = item
@@ -137,7 +140,7 @@ class PublishSlot(Slot):
             self._settle(error)
 
     def failed(self, error: ToymqError) -> None:
-        """Tell the caller. If the publish was sent, its reply still comes."""
+        """Report the error to the caller. If the publish was sent, its reply still comes."""
         self._settle(error)
 
     def dropped(self) -> None:
@@ -160,7 +163,7 @@ class Stream:
     ) -> None:
         """
         Args:
-            names: unused producer names; None numbers nothing, and a publish without a key is then never repeated.
+            names: an iterator of new producer names; None: publishes are not numbered, and one without a key is never repeated.
             send: sends publishes now, or once there is a connection.
 
         Raises: BadName.
@@ -185,12 +188,12 @@ class Stream:
 
     @property
     def held(self) -> list[PublishSlot]:
-        """Publishes that wait for a refused one to be repeated."""
+        """Publishes that are held back until a refused publish before them has been repeated."""
         return self._held
 
     @property
     def awaited(self) -> str:
-        """As of its slots."""
+        """The answer that its publishes await, in the words of a time-out error."""
         return f"the OK of a publish to {self.topic}" + (f"; {self.place}" if self.place else "")
 
     @property
@@ -216,13 +219,14 @@ class Stream:
         self.gone()
 
     def gone(self) -> None:
-        """Note that a numbered publish has its final answer, or will never be sent."""
+        """Note that a numbered publish got its final answer, or will never be sent."""
         self._in_flight -= 1
         if self._refused is not None and not self._in_flight:
             self._renumber()
 
     def holds(self, slot: PublishSlot, seq: int, error: ToymqError) -> bool:
-        """Hold a refused publish if it can be repeated after the one whose refusal caused this. Returns: whether it can."""
+        """Hold a refused publish back if it can be repeated, after the earlier publish because of which it was refused.
+        Returns: whether it is held."""
         again = isinstance(error, OutOfSequence) and not (slot is self._first and self._is_new) and not slot.done
         self._waited_for |= again and slot is self._first
         if again:

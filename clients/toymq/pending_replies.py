@@ -1,4 +1,5 @@
-"""Slots: commands that await their reply. Sans-IO: a slot has its frame, and turns the reply into the caller's result."""
+"""Slots: a slot is a command that awaits its reply. It has the bytes to send, and turns the reply into the caller's result.
+Sans-IO."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -42,11 +43,11 @@ class Slot(ABC):
     @property
     @abstractmethod
     def awaited(self) -> str:
-        """The awaited answer, for the text of a time-out."""
+        """The answer that the command awaits, in the words of a time-out error."""
 
     @property
     def follows_acks(self) -> bool:
-        """Whether the command goes behind the acks given before it: a SEEK would otherwise bring back what they settled."""
+        """Whether the command must go behind the acks that were given before it: a SEEK ahead of them would undo them."""
         return True
 
     @property
@@ -64,32 +65,33 @@ class Slot(ABC):
         """The bytes to send."""
 
     def as_repeat(self) -> Self:
-        """Mark a command that was sent without a reply, and is sent again. Returns: itself."""
+        """Return this command marked as a repeat: it was sent before and got no reply."""
         return self
 
     def answered(self, reply: Reply) -> None:
-        """Take the reply. Raises: ProtocolViolation when the reply does not fit the command."""
+        """Take the broker's reply. Raises: ProtocolViolation when the reply does not fit the command."""
         if not isinstance(reply, OkReply):
             raise unexpected(self.awaited, reply)
 
     def refused(self, error: ToymqError) -> None:
-        """Take the ERR of the broker."""
+        """Take the broker's ERR reply."""
         self.failed(error)
 
     def failed(self, error: ToymqError) -> None:  # noqa: B027 (optional)
-        """Fail: there will be no reply."""
+        """Take an error in place of a reply, which will not come."""
 
     def dropped(self) -> None:  # noqa: B027 (optional)
-        """Note that the caller had given up when the connection was lost: the command is not repeated."""
+        """Note that the command is not repeated after the connection was lost, since its caller has given up."""
 
 
 class CallSlot(Slot):
-    """A command whose caller waits. It is encoded at once, so that the caller gets the error of a bad argument."""
+    """A command whose caller waits for the reply. It is encoded at once, so that the caller gets the error of a bad
+    argument."""
 
     __slots__ = ("_data", "_on_done", "_repeatable", "_verb", "answer", "expect")
 
     def __init__(self, command: Command, expect: type[Reply], *, repeatable: bool = False) -> None:
-        """Raises: BadName, BadArgument."""
+        """Encode the command. Raises: BadName, BadArgument."""
         super().__init__()
         self._data = encode_command(command)
         self._verb = self._data.partition(b" ")[0].decode().strip()
@@ -115,7 +117,7 @@ class CallSlot(Slot):
         return self.answer is not None
 
     def when_done(self, call: Callable[[], None]) -> None:
-        """Set the callback for the answer."""
+        """Set the callback that is called at the answer or the failure."""
         self._on_done = call
 
     def frame(self) -> bytes:
@@ -132,12 +134,12 @@ class CallSlot(Slot):
         self._settle(error)
 
     def abandon(self) -> None:
-        """Drop the reply when it comes."""
+        """Stop waiting: the reply is dropped when it comes."""
         self._on_done = None
         self._settle(ConnectionLost("the caller stopped waiting"))
 
     def again(self) -> None:
-        """Continue over another connection, with the same deadline."""
+        """Clear the answer, so that the command can be sent over another connection with the same deadline."""
         self.answer = None
 
     def _settle(self, answer: Answer) -> None:
@@ -148,7 +150,7 @@ class CallSlot(Slot):
 
 
 class FollowSlot(CallSlot):
-    """Tells the broker that this client follows MOVED."""
+    """The command that tells the broker that this client follows MOVED to other workers."""
 
     __slots__ = ()
     is_work = False
@@ -158,7 +160,7 @@ class FollowSlot(CallSlot):
 
 
 class PingSlot(CallSlot):
-    """Asks the broker for a sign of life when no reply is due."""
+    """A PING, which asks the broker for a sign of life when it owes no other reply."""
 
     __slots__ = ()
     is_work = False
@@ -169,15 +171,15 @@ class PingSlot(CallSlot):
 
 
 class PullSlot(CallSlot):
-    """A PULL. Deliveries before its reply that match no subscription are its own.
+    """A PULL. It collects the deliveries before its reply that match no subscription.
 
-    They are leased: those that no caller takes, after a cancellation for example, go to ``give_back``.
+    They are leased. If no caller takes them, after a cancellation for example, they go to ``give_back``.
     """
 
     __slots__ = ("_give_back", "messages")
 
     def __init__(self, command: Pull, give_back: GiveBack) -> None:
-        """Raises: BadName, BadArgument."""
+        """Encode the command. Raises: BadName, BadArgument."""
         super().__init__(command, OkReply)
         self._give_back = give_back
         self.messages: list[MessagePush] = []
@@ -206,7 +208,7 @@ class PullSlot(CallSlot):
 
 
 class HelloSlot(Slot):
-    """The HELLO of a connection."""
+    """The HELLO that begins a connection."""
 
     __slots__ = ("_command", "_on_answer")
     is_work = False
@@ -235,8 +237,8 @@ class HelloSlot(Slot):
 
 
 def check_greeting(answer: HelloReply | ToymqError) -> None:
-    """Check the reply to HELLO. Raises: its error; ConnectFailed if the connection was lost instead, when nothing was under
-    way."""
+    """Check the reply to HELLO. Raises: the broker's error; ConnectFailed if the connection was lost before the reply: no
+    request was under way, so no outcome is unknown."""
     if type(answer) is ConnectionLost:  # not ClientClosed
         reason = answer.__cause__ or answer
         needs = ": the broker requires a client certificate" if "CERTIFICATE_REQUIRED" in str(reason) else ""
@@ -250,6 +252,6 @@ def unexpected(what: str, reply: Reply) -> ProtocolViolation:
 
 
 def leaves_no_trace(error: ToymqError) -> bool:
-    """Whether a publish with this error is certainly not stored. A failed log or a bug in the broker leave that open; and a
-    broker that cannot find out where the topic is does not know the outcome of an earlier try."""
+    """Whether a publish that failed with this error is certainly not stored. It may be stored after a storage failure or a bug
+    in the broker, and when the broker cannot find out where the topic is, since an earlier attempt may have been stored."""
     return error.code not in ("STORAGE_FAILED", "INTERNAL", "PLACEMENT_UNKNOWN") and not isinstance(error, CommandFailed)

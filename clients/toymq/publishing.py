@@ -14,7 +14,7 @@ from toymq.pending_publishes import Batch, PublishMany
 
 
 class Publisher(Protocol):
-    """The part of its client that publishing needs."""
+    """The part of the asyncio client that ``pub_many`` needs."""
 
     _options: Options
 
@@ -24,7 +24,7 @@ class Publisher(Protocol):
 
 
 class Publishing(PublishMany, AsyncFor):
-    """What ``pub_many`` returns: await it or iterate it, once."""
+    """What ``pub_many`` returns: await it for all receipts, or iterate it for one after the other; once only."""
 
     _called = "pub_many"
 
@@ -71,7 +71,7 @@ async def _receipts(sent: tuple[Batch, "asyncio.Future[None]"]) -> Iterator[Rece
 
 
 def receipt_of(batch: Batch, index: int) -> Receipt:
-    """The receipt of an outcome. Raises: the error of a failed publish."""
+    """Return the receipt at ``index`` of a batch. Raises: the error of that publish, if it failed."""
     outcome = batch.outcomes[index]
     assert outcome is not None, "a batch is done when it has all outcomes"
     if isinstance(outcome, Receipt):

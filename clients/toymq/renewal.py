@@ -18,7 +18,7 @@ UNREAD_TOPICS_MAX = 128
 class Renewal:
     """Renews the leases of all unsettled deliveries of a feed until ``stop``, or until the broker ends the subscription.
 
-    Owns a timer. Only reads the feed, which another thread may own.
+    Owns a timer. It only reads the feed, which may belong to another thread.
     """
 
     def __init__(
@@ -27,9 +27,9 @@ class Renewal:
     ) -> None:  # fmt: skip
         """
         Args:
-            conversation: of the connection that sends the TOUCH; a lease may be renewed from any.
-            with_unread: also renew messages that the broker has sent and the client has not read, if the broker takes lease
-                numbers.
+            conversation: returns the conversation of the connection that sends TOUCH; any connection may renew a lease.
+            with_unread: also renew the leases of messages that the client has not read from its socket yet, if the broker knows
+                lease numbers.
         """
         self._feed = feed
         self._conversation = conversation

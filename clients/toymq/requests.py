@@ -1,4 +1,5 @@
-"""Requests to a broker: the checked command, the expected reply, and the reply as a Python value.
+"""Requests to a broker. Each function checks its arguments and makes the command, with the type of the expected reply and its
+conversion to a Python value.
 
 Both clients make their methods from these functions (ADR 0079). ``arguments`` has the checks.
 """
@@ -29,8 +30,8 @@ T = TypeVar("T")
 
 
 class TopicRange(NamedTuple):
-    """The ids that a topic retains, ``next_id`` excluded. ``incarnation``: None of a topic in memory alone, and of one whose
-    settings cannot be stored or trusted."""
+    """The ids that a topic retains, ``next_id`` excluded. ``incarnation``: a word that is new whenever the topic is created;
+    None for a topic in memory alone, or one whose settings cannot be stored or trusted."""
 
     first_id: int
     next_id: int
@@ -39,8 +40,8 @@ class TopicRange(NamedTuple):
 
 @dataclass(slots=True)
 class Request(Generic[T]):
-    """A request. ``wait_s``: the broker may take this much longer than usual; ``topic``: the worker that has it gets the
-    request."""
+    """A request to the broker. ``wait_s``: how many seconds longer than usual the broker may take; ``topic``: the request goes
+    to the worker that has this topic."""
 
     slot: CallSlot
     read: Callable[[Any], T]
@@ -48,7 +49,7 @@ class Request(Generic[T]):
     topic: str = ""
 
     def result(self) -> T:
-        """The value of the answer. Raises: the error, when the request failed."""
+        """Return the value of the answer. Raises: the error, when the request failed."""
         answer = self.slot.answer
         if isinstance(answer, ToymqError):
             raise answer
@@ -58,12 +59,12 @@ class Request(Generic[T]):
 def _request(
     command: protocol.Command, expect: type[protocol.Reply], read: Callable[[Any], T], wait_s: float = 0.0
 ) -> Request[T]:
-    """A request that a lost connection repeats."""
+    """Make a request that is sent again after a lost connection."""
     return Request(CallSlot(command, expect, repeatable=True), read, wait_s, getattr(command, "topic", ""))
 
 
 def _change(command: protocol.Command) -> Request[int]:
-    """A request that must not be repeated; its OK has a number."""
+    """Make a request that must not be sent twice, and whose OK reply contains a number."""
     return Request(CallSlot(command, protocol.OkReply), _value, topic=getattr(command, "topic", ""))
 
 
@@ -90,19 +91,20 @@ def _settings_in_seconds(reply: protocol.JsonReply) -> dict[str, Any]:
 
 
 def cluster() -> Request[dict[str, Any]]:
-    """Ask for the workers or groups, and which group has which topic. Not a method of the clients: it sends ``moved=0``, after
-    which a worker passes commands for another one on, so that the connection does not follow MOVED any more."""
+    """Ask for the broker's workers or the cluster's groups, and which group has which topic. This is no method of the clients:
+    it sends ``moved=0``, after which a worker passes commands for other workers on instead of answering MOVED."""
     return _request(protocol.Cluster(), protocol.JsonReply, _json)
 
 
 def partition_counts() -> Request[dict[str, int] | None]:
-    """How many partitions each partitioned topic has; None of an older broker. The connection follows MOVED from then on, as
-    the clients' do."""
+    """Ask how many partitions each partitioned topic has; None from an older broker. From then on the broker answers MOVED on
+    this connection, as on every connection of the clients."""
     return _request(protocol.Cluster(moved=True), protocol.JsonReply, lambda reply: _json(reply).get("partitions"))
 
 
 def partial_stats() -> Request[dict[str, Any]]:
-    """As ``stats``, without the workers or groups that do not answer, which ``away`` names. An older broker refuses it."""
+    """Ask for ``stats`` without the workers or groups that do not answer; ``away`` in the result names them. An older broker
+    refuses the request."""
     return _request(protocol.Stats(partial=True), protocol.JsonReply, _json)
 
 
@@ -115,15 +117,15 @@ def fetch(
 ) -> Request[protocol.BatchReply]:  # fmt: skip
     """Read stored messages without a consumer: nothing is leased, acked or moved.
 
-    Returns: an object with ``count``, ``next_id``, where to go on, and ``frames``, the stored records as bytes:
+    Returns: an object with ``count``, ``next_id`` (where to go on reading) and ``frames``, the stored records as bytes:
         ``toymq_py.storage.record.iter_frames(batch.frames)`` yields each with ``msg_id``, ``ts_ns``, ``key``, ``headers`` and
         ``payload``. ``count`` is 0 at the end of the topic.
 
     Args:
-        from_id: the first id; a lost one is passed over.
+        from_id: the first id to read; ids whose records are lost are skipped.
         max_count, max_bytes: most records and, beyond the first, most bytes of frames, 1 MiB by default.
         wait: time to wait for the first record.
-        incarnation: of ``topic_range``; a topic with another one, which was created anew since, is NoSuchTopic.
+        incarnation: from ``topic_range``; if the topic was deleted and created again since, that is NoSuchTopic.
 
     Raises: OutOfRange, NoSuchTopic, RequestError, RequestTimeout.
     """
@@ -146,8 +148,8 @@ def offsets(topic: str, *, at_ms: int | None = None) -> Request[tuple[int, int]]
 
 
 def topic_range(topic: str) -> Request[TopicRange]:
-    """Return the range of ids that a topic retains, and its incarnation: another one says that the topic was deleted and
-    created again. Raises: NoSuchTopic, RequestTimeout."""
+    """Return the range of ids that a topic retains, and its incarnation, which changes when the topic is deleted and created
+    again. Raises: NoSuchTopic, RequestTimeout."""
     command = protocol.Offsets(arguments.topic(topic), incarnation=True)
     return _request(command, protocol.OffsetsReply, lambda reply: TopicRange(reply.first_id, reply.next_id, reply.incarnation))
 
@@ -160,14 +162,13 @@ def topics(pattern: str | None = None) -> Request[list[dict[str, Any]]]:
 
 def describe(topic: str) -> Request[dict[str, Any]]:
     """Return a dict that describes a topic: ``first_id`` and ``next_id``, ``messages``, ``bytes``, ``segments``, ``state``
-    ("ok", "degraded" or "failed"), ``settings``, ``consumers``, ``backlog`` and ``scheduled`` (of the consumer with the most;
-    without any: what is due, and what is not), and totals since the broker started, ``expired_total``,
-    ``dead_lettered_total`` and ``dropped_total``.
+    ("ok", "degraded" or "failed"), ``settings``, ``consumers``, ``backlog`` and ``scheduled`` (those of the consumer with the
+    most; without a consumer the messages that are due, and those that are not yet), and totals since the broker started,
+    ``expired_total``, ``dead_lettered_total`` and ``dropped_total``.
 
-    Each consumer is a dict: ``consumer``, ``mode``, ``last_acked`` (``has_acked`` tells whether it is one), ``ready``,
-    ``inflight``, ``scheduled``, ``backlog``, ``retrying``, ``oldest_unacked_age_s``, ``sessions``, ``attached``, ``paused``.
-    Times in ``settings`` are milliseconds; ``config(topic)`` returns settings in seconds, as ``create`` and ``config`` take
-    them.
+    Each consumer is a dict: ``consumer``, ``mode``, ``last_acked`` (an id only if ``has_acked``), ``ready``, ``inflight``,
+    ``scheduled``, ``backlog``, ``retrying``, ``oldest_unacked_age_s``, ``sessions``, ``attached``, ``paused``. Times in
+    ``settings`` are milliseconds; ``config(topic)`` returns settings in seconds, as ``create`` and ``config`` take them.
 
     Raises: NoSuchTopic, RequestTimeout.
     """
@@ -226,12 +227,12 @@ def purge(topic: str) -> Request[int]:
 
 
 def seek(topic: str, consumer: str, to: str | int, *, create: bool = False) -> Request[int]:
-    """Move a consumer; return the id of its next message. Messages below it count as acked, the others as unacked. Its
-    subscriptions continue there.
+    """Move a consumer's position; return the id of its next message. Messages below that id count as acked, the others as
+    unacked. The consumer's subscriptions continue from there.
 
     Args:
         to: ``"earliest"``, ``"latest"``, an id or ``"@<unix-ms>"``.
-        create: make the consumer if it does not exist; it keeps messages from then on. Without, that is NoSuchConsumer.
+        create: create the consumer if it does not exist; from then on the topic keeps messages for it. False: NoSuchConsumer.
 
     Raises: NoSuchConsumer, OutOfRange, NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
     """
@@ -275,14 +276,16 @@ def nack(
     *, delay: Seconds | None = None, dead: bool = False, reason: Reason = None, error: BaseException | None = None,
     lease: int | None = None,
 ) -> Iterator[Request[int]]:  # fmt: skip
-    """Give messages back by id, whichever session they were delivered to; return how many were inflight.
+    """Nack messages by id, whichever connection they were delivered to; return how many were inflight.
 
     Args:
         ids: ascending ranges (first, last).
         delay: seconds until they are delivered again; 0 means now, None takes the topic's backoff.
         dead: move them to the dead letters at once instead.
-        reason, error: why, a text and an exception, or the exception alone as ``reason``. A dead letter has the last of them.
-        lease: ``Message.lease``: those of this lease alone, not what another worker has by now.
+        reason, error: why, as a text and an exception, or the exception alone as ``reason``. A dead letter has those of the
+            last NACK.
+        lease: ``Message.lease``: give back only messages that are still leased under this number, not those that another worker
+            has by now.
 
     Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (the outcome is unknown), RequestTimeout.
     """
@@ -333,7 +336,7 @@ def subscription(
     topic: str, consumer: str, window: int, visibility: Seconds | None, mode: Mode | None, start: str | None,
     auto_ack: bool, auto_extend: bool,
 ) -> protocol.Subscribe:  # fmt: skip
-    """The SUB command of a subscription. Raises: TypeError, BadName, BadArgument."""
+    """Make the SUB command of a subscription. Raises: TypeError, BadName, BadArgument."""
     arguments.flag("auto_ack", auto_ack)
     if arguments.flag("auto_extend", auto_extend) and visibility is None:
         visibility = DEFAULT_VISIBILITY_S
@@ -347,7 +350,7 @@ def subscription(
 def pull_command(
     topic: str, consumer: str, max_count: int, wait: Seconds, visibility: Seconds | None, mode: Mode | None
 ) -> protocol.Pull:
-    """The PULL command. Raises: TypeError, BadName, BadArgument."""
+    """Make the PULL command of a ``pull``. Raises: TypeError, BadName, BadArgument."""
     return protocol.Pull(
         arguments.topic_or_pattern(topic), arguments.consumer(consumer), arguments.count("max", max_count),
         arguments.duration_ms("wait", wait), arguments.visibility(visibility),
@@ -356,12 +359,12 @@ def pull_command(
 
 
 def pull(command: protocol.Pull, wait_s: float, conversation: Conversation, feed: Feed) -> Request[list[protocol.MessagePush]]:
-    """A PULL that waits up to ``wait_s`` seconds. It is not repeated by itself: the wait would begin anew. Leases of a lost
-    reply end by their time.
+    """Make a PULL request that waits up to ``wait_s`` seconds. It is not repeated automatically: its wait would begin anew. If
+    the reply is lost, the leases end by their visibility timeout.
 
     Args:
-        conversation: over which deliveries that no caller takes are given back.
-        feed: its leases have the number of this feed.
+        conversation: deliveries that no caller takes are given back over it.
+        feed: the leases get this feed's lease number.
     """
 
     def unwanted(messages: Sequence[protocol.MessagePush]) -> None:
@@ -378,8 +381,8 @@ def pull(command: protocol.Pull, wait_s: float, conversation: Conversation, feed
 
 
 def give_back(conversation: Conversation, feed: Feed, messages: Sequence[protocol.MessagePush]) -> None:
-    """Make deliveries that no caller takes ready again at once; they count no attempt. Without a connection their leases end
-    by their time."""
+    """Nack deliveries that no caller takes, so that they are ready again at once and no attempt is counted. Without a
+    connection their leases end by their visibility timeout."""
     consumer, lease = feed.command.consumer, conversation.lease_of(feed)
     uncounted = conversation.server is not None and conversation.server.takes_uncounted
     by_topic: dict[str, list[int]] = {}
@@ -396,7 +399,7 @@ def nack_line(
     topic: str, consumer: str, ids: Sequence[IdRange], delay: Seconds | None,
     *, dead: bool = False, failure: Failure | None = None, lease: int | None = None,
 ) -> Request[int]:  # fmt: skip
-    """One NACK, of ids that were checked and fit into one line; with ``lease`` of what has that number alone."""
+    """Make one NACK for checked ids that fit into one line; ``lease``: only for messages leased under that number."""
     delay_ms = arguments.to_ms("delay", delay)
     return _change(protocol.Nack(topic, consumer, tuple(ids), delay_ms, dead, failure, lease=lease))
 
@@ -404,6 +407,6 @@ def nack_line(
 def touch(
     topic: str, consumer: str, ids: Sequence[IdRange], visibility: Seconds | None, *, lease: int | None = None
 ) -> Request[int]:
-    """Renew leases of checked ids for ``visibility`` seconds; with ``lease`` those of that number alone."""
+    """Renew the leases of checked ids for ``visibility`` seconds; ``lease``: only those under that lease number."""
     command = protocol.Touch(topic, consumer, tuple(ids), arguments.visibility(visibility), lease)
     return _change(command)

@@ -3,8 +3,9 @@
 Contract: replication.md, section 9; ADR 0105. Sans-IO, for both clients; each connection has its own.
 
 A node of a cluster that does not lead answers ``NOT_LEADER host:port``, or ``-`` while it knows no leader. The named address is
-next, with the token and the TLS of the address that named it, unless it was given with others. In a round each address is tried
-once; a node that names itself is tried twice, since it was elected while it held its answer back.
+tried next, with the token and TLS of the address that named it, unless the application gave the address with its own. In a
+round each address is tried once. A node that names itself as the leader is tried a second time, since it was elected while its
+answer was under way.
 """
 
 import re
@@ -45,16 +46,16 @@ class Route:
 
     @property
     def wait_max_s(self) -> float | None:
-        """The longest wait before another round; None: as long as the backoff says."""
+        """The longest wait before another round, seconds; None: no limit but the backoff's."""
         return ELECTION_WAIT_MAX_S if self._heard else None
 
     @property
     def exhausted(self) -> bool:
-        """Whether the round has no other address."""
+        """Whether every address of the round was tried."""
         return not self._left
 
     def begin(self) -> None:
-        """Begin a round: first the leader, then the given addresses, last those of them that were silent or just lost."""
+        """Begin a round: first the leader, then the given addresses, those that were silent or just lost at the end."""
         self._heard = False
         self._tried.clear()
         self._named_themselves.clear()
@@ -71,16 +72,16 @@ class Route:
         return address
 
     def timeout_s(self, address: Address, timeout_s: float) -> float:
-        """How long an attempt may take. ``timeout_s``: without a cluster."""
+        """The time limit of an attempt, seconds. ``timeout_s``: the limit when there is no cluster."""
         return min(timeout_s, SILENT_S) if self._heard and address in self._last else timeout_s
 
     def up(self, address: Address) -> None:
-        """Note that a connection is made."""
+        """Note that a connection to an address was made."""
         self._last.discard(address)
         self._heard = False
 
     def failed(self, address: Address, error: BaseException) -> None:
-        """Note that an attempt failed."""
+        """Note that an attempt to connect failed."""
         if address == self._leader:
             self._leader = None
         if isinstance(error, NotLeader):
@@ -96,18 +97,18 @@ class Route:
                 self._left = [leader, *(each for each in self._left if each != leader)]
 
     def silent(self, address: Address) -> None:
-        """Note that an attempt had no answer in time; ``failed`` follows."""
+        """Note that an attempt got no answer in time; a call of ``failed`` follows."""
         self._last.add(address)
 
     def lost(self, address: Address, reason: BaseException) -> None:
-        """Note that a connection was lost."""
+        """Note that an established connection was lost."""
         self._leader = None
         self._last.add(address)
         if isinstance(reason, NotLeader):
             self._named(reason.leader, address)
 
     def _named(self, text: str | None, by: Address) -> None:
-        """Note the leader that a node has named. None, an invalid address, and the node itself count as none."""
+        """Note the leader that a node has named. None, an invalid address and the node's own address count as no leader."""
         found = named_address(text or "", by)
         if found is not None and (found.host, found.port) != (by.host, by.port):
             given = (each for each in self._given if (each.host, each.port, each.tls) == (found.host, found.port, found.tls))
@@ -115,8 +116,8 @@ class Route:
 
 
 def named_address(text: str, by: Address) -> Address | None:
-    """The address ``host:port`` that a broker has named, with the token and the TLS of that broker's own address; None for an
-    invalid one."""
+    """Parse the ``host:port`` that a broker has named; it gets the token and the TLS of that broker's own address. None when
+    invalid."""
     match = _HOST_PORT.fullmatch(text)
     if by.path is not None or match is None or not 0 < int(match[2]) < 65536:
         return None

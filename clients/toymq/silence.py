@@ -1,6 +1,6 @@
-"""Decides when a client asks a silent broker for a sign of life, and when it leaves it, for both clients.
+"""Decides when a client sends PING to a silent broker, and when it leaves that broker for another address. For both clients.
 
-Pure: no clock, no connection. Clients with one address do not ask: there is nowhere else to go before a call is overdue.
+Pure: no clock, no connection. A client with one address sends no PING: it has nowhere else to go.
 """
 
 import enum
@@ -18,7 +18,7 @@ class Silence(enum.Enum):
 
 
 def judge(conversation: Conversation, silent_s: float, now: float, timeout_s: float) -> Silence:
-    """Judge a silence of ``silent_s``. ``timeout_s``: what a call waits for its answer."""
+    """Decide what to do after a silence of ``silent_s`` seconds. ``timeout_s``: how long a call waits for its answer."""
     patience_s = min(options.SILENT_S, timeout_s)
     if silent_s >= patience_s and conversation.is_overdue(now + timeout_s - patience_s):
         return Silence.LEAVE

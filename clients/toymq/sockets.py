@@ -21,7 +21,7 @@ UNIX_PATH_BYTES_MAX = 103
 
 @contextlib.contextmanager
 def short_name(path: str) -> Iterator[str]:
-    """Give a path a name that fits into a socket address, valid until the context ends.
+    """Yield a name for a path that is short enough for a Unix socket address, valid until the context ends.
 
     Raises: OSError, ENAMETOOLONG except on Linux, which can name a directory by a descriptor.
     """
@@ -40,10 +40,8 @@ def short_name(path: str) -> Iterator[str]:
 
 
 def connect_unix(path: str) -> socket.socket:
-    """Return a connected non-blocking socket. Connecting does not wait: the listener accepts or refuses.
-
-    Raises: OSError.
-    """
+    """Connect to a Unix socket, and return the non-blocking socket. This never waits: the listener accepts or refuses at
+    once. Raises: OSError."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.setblocking(False)
@@ -56,7 +54,8 @@ def connect_unix(path: str) -> socket.socket:
 
 
 def set_up(connection: socket.socket, *, quick: bool = False) -> None:
-    """Send small frames without delay, and detect a dead peer; ``quick``: soon.
+    """Set a socket's options: small frames are sent without delay, and a dead peer is detected, within 6 to 9 seconds if
+    ``quick``.
 
     Raises: OSError, also when the socket connected to itself: the system may pick the port without a listener as its own.
     """
@@ -78,17 +77,18 @@ def set_up(connection: socket.socket, *, quick: bool = False) -> None:
 
 
 def is_time_limit(error: OSError) -> bool:
-    """Whether an error is the TimeoutError of the application's signal handler, which the caller gets, and not a socket's."""
+    """Whether an error is a TimeoutError that the application's signal handler raised, which the caller must get, and not a
+    socket's."""
     return isinstance(error, TimeoutError) and error.errno is None and not str(error).endswith("timed out")
 
 
 def reserved_port(owner: object, count: int = 1) -> int:
-    """Reserve a free port while ``owner`` lives, so that a broker that starts again gets it again.
+    """Reserve a free port while ``owner`` lives, so that a broker gets the same port after a restart.
 
     The socket is bound and never listens, so that the broker, with SO_REUSEADDR, can listen on the same port.
 
     Args:
-        count: so many in a row, of which the first is returned.
+        count: how many consecutive ports to reserve; the first is returned.
     """
     while True:
         with contextlib.ExitStack() as held:

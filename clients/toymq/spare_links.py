@@ -1,4 +1,5 @@
-"""Spare connections for requests that wait at the broker: the next such request takes one; unused ones are closed.
+"""Spare connections for requests that wait at the broker, such as PULL: the next such request takes one; unused ones are
+closed.
 
 ADR 0237. For the asyncio client: the blocking one has at most one of them, since one call waits at a time.
 """
@@ -27,7 +28,8 @@ L = TypeVar("L", bound=Closable)
 
 
 class SpareLinks(Generic[L]):
-    """The spare connections of one client and its event loop. The one used last is taken first, so that the others grow old."""
+    """The spare connections of one client and its event loop. The one used last is taken first, so that unneeded ones reach
+    their age limit."""
 
     def __init__(self, close: Callable[[L], None]) -> None:
         self._close = close
@@ -36,7 +38,7 @@ class SpareLinks(Generic[L]):
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, home: Address | None) -> L | None:
-        """Take a spare connection to a worker; None without one."""
+        """Take a spare connection to the worker at ``home``; None if there is none."""
         for index in reversed(range(len(self._links))):
             if self._links[index][0].home == home:
                 return self._links.pop(index)[0]

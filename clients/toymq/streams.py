@@ -1,4 +1,4 @@
-"""The publishes of one connection, as one stream for each topic. Sans-IO."""
+"""The publishes of one connection, grouped into one ``Stream`` for each topic. Sans-IO."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import count
@@ -15,7 +15,7 @@ class Streams:
     """The streams of one connection. ``outstanding`` counts their unanswered bytes."""
 
     def __init__(self, producer: str | None, send: Callable[[Sequence[PublishSlot]], None]) -> None:
-        """As ``Conversation``; ``send``: now, or once there is a connection."""
+        """``producer``: as of ``Conversation``; ``send``: sends publishes now, or once there is a connection."""
         self.outstanding = Outstanding()
         self.departures = Departures()
         self._producers = map(f"{producer}-{{}}".format, count()) if producer is not None else None  # an exception ends no map
@@ -27,11 +27,11 @@ class Streams:
 
     @property
     def held(self) -> list[PublishSlot]:
-        """The publishes that wait for others."""
+        """The publishes that are held back until others are answered."""
         return [*(slot for stream in self._by_topic.values() for slot in stream.held), *self.departures.slots()]
 
     def of(self, topic: str) -> Stream:
-        """The stream of a topic. Raises: BadName."""
+        """Return the stream of a topic, made if need be. Raises: BadName."""
         stream = self._by_topic.get(topic)
         if stream is None:
             stream = Stream(topic, self._producers, self.outstanding, self._send)
@@ -46,7 +46,7 @@ class Streams:
         self._by_topic[stream.topic] = stream
 
     def leave(self, stream: Stream, target: Target, unanswered: Iterator[Slot]) -> bool:
-        """Let a stream continue over another connection, which adopts it. Returns: False when that refuses it."""
+        """Move a stream to the conversation ``target``. Returns: False when that refuses to adopt it."""
         slots = [*unanswered, *stream.held]
         size = sum(len(slot.body) for slot in slots if isinstance(slot, PublishSlot) and slot.stream is stream)
         if not target.adopt(stream, size):
@@ -56,7 +56,7 @@ class Streams:
         return True
 
     def adopt(self, stream: Stream, size: int) -> bool:
-        """See ``Target``."""
+        """Take over a topic's stream of publishes from another connection; see ``Target.adopt``."""
         present = self._by_topic.get(stream.topic)
         if present is not None and present.held:
             return False
@@ -67,12 +67,12 @@ class Streams:
         return True
 
     def accept(self, stream: Stream, slots: Sequence[PublishSlot]) -> None:
-        """See ``Target``."""
+        """Send the publishes of an adopted stream; see ``Target.accept``."""
         stream.send = self._send
         self._send(slots)
 
     def forsake(self, stream: Stream) -> None:
-        """Give later publishes to a stream's topic another stream."""
+        """Forget a stream: later publishes to its topic begin a new one."""
         if self._by_topic.get(stream.topic) is stream:
             del self._by_topic[stream.topic]
 
@@ -82,6 +82,6 @@ class Streams:
         self.departures.forget()
 
     def go(self, unanswered: Collection[Slot]) -> None:
-        """See ``Departures.go``."""
+        """Hand over the moving streams that have no unanswered publish left; see ``Departures.go``."""
         if self.departures:
             self.departures.go(unanswered)

@@ -1,4 +1,4 @@
-"""Slots of SUB and UNSUB. Sans-IO."""
+"""The commands SUB and UNSUB while they await their answers. Sans-IO."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +11,7 @@ from toymq_py.protocol import HelloReply, Reply, Unsubscribe, encode_command
 
 
 class Subscriber(Protocol):
-    """The part of their conversation that these slots need."""
+    """The part of a conversation that these slots need."""
 
     server: HelloReply | None
 
@@ -22,7 +22,7 @@ class Subscriber(Protocol):
 
 
 class SubscribeSlot(Slot):
-    """A SUB. A lost one need not be repeated: a reconnect subscribes every feed."""
+    """A SUB. It is not repeated after a lost connection: a reconnect subscribes every feed anyway."""
 
     __slots__ = ("_conversation", "feed")
     is_work = False
@@ -48,7 +48,8 @@ class SubscribeSlot(Slot):
 
 
 class UnsubscribeSlot(Slot):
-    """An UNSUB; deliveries before its answer are dropped. It tells the broker if the application has no open delivery."""
+    """An UNSUB; deliveries that come before its answer are dropped. If the application has no open delivery, it tells the
+    broker to count no attempt for them."""
 
     __slots__ = ("_conversation", "_feed", "_on_done", "_uncounted")
 

@@ -65,10 +65,11 @@ class Message(LeasedMessage[Link]):
         """Nack the message: give it back, to be delivered again. After an ack this has no effect.
 
         Args:
-            delay: seconds until then; 0 means now, None takes the topic's backoff. A lost connection gives back what a
-                subscription has, at once and without an error here; what ``pull`` leased is given back once there is another.
-            reason, error: why, a text and an exception, or the exception alone as ``reason``. A dead letter has the last of
-                them; see ``process``.
+            delay: seconds until redelivery; 0 means now, None takes the topic's backoff. Without a connection this raises
+                nothing: the broker has given the messages of a subscription back at once, and a message of ``pull`` is nacked
+                after the reconnect.
+            reason, error: why, as a text and an exception, or the exception alone as ``reason``. A dead letter has those of the
+                last NACK; see ``process``.
 
         Raises: ClientClosed, RequestError, RequestTimeout, BadArgument.
         """
@@ -86,7 +87,7 @@ class Message(LeasedMessage[Link]):
         """Move the message to the topic's dead letters, ``<topic>.dlq``.
 
         Args:
-            reason, error: why; the dead letter has it.
+            reason, error: why, as of ``nack``; the dead letter has both.
 
         Returns: False when its lease was over: the message is delivered again, here or elsewhere, unless it was acked.
 
@@ -163,7 +164,8 @@ class Subscription(AsyncWith, AsyncFor):
     """What ``Client.sub`` returns: ``async with`` it, or await it; then iterate. Several tasks may iterate it, but not with
     ``auto_ack``.
 
-    Ends only with ``close``, ``drain``, or an error: TakenOver, ConsumerDeleted, or why the client gave up.
+    The iteration ends only with ``close``, ``drain``, or an error: TakenOver, ConsumerDeleted, or the reason why the client
+    gave up.
     """
 
     _called = "this subscription"
@@ -243,7 +245,8 @@ class Subscription(AsyncWith, AsyncFor):
                 await message.ack()
 
     def _held_by_another(self) -> bool:
-        """Whether another, running task has what ``auto_ack`` would ack. What a failed task had is not acked."""
+        """Whether another task, still running, has the messages that ``auto_ack`` would ack now. The messages of a failed task
+        are not acked."""
         holder = self._holder
         if holder is None or holder is asyncio.current_task():
             return False
@@ -273,7 +276,7 @@ class Subscription(AsyncWith, AsyncFor):
         return message
 
     async def _ack_what_is_done(self) -> None:
-        """Ack, for ``auto_ack``, what the task has finished: it asks for the next messages."""
+        """For ``auto_ack``: ack the messages that the calling task has finished, since it asks for the next ones."""
         if self._held_by_another():
             raise ConfigError(
                 f"auto_ack acks a message when the next one is asked for; another task still has the last one of {self.topic}:"
@@ -307,7 +310,7 @@ class Subscription(AsyncWith, AsyncFor):
             await self._news()
 
     async def _next_push(self) -> MessagePush | None:
-        """A delivery whose lease this client still holds, if one is there."""
+        """Return the next waiting delivery whose lease this client still holds; None if there is none."""
         feed, link = self._feed, self._link
         for _ in range(ROUNDS_MAX):
             if not feed.is_stale(link.now()):
@@ -322,8 +325,8 @@ class Subscription(AsyncWith, AsyncFor):
         Args:
             timeout: seconds; None waits for ever.
 
-        Raises: RequestTimeout, SubscriptionEnded (also when it is closed), ClientClosed; with ``auto_ack`` ConfigError, when
-            another task still has the last one.
+        Raises: RequestTimeout, SubscriptionEnded (also when the subscription is closed), ClientClosed; with ``auto_ack``
+            ConfigError, when another task still has the last message.
         """
         timeout = None if timeout is None else arguments.timeout("timeout", timeout)
         allowed = timeout
@@ -368,7 +371,7 @@ class Subscription(AsyncWith, AsyncFor):
             yield batch
 
     async def _collect(self, taken: list[MessagePush], max_count: int, wait_s: float) -> list[Message]:
-        """The next batch; ``taken`` gets each of its deliveries at once. Raises: as ``_take``."""
+        """Return the next batch; each of its deliveries is also appended to ``taken`` at once. Raises: as ``_take``."""
         loop = asyncio.get_running_loop()
         taken.append(await self._take_push())
         batch = [Message(taken[0], self._feed, self._link)]
@@ -429,7 +432,7 @@ class Subscription(AsyncWith, AsyncFor):
             self._feed.on_settled = None
 
     def _end(self) -> "asyncio.Future[None]":
-        """Close the feed and send UNSUB; the future is done with its answer, or when none will come."""
+        """Close the feed and send UNSUB. Returns: a future that is done when UNSUB is answered, or when no answer will come."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stop()
         self._link.conversation.unsubscribe(self._feed, lambda: settle(done, None))

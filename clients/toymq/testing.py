@@ -18,7 +18,8 @@ from toymq.sync.client import connect as connect_blocking
 
 
 class BrokerUnderTest(BrokerProcess):
-    """``toymq serve``. A restart keeps port and data; both are gone after the test. It is killed when this process ends."""
+    """A ``toymq serve`` process for one test. A restart keeps port and data; both are gone after the test. The broker is killed
+    when this process ends."""
 
     def __init__(self, data_dir: os.PathLike[str] | str, *options: Option) -> None:
         """
@@ -45,13 +46,13 @@ def toymq_broker(tmp_path: Path) -> Iterator[BrokerUnderTest]:
 
 @pytest.fixture
 def toymq_client(toymq_broker: BrokerUnderTest) -> Client:
-    """An asyncio client of that broker, for ``async with toymq_client as mq`` in the test's event loop."""
+    """An asyncio client of ``toymq_broker``, for ``async with toymq_client as mq`` in the test's event loop."""
     return connect(toymq_broker.url)
 
 
 @pytest.fixture
 def toymq_sync_client(toymq_broker: BrokerUnderTest) -> Iterator[BlockingClient]:
-    """A blocking client of that broker, connected."""
+    """A blocking client of ``toymq_broker``, connected."""
     client = connect_blocking(toymq_broker.url)
     try:
         yield client

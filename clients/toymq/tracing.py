@@ -7,8 +7,8 @@
         ...
         async with message.process():                     # a span "process orders" below it, current for the block
 
-To ack by hand, use ``with tracing.processing(message, consumer):``. Without an OpenTelemetry provider in the process
-nothing is recorded, and context that came from elsewhere is still passed on. Contract: clients.md; ADR 0030.
+To ack by hand, use ``with tracing.processing(message, consumer):``. Without an OpenTelemetry provider in the process no span is
+recorded, but a trace context that came with a message is still passed on. Contract: clients.md; ADR 0030.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,11 +23,11 @@ from toymq_py.errors import ToymqError
 
 
 class Tracing(MessageTracing):
-    """A tracer for one or more clients, made once in a process. The process's propagators decide which headers travel,
-    ``traceparent`` by default."""
+    """A tracer for one or more clients, made once in a process. The process's propagators decide which headers carry the trace
+    context, ``traceparent`` by default."""
 
     def __init__(self, provider: trace.TracerProvider | None = None) -> None:
-        """``provider``: where spans go; None takes the process's own."""
+        """``provider``: where spans go; None takes the process's global provider."""
         self._tracer = trace.get_tracer("toymq", tracer_provider=provider)
 
     def publishing(self, topic: str, headers: Mapping[str, str] | None) -> tuple[dict[str, str], PublishEnded]:

@@ -52,14 +52,14 @@ def parse_url(url: str) -> Address:
 
 
 def _instead_of(scheme: str) -> str:
-    """The advice for a URL with another scheme. An error shows nothing else of a URL."""
+    """Return the advice for a URL with another scheme, which never shows the rest of the URL: it may hold a token."""
     if scheme in ("toymq", "toymqs"):
         return ""
     return f", not {scheme}://" + (": that one is for AMQP clients" if scheme in ("amqp", "amqps") else "")
 
 
 def _parse_unix(path: str) -> Address:
-    """Take the path literally: nothing in it is escaped."""
+    """Make the address of a Unix socket. Its path is taken literally: no character is escaped."""
     if not path or "\0" in path:
         raise ConfigError("the URL of a Unix socket is unix:PATH, for example unix:/var/lib/queue/toymq.sock")
     return Address("", 0, path=path)
@@ -69,9 +69,9 @@ def parse_urls(urls: str | Sequence[str], token: str | None = None) -> tuple[Add
     """Parse one URL or several, which are tried in turn.
 
     Args:
-        token: in place of those in the URLs.
+        token: used instead of the tokens in the URLs.
 
-    Raises: TypeError, ConfigError, BadArgument, without the value: it may contain a token.
+    Raises: TypeError, ConfigError, BadArgument; their texts do not show the URL, which may contain a token.
     """
     given: list[str] = [urls] if isinstance(urls, str) or not isinstance(urls, Iterable) else list(urls)
     if isinstance(urls, bytes | Mapping) or not all(isinstance(url, str) for url in given):
@@ -93,7 +93,7 @@ def parse_urls(urls: str | Sequence[str], token: str | None = None) -> tuple[Add
 
 
 def split_url(url: str) -> list[str]:
-    """One URL for each of the hosts of a cluster: ``toymq://token@a:1,b:2`` has two. Everything else is shared."""
+    """Split a URL with several hosts, ``toymq://token@a:1,b:2``, into one URL for each host. They share everything else."""
     if url.startswith(UNIX):
         return [url]
     scheme, _, rest = url.rpartition("://")
@@ -103,7 +103,7 @@ def split_url(url: str) -> list[str]:
 
 
 def _parse_one(at: int, url: str, count: int) -> Address:
-    """Parse one URL of several. Raises: ConfigError, which says which of several it is."""
+    """Parse the URL at index ``at`` of ``count`` URLs. Raises: ConfigError, which says which URL is invalid."""
     try:
         return parse_url(url)
     except ConfigError as error:
@@ -111,8 +111,8 @@ def _parse_one(at: int, url: str, count: int) -> Address:
 
 
 def address_with_token(url: str, token: str | None, token_file: str | None) -> Address:
-    """The address of a URL. The token in ``token_file`` overrides ``token``, which is that of TOYMQ_TOKEN; both override the
-    URL's.
+    """Return the address of a URL. The token in ``token_file`` overrides ``token`` (from TOYMQ_TOKEN); both override the URL's
+    token.
 
     Raises: ConfigError.
     """

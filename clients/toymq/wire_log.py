@@ -1,7 +1,7 @@
 """Debug log of one connection's frames, with a mark for each direction: ``<`` in, ``>`` out, ``=`` state, ``%`` timer, ``x``
 close, ``!`` error. Logger ``toymq.wire_log``. A body is shown by its length, and a token is masked.
 
-A connection that begins while the logger is off costs one test per chunk.
+For a connection that begins while the logger is off, each chunk of bytes costs one test of a variable.
 """
 
 import logging
@@ -23,7 +23,7 @@ def log_wait(delay_s: float) -> None:
 
 
 class Wire:
-    """The frames of one connection, under a number of its own in this process."""
+    """Logs the frames of one connection, which has a number of its own in this process."""
 
     def __init__(self) -> None:
         self._number = next(_numbers)
@@ -31,14 +31,14 @@ class Wire:
 
     @staticmethod
     def made() -> "Wire | None":
-        """Return None unless the logger's level is DEBUG."""
+        """Make the log of a new connection; None unless the logger's level is DEBUG."""
         return Wire() if logger.isEnabledFor(logging.DEBUG) else None
 
     def note(self, mark: str, text: str) -> None:
         logger.debug("%d %s %s", self._number, mark, text, extra={"session": self._number})
 
     def sent(self, data: bytes) -> None:
-        """Log sent frames; ``data`` has whole ones."""
+        """Log sent frames; ``data`` contains only whole frames."""
         self._commands.receive_data(data)
         while commands := self._commands.next_commands(_COMMANDS_MAX):
             for command in commands:

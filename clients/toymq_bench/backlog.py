@@ -1,4 +1,4 @@
-"""Scenarios with a backlog: drain, redelivery, depth; and the cost of stored messages: memory, recovery, verify."""
+"""Benchmark scenarios on a backlog: drain, redelivery, depth; and the cost of stored messages: memory, recovery, verify."""
 
 import json
 import os
@@ -22,7 +22,7 @@ SHALLOW = 10
 
 
 def drain(broker: Broker, count: int, consumers: int, window: int, size: int, label: str) -> dict[str, float]:
-    """Each consumer reads and acks a backlog of ``count`` messages. Raises: BenchError, OSError."""
+    """Measure consumers that each read and ack a backlog of ``count`` messages. Raises: BenchError, OSError."""
     (topic,) = topics = names(1)
     fill(broker, topic, count, size, f"{label}: fill")
     meter = Meter()
@@ -37,7 +37,7 @@ def drain(broker: Broker, count: int, consumers: int, window: int, size: int, la
 
 
 def redelivery(broker: Broker, count: int, window: int, size: int, label: str) -> dict[str, float]:
-    """A consumer nacks every message once and acks its second delivery. Raises: BenchError, OSError."""
+    """Measure a consumer that nacks every message once and acks its second delivery. Raises: BenchError, OSError."""
     (topic,) = topics = names(1)
     fill(broker, topic, count, size, f"{label}: fill")
     meter = Meter()
@@ -70,9 +70,10 @@ def _until_all(
 
 
 def depth(broker: Broker, count: int, cycles: int, size: int, label: str) -> dict[str, float]:
-    """Time from an ACK to the next delivery, at a backlog of ``count`` and at one of at most ``SHALLOW``; medians.
+    """Measure the median time from an ACK to the next delivery, at a backlog of ``count`` messages and at one of at most
+    ``SHALLOW``.
 
-    One message at a time: only the depth differs. Raises: BenchError, OSError.
+    The window is one message, so that only the depth of the backlog differs. Raises: BenchError, OSError.
     """
     deep, shallow = topics = names(2)
     fill(broker, deep, count, size, f"{label}: fill")
@@ -98,7 +99,7 @@ def depth(broker: Broker, count: int, cycles: int, size: int, label: str) -> dic
 
 
 class _OneByOne:
-    """A consumer with a window of one. A context manager."""
+    """A consumer whose window is one message. A context manager."""
 
     def __init__(self, broker: Broker, topic: str) -> None:
         self._socket: socket.socket = broker.connect()
@@ -128,7 +129,7 @@ class _OneByOne:
         self._socket.sendall(self._ack + self._id + b"\n")
 
     def ack_and_next(self) -> float:
-        """Ack, wait for the next delivery, and return the seconds in between."""
+        """Ack, wait for the next delivery, and return the seconds between the two."""
         began = time.perf_counter()
         self.ack()
         self.next()
@@ -136,7 +137,7 @@ class _OneByOne:
 
 
 def stock(broker: Broker, count: int, size: int, label: str) -> dict[str, float]:
-    """Memory, recovery and verify of the same stored messages. Raises: BenchError, OSError."""
+    """Measure memory, recovery and verify with the same stored messages. Raises: BenchError, OSError."""
     (topic,) = names(1)
     own = started(broker)
     fill(own, topic, count, size, f"{label}: fill")
@@ -144,13 +145,13 @@ def stock(broker: Broker, count: int, size: int, label: str) -> dict[str, float]
 
 
 def started(broker: Broker) -> StartedBroker:
-    """The broker as one that this harness started, and may kill."""
+    """Return the broker, for a scenario that kills it: asserts that this harness has started it."""
     assert isinstance(broker, StartedBroker)
     return broker
 
 
 def stored(broker: Broker, count: int, size: int, label: str) -> dict[str, float]:
-    """Resident memory with ``count`` stored messages and no consumer. Raises: BenchError, OSError."""
+    """Measure resident memory with ``count`` stored messages and no consumer. Raises: BenchError, OSError."""
     empty = broker.rss_bytes()
     fill(broker, names(1)[0], count, size, f"{label}: fill")
     full = broker.rss_bytes()
@@ -158,14 +159,15 @@ def stored(broker: Broker, count: int, size: int, label: str) -> dict[str, float
 
 
 def recovery(broker: Broker, count: int, size: int, label: str) -> dict[str, float]:
-    """Kill a broker with ``count`` messages and measure its start. Raises: BenchError, OSError."""
+    """Kill a broker with ``count`` stored messages and measure its restart. Raises: BenchError, OSError."""
     (topic,) = names(1)
     fill(broker, topic, count, size, f"{label}: fill")
     return restart(started(broker), topic)
 
 
 def restart(broker: StartedBroker, topic: str) -> dict[str, float]:
-    """Kill it, start it, and read the first message as a new consumer. Includes the start of the interpreter."""
+    """Measure a restart: kill the broker, start it, and read the first message as a new consumer. Includes the start of the
+    Python interpreter."""
     broker.kill()
     began = time.perf_counter()
     broker.start()
@@ -176,13 +178,13 @@ def restart(broker: StartedBroker, topic: str) -> dict[str, float]:
 
 
 def verify(broker: Broker, count: int, size: int, label: str) -> dict[str, float]:
-    """``toymq verify`` of a log with ``count`` messages. Raises: BenchError, OSError."""
+    """Measure ``toymq verify`` on a log with ``count`` messages. Raises: BenchError, OSError."""
     fill(broker, names(1)[0], count, size, f"{label}: fill")
     return verified(started(broker))
 
 
 def verified(broker: StartedBroker) -> dict[str, float]:
-    """Stop the broker and verify its directory. Includes the start of the interpreter."""
+    """Stop the broker and measure ``toymq verify`` on its directory. Includes the start of the Python interpreter."""
     broker.stop()
     before = os.times()
     command = [*TOYMQ, "verify", "--json", str(broker.data_dir)]
@@ -196,7 +198,7 @@ def verified(broker: StartedBroker) -> dict[str, float]:
 
 
 def idle(broker: Broker, sessions: int, label: str) -> dict[str, float]:
-    """Resident memory with idle connections, in total and per connection. Raises: BenchError, OSError."""
+    """Measure resident memory with idle connections, in total and per connection. Raises: BenchError, OSError."""
     empty = broker.rss_bytes()
     connections: list[socket.socket] = []
     try:

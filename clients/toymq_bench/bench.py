@@ -1,4 +1,4 @@
-"""One invocation: its options, its broker, its runs and their disk limits."""
+"""One invocation of ``toymq-bench``: its options, its broker, its runs, and the disk's limit beside them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ LIMIT_S = 1.0
 
 @dataclass(slots=True)
 class Bench:
-    """Options that all scenarios share, and the results so far."""
+    """The options that all scenarios share, and the results so far."""
 
     plan: Plan
     runs: int
@@ -31,11 +31,12 @@ class Bench:
     results: list[Result] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Raises: ModuleNotFoundError."""
+        """Check that the packages for a measurement are installed. Raises: ModuleNotFoundError."""
         latency.check_installed()
 
     def broker(self, *options: str) -> Broker:
-        """A fresh broker with further options, or the running one. Raises: BenchError, OSError."""
+        """Return a new broker, with further options of ``toymq serve``, or the running one that is measured. Raises:
+        BenchError, OSError."""
         if self.running is not None:
             return Broker(*self.running)
         return StartedBroker(self.directory, (*options, *self.serve_options), self.source)
@@ -52,9 +53,10 @@ class Bench:
         """Run a scenario as often as asked, each time on a fresh broker.
 
         Args:
-            once: gets the broker and a label for its progress.
-            options: of the broker, as the scenario needs them.
-            commit: bytes of a record, and records of a commit, for a disk limit beside each run; None where it says nothing.
+            once: does one run; gets the broker and a label for the progress bar.
+            options: options of ``toymq serve`` that the scenario needs.
+            commit: bytes per record, and records per group commit, for measuring the disk's limit before each run; None: it is
+                not measured.
 
         Raises: BenchError, OSError.
         """
@@ -80,14 +82,15 @@ class Bench:
         return result
 
     def run_traffic(self, scenario: str, parameters: dict[str, Any], traffic: Traffic) -> Result:
-        """Run a load, and measure the disk limit of its records. Raises: BenchError, OSError."""
+        """Run a load of publishers and consumers, and measure the disk's limit for its records. Raises: BenchError, OSError."""
         return self.run(
             scenario, parameters, lambda broker, label: measure(broker, traffic, self.plan, label),
             commit=(traffic.size + disk.RECORD_OVERHEAD_BYTES, disk.records_per_commit(traffic.producers * traffic.window)),
         )  # fmt: skip
 
     def run_idle(self, sessions: int) -> None:
-        """Run ``backlog.idle``, with descriptors and connections for so many sessions. Raises: BenchError, OSError."""
+        """Run the scenario ``backlog.idle`` with ``sessions`` connections, after raising the limits of descriptors and
+        connections. Raises: BenchError, OSError."""
         allow_descriptors(sessions + 200)
         self.run(
             "idle", {"sessions": sessions}, lambda broker, label: backlog.idle(broker, sessions, label),
@@ -95,7 +98,7 @@ class Bench:
         )  # fmt: skip
 
     def session(self) -> Session:
-        """The results so far, with the facts of this machine."""
+        """Return the results so far, with facts about this machine."""
         facts = machine.facts(self.directory)
         if self.running is not None:
             facts["file_system"] = "unknown file system"

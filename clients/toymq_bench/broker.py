@@ -20,7 +20,7 @@ from toymq_bench.errors import BenchError
 
 
 def connect(host: str, port: int) -> socket.socket:
-    """Raises: OSError."""
+    """Open a TCP connection to a broker. Raises: OSError."""
     connection = socket.create_connection((host, port), timeout=20)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
@@ -39,10 +39,10 @@ def _patiently(host: str, port: int) -> socket.socket:
 
 
 class Broker:
-    """A broker that runs already: its address and its process."""
+    """A running broker: its address and its process."""
 
     def __init__(self, host: str, port: int, pid: int) -> None:
-        """Raises: BenchError when there is no such process."""
+        """Find the broker's process. Raises: BenchError when there is no such process."""
         process.require_proc(pid)
         self.host = host
         self.port = port
@@ -56,10 +56,10 @@ class Broker:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """A broker that this harness did not start stays."""
+        """Do nothing: a broker that this harness did not start keeps running."""
 
     def connect(self, topic: str | None = None) -> socket.socket:
-        """Connect; ``topic``: to the process that has it, where there are several. Raises: OSError."""
+        """Connect to the broker; with several workers, to the one that has ``topic``. Raises: OSError."""
         connection = connect(self.host, self.port)
         if topic is None or not self.workers:
             return connection
@@ -73,7 +73,7 @@ class Broker:
         return _patiently(host, int(port))
 
     def client(self) -> sync.Client:
-        """A blocking client, for requests that are not measured."""
+        """Connect a blocking client, for requests that are not measured."""
         return sync.connect(f"toymq://{self.host}:{self.port}", timeout_s=60)
 
     def stats(self) -> dict[str, Any]:
@@ -88,12 +88,12 @@ class Broker:
 
 
 class StartedBroker(Broker):
-    """``toymq serve`` on a directory of its own, which goes when the context is left."""
+    """A ``toymq serve`` on a directory of its own, which is removed at the end of the context."""
 
     def __init__(self, parent: Path, options: Sequence[str], source: Path | None = None) -> None:
         """
         Args:
-            source: a checkout to run the broker of, instead of the installed one.
+            source: a checkout whose broker is run instead of the installed one.
 
         Raises: StartFailed; OSError.
         """
@@ -119,16 +119,16 @@ class StartedBroker(Broker):
         return int(self._process.http.rstrip("/").rpartition(":")[2])
 
     def start(self) -> None:
-        """Again, after ``stop`` or ``kill``. Raises: StartFailed; OSError."""
+        """Start the broker again, after ``stop`` or ``kill``. Raises: StartFailed; OSError."""
         self._process.start()
         self.pid = self._process.pid
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Kill the broker with SIGKILL, and wait until it is gone."""
         self._process.kill()
 
     def stop(self) -> None:
-        """SIGTERM, and wait. Raises: BenchError when it does not end."""
+        """Stop the broker with SIGTERM, and wait until it is gone. Raises: BenchError when it does not end."""
         try:
             self._process.stop()
         except subprocess.TimeoutExpired as error:
@@ -136,7 +136,8 @@ class StartedBroker(Broker):
 
 
 def allow_descriptors(count: int) -> None:
-    """Raise the limit of descriptors of this process and its children. Raises: BenchError when the hard limit is lower."""
+    """Raise the limit of file descriptors, for this process and its children, to ``count``. Raises: BenchError when the hard
+    limit is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and count > hard:
         raise BenchError(f"{count} descriptors are needed and the hard limit is {hard}: raise it with ulimit -Hn")

@@ -65,5 +65,5 @@ def _percentiles(axes: Axes, prefix: str, results: list[Result]) -> None:
 
 
 def _label(result: Result) -> str:
-    """Scenario, parameters, and durability in a few words: what stands in front of its explanation."""
+    """The label of a result: scenario, parameters, and its durability in a few words (the text before the explanation)."""
     return f"{result.name}\n{re.split('[:(]', result.durability)[0].strip()}"

@@ -51,7 +51,7 @@ CONSUMER_WINDOW = click.option("--consumer-window", type=POSITIVE, default=4096,
 
 
 def run_traffic(bench: Bench, scenario: str, traffic: Traffic, **parameters: object) -> None:
-    """Measure it ``bench.runs`` times."""
+    """Run a scenario of publishers and consumers ``bench.runs`` times."""
     if traffic.rate is not None:
         parameters["rate"] = traffic.rate
     if not traffic.keyed:
@@ -125,7 +125,7 @@ def fanout(
 
 
 def messages(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option ``--messages``."""
+    """The click option ``--messages``, with its default."""
     return click.option("--messages", type=POSITIVE, default=default, help="Messages to publish.")
 
 

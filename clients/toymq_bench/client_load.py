@@ -1,4 +1,4 @@
-"""The Python clients themselves under load: what one costs the process that uses it."""
+"""The Python clients themselves under load: CPU and throughput of the process that uses one."""
 
 import asyncio
 import time
@@ -18,16 +18,17 @@ CONSUMER = "c"
 
 
 def items(count: int, size: int, *, keyed: bool) -> Iterator[Item]:
-    """Payloads, each with a key of its own or with none, which the client then numbers."""
+    """Yield payloads for ``pub_many``: each with a unique key, or without a key, in which case the client numbers it."""
     body = payload(size, marked=False)
     return ((b"k%d" % number, body) if keyed else body for number in range(count))
 
 
 def measure(broker: Broker, kind: str, count: int, size: int, label: str, *, keyed: bool) -> dict[str, float]:
-    """``count`` messages from ``pub_many`` to one subscriber in this process, each acked.
+    """Measure ``count`` messages from ``pub_many`` to one subscriber in this process, each acked.
 
     Args:
-        kind: ``asyncio``: both at the same time on one connection; ``blocking``: one after the other.
+        kind: ``asyncio``: publishes and consumes at the same time on one connection; ``blocking``: first publishes, then
+            consumes.
 
     Raises: ToymqError, OSError.
     """
@@ -53,7 +54,7 @@ def measure(broker: Broker, kind: str, count: int, size: int, label: str, *, key
 
 
 async def _asyncio(url: str, topic: str, load: Iterator[Item], count: int) -> tuple[float, float]:
-    """Seconds until all is published, and until all is consumed."""
+    """Return the seconds until all messages are published, and until all are consumed."""
     async with toymq.connect(url) as mq:
         began = time.perf_counter()
 
@@ -79,7 +80,7 @@ async def _asyncio(url: str, topic: str, load: Iterator[Item], count: int) -> tu
 
 
 def _blocking(url: str, topic: str, load: Iterator[Item], count: int) -> tuple[float, float]:
-    """Seconds that publishing took, and consuming."""
+    """Return the seconds that publishing took, and those that consuming took."""
     with sync.connect(url) as mq:
         began = time.perf_counter()
         for _ in mq.pub_many(topic, load, window=WINDOW):

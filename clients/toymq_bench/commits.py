@@ -1,4 +1,4 @@
-"""A base commit against this checkout: same machine, same minutes, interleaved."""
+"""Compares a base commit with this checkout, on the same machine, in alternating runs."""
 
 import subprocess
 import tempfile
@@ -17,7 +17,7 @@ LOADS = {row: goals.LOADS[row] for row in ("pub 16 x 256", "pub 64 x 1", "e2e 1 
 
 
 def git(*arguments: str) -> str:
-    """Run git. Returns: its output. Raises: BenchError with the last line of its stderr."""
+    """Run git and return its output. Raises: BenchError with the last line of its stderr."""
     try:
         return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()
     except FileNotFoundError:
@@ -28,7 +28,7 @@ def git(*arguments: str) -> str:
 
 @contextmanager
 def checkout(reference: str) -> Iterator[Path]:
-    """A worktree of a commit, removed afterwards. Raises: BenchError when there is no such commit."""
+    """Check a commit out into a worktree, which is removed afterwards. Raises: BenchError when there is no such commit."""
     commit = git("rev-parse", "--verify", f"{reference}^{{commit}}")
     with tempfile.TemporaryDirectory(prefix="toymq-bench-base-") as directory:
         path = Path(directory) / "source"
@@ -40,7 +40,7 @@ def checkout(reference: str) -> Iterator[Path]:
 
 
 def run(base: str, plan: Plan, runs: int, directory: Path) -> tuple[Session, Session]:
-    """Base and checkout, as two sessions to compare. Raises: BenchError, OSError."""
+    """Measure base and checkout in turn; return the results of each as a session. Raises: BenchError, OSError."""
     with checkout(base) as source:
         head = Path(git("rev-parse", "--show-toplevel"))
         sides = [Bench(plan, 1, directory, source=path) for path in (source, head)]
@@ -59,7 +59,7 @@ def _once(traffic: Traffic, plan: Plan) -> Callable[[Broker, str], dict[str, flo
 
 
 def _joined(results: list[Result]) -> list[Result]:
-    """The single runs of each load as one result."""
+    """Join the single runs of each load into one result."""
     joined: dict[str, Result] = {}
     for result in results:
         joined.setdefault(result.scenario, Result(result.scenario, {}, result.durability, [])).runs.extend(result.runs)

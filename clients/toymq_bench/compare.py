@@ -1,4 +1,4 @@
-"""Two files of figures side by side."""
+"""Compares two files of benchmark results, side by side."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from toymq_bench.result import METRICS, Result, Session
 
 
 def verdict(metric: str, before: list[float], after: list[float]) -> str:
-    """``better`` or ``worse`` when no run of one side reaches into the runs of the other, else nothing."""
+    """Return ``better`` or ``worse`` when the ranges of the two sides' runs do not overlap, else ""."""
     more = METRICS[metric].more_is_better
     if more is None or len(before) < 2 or len(after) < 2:
         return ""
@@ -19,7 +19,7 @@ def verdict(metric: str, before: list[float], after: list[float]) -> str:
 
 
 def rows(before: Result, after: Result) -> Iterator[list[str]]:
-    """One per metric that both have."""
+    """Yield a table row for each metric that both results have."""
     for metric in METRICS:
         old, new = before.median(metric), after.median(metric)
         if old is None or new is None:
@@ -30,7 +30,7 @@ def rows(before: Result, after: Result) -> Iterator[list[str]]:
 
 
 def lines(before: Session, after: Session) -> Iterator[str]:
-    """A block per scenario that both files have; what only one has is named."""
+    """Yield a table for each result that both files have; a result that only one file has is named."""
     yield f"A  {machine.line(before.machine)}"
     yield f"B  {machine.line(after.machine)}"
     old = {(result.name, result.durability): result for result in before.results}

@@ -1,4 +1,5 @@
-"""Messages with a delay: how late they come, what the broker costs meanwhile, and how long its loop is held."""
+"""Measures messages with a delay: how late they arrive, the CPU that the broker uses meanwhile, and the stalls of its event
+loop."""
 
 import random
 import re
@@ -31,8 +32,8 @@ PATIENCE_S = 60.0
 def delay(
     broker: Broker, count: int, lead_s: float, span_s: float, window: int, size: int, seed: int, label: str
 ) -> dict[str, float]:
-    """Publish ``count`` messages with delays that end at random times of ``span_s``, which starts ``lead_s`` after the first
-    publish; consume and ack them. A message is due its delay after the broker's time stamp.
+    """Publish ``count`` messages whose delays end at random times within ``span_s`` seconds, which begin ``lead_s`` seconds
+    after the first publish; consume and ack them. Lateness counts from the broker's time stamp of the message plus its delay.
 
     Raises: BenchError (publishing took longer than ``lead_s``), WrongReply, OSError.
     """
@@ -89,7 +90,7 @@ def _publish(
 
 
 class _Consumer:
-    """Reads and acks deliveries, one ACK line per read; each id comes once."""
+    """Reads and acks deliveries, with one ACK line for each read of the socket; each id may come only once."""
 
     def __init__(self, connection: socket.socket, topic: str, size: int) -> None:
         self._connection = connection
@@ -105,7 +106,7 @@ class _Consumer:
         return len(self._seen)
 
     def take(self, patience_s: float) -> None:
-        """Raises: BenchError, WrongReply, OSError."""
+        """Read and ack what comes within ``patience_s``. Raises: BenchError, WrongReply, OSError."""
         if not select.select([self._connection], [], [], patience_s)[0]:
             raise BenchError(f"no message for {patience_s:.0f} s after {self.received}")
         data = self._unparsed + self._connection.recv(RECEIVE_BYTES)

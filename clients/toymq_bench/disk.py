@@ -1,4 +1,4 @@
-"""The limit of the disk, measured in the same run and directory as a broker."""
+"""Measures the limit of the disk itself, in the same run and directory as a broker."""
 
 import os
 import time
@@ -13,12 +13,12 @@ GROUP = 1024
 
 
 def records_per_commit(outstanding: int) -> int:
-    """Records per commit: one when clients have one unanswered publish, else ``GROUP``."""
+    """The number of records per group commit to assume: one when clients have one unanswered publish, else ``GROUP``."""
     return 1 if outstanding == 1 else GROUP
 
 
 def records_per_s(directory: Path, record_bytes: int, records_per_commit: int, seconds: float) -> float:
-    """Records per second with one pwrite and one fdatasync per commit.
+    """Measure how many records per second the disk takes with one pwrite and one fdatasync per commit.
 
     The Python loop adds about 2 µs per commit, little beside a real disk. Raises: OSError.
     """

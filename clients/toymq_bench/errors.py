@@ -1,4 +1,4 @@
-"""Errors of a benchmark itself, each printed as one line."""
+"""Errors of the benchmark itself, each printed as one line."""
 
 from toymq_py.errors import LocalError
 

@@ -1,8 +1,8 @@
 """Frames encoded before the run, and the interfaces of wire formats.
 
-With work per message in Python the client would be slower than the brokers. So a block of frames is one copy of bytes in which
-each mark is replaced by the send time, and deliveries are counted by the chunk. A mark makes a key unique and carries the send
-time to the consumer.
+If the load generator did work per message in Python, it would be slower than the brokers. So a block of frames is one copy of
+prepared bytes, in which each mark (``MARK``, a placeholder) is replaced by the send time, and deliveries are counted per chunk
+of bytes. A mark makes a key unique and carries the send time to the consumer.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,8 @@ FILLER = b"abcdefghijklmnopqrstuvwxyz"
 
 
 def payload(size: int, *, marked: bool) -> bytes:
-    """Make a payload of ``size`` bytes; ``marked``: beginning with a mark. Raises: ValueError when it is too short for one."""
+    """Make a payload of ``size`` bytes, which begins with a mark if ``marked``. Raises: ValueError when it is too short for a
+    mark."""
     if marked and size < STAMP_BYTES:
         raise ValueError(f"a payload with its send time needs {STAMP_BYTES} bytes")
     body = (FILLER * (size // len(FILLER) + 1))[:size]
@@ -27,7 +28,7 @@ def payload(size: int, *, marked: bool) -> bytes:
 
 
 class Template:
-    """A block of frames of equal length."""
+    """A prepared block of publish frames of equal length, with marks for the send time."""
 
     def __init__(self, frames: Sequence[bytes]) -> None:
         self.count = len(frames)
@@ -38,26 +39,26 @@ class Template:
         self._all = b"".join(frames)
 
     def block(self, count: int, stamp_us: int) -> bytes:
-        """The first ``count`` frames, stamped."""
+        """Return the first ``count`` frames, with ``stamp_us`` in their marks."""
         block = self._all if count == self.count else self._all[: count * self._length]
         return block.replace(MARK, b"%012x" % stamp_us)
 
 
 class Producing(Protocol):
-    """Wire format of a publishing connection."""
+    """The wire format of a publishing connection."""
 
     template: Template
 
     def replies(self, data: bytes) -> int:
-        """How many publishes ``data`` completes. Raises: WrongReply."""
+        """Return how many publishes the received ``data`` confirms. Raises: WrongReply."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Deliveries of one read of a consuming connection.
+    """The deliveries in one read of a consuming connection.
 
-    ``stamps``: the send time of each delivery that counts. ``answer``: acks and other bytes to send.
+    ``stamps``: send times of the deliveries to count. ``answer``: bytes to send back, such as acks.
     """
 
     stamps: Sequence[bytes]
@@ -65,7 +66,7 @@ class Chunk:
 
 
 class Consuming(Protocol):
-    """Wire format of a consuming connection."""
+    """The wire format of a consuming connection."""
 
     def deliveries(self, data: bytes) -> Chunk:
         """Parse received bytes, keeping an incomplete rest. Raises: WrongReply."""

@@ -1,4 +1,4 @@
-"""The goals of performance.md, a row each, and how each is measured."""
+"""The performance goals of performance.md, one row each, and how each is measured."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ MIB_IN_MB = 1.048576
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Goal of a metric of a scenario: as good as ``goal``, and at least ``floor``, where there is one."""
+    """The goal for one metric of a scenario: ``goal`` is the value aimed at, ``floor`` (None: none) a value that is still
+    acceptable."""
 
     row: str
     metric: str
@@ -29,7 +30,7 @@ class Goal:
     """It depends on the number of stored messages."""
 
     def mark(self, measured: float) -> str:
-        """``goal``, ``floor`` or ``MISSED``."""
+        """Return ``goal``, ``floor`` or ``MISSED`` for a measured value."""
         sign = 1 if METRICS[self.metric].more_is_better else -1
         if sign * measured >= sign * self.goal:
             return "goal"
@@ -63,7 +64,7 @@ GOALS = (
 
 
 def run(bench: Bench, messages: int) -> None:
-    """Measure every row. Raises: BenchError, OSError."""
+    """Measure every row of the goals table. Raises: BenchError, OSError."""
     for row, traffic in LOADS.items():
         bench.run_traffic(row, {}, traffic)
     bench.run_idle(IDLE_SESSIONS)
@@ -72,7 +73,7 @@ def run(bench: Bench, messages: int) -> None:
 
 
 def lines(results: Sequence[Result]) -> Iterator[str]:
-    """A row per goal: median, extremes, floor, goal, and the median disk limit of the same minutes."""
+    """Yield a table row for each goal: median, extremes, floor, goal, and the median of the disk's limit at that time."""
     found = {result.scenario: result for result in results}
     rows = []
     for goal in GOALS:

@@ -12,7 +12,8 @@ JSON_LINES = b"Content-Type: application/x-ndjson\r\n"
 
 
 def request(topic: str, number: int, size: int, batch: int, *, keyed: bool) -> bytes:
-    """An HTTP request that publishes one message, or ``batch`` of them as JSON lines; ``keyed``: each with a unique key."""
+    """Encode an HTTP request that publishes one message, or ``batch`` messages as JSON lines; ``keyed``: each with a unique
+    key."""
     body = payload(size, marked=False)
     if batch == 1:
         key = b"Idempotency-Key: %b-%d\r\n" % (MARK, number) if keyed else b""
@@ -29,7 +30,7 @@ def _post(topic: str, path: str, headers: bytes, body: bytes) -> bytes:
 def measure(
     broker: StartedBroker, connections: int, size: int, batch: int, plan: Plan, label: str, *, keyed: bool
 ) -> dict[str, float]:
-    """One run; latencies are those of requests. Raises: BenchError, OSError."""
+    """Do one run of HTTP publishers; the latencies are those of requests. Raises: BenchError, OSError."""
     (topic,) = names(1)
     meter = Meter()
     publishers = []

@@ -9,12 +9,13 @@ PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9, "max": 100.0
 
 
 def check_installed() -> None:
-    """Check for what only a measurement needs, before it begins: help works without it. Raises: ModuleNotFoundError."""
+    """Check, before a measurement begins, that the packages only it needs are installed: help works without them. Raises:
+    ModuleNotFoundError."""
     import hdrh.histogram  # noqa: F401
 
 
 def summary_ms(counts: Mapping[int, int], prefix: str) -> dict[str, float]:
-    """Percentiles of counts by microseconds, as ``<prefix>_p50_ms`` and so on; empty without counts.
+    """Return percentiles, in ms, of latencies counted by microsecond, as ``<prefix>_p50_ms`` and so on; empty without counts.
 
     The load only counts in a dict: a histogram in Python costs more than a message.
     """

@@ -18,18 +18,18 @@ BEHIND_MAX = 2_000_000
 
 
 def now_us() -> int:
-    """Microseconds of a monotonic clock."""
+    """Return a monotonic clock's time in microseconds."""
     return time.perf_counter_ns() // 1000
 
 
 class Meter:
-    """Counters of a load. ``publish_us`` and ``delivery_us``: count by latency."""
+    """The counters of a load. ``publish_us`` and ``delivery_us`` count latencies by microsecond."""
 
     def __init__(self, *, budget: int | None = None, backlog_max: int | None = None) -> None:
         """
         Args:
-            budget: most publishes; None: unlimited.
-            backlog_max: most publishes ahead of the deliveries.
+            budget: most publishes in total; None: unlimited.
+            backlog_max: most publishes that are not delivered yet; None: unlimited.
         """
         self.budget = budget
         self.backlog_max = backlog_max
@@ -39,7 +39,7 @@ class Meter:
         self.reset()
 
     def reset(self) -> None:
-        """Start counting: the warm-up is over."""
+        """Set the counters to zero at the end of the warm-up."""
         self.acked = 0
         self.delivered = 0
         self.publish_us: defaultdict[int, int] = defaultdict(int)
@@ -66,7 +66,7 @@ class Schedule:
         self._interval_us = interval_us
 
     def due(self, now: int) -> list[int]:
-        """The intended times up to ``now``; each is returned once."""
+        """Return the intended send times up to ``now``, in µs; each is returned once."""
         times: list[int] = []
         while self._next_us <= now:
             times.append(int(self._next_us))
@@ -75,7 +75,7 @@ class Schedule:
 
     @property
     def next_us(self) -> float:
-        """When the next one is due."""
+        """The next intended send time, in µs."""
         return self._next_us
 
 
@@ -93,7 +93,7 @@ class Link:
 
     @property
     def blocked(self) -> bool:
-        """Whether data waits for room in the socket."""
+        """Whether unsent data waits for room in the socket."""
         return bool(self._unsent)
 
     def send(self, data: bytes) -> None:
@@ -119,7 +119,7 @@ class Link:
 
 
 class Publisher(Link):
-    """A publishing connection: ``window`` unanswered messages (closed loop), or a schedule (open loop)."""
+    """A publishing connection with up to ``window`` unanswered messages (closed loop), or with a schedule (open loop)."""
 
     __slots__ = ("_last_us", "_meter", "_sent_at", "_window", "_wire", "outstanding", "schedule")
 
@@ -138,7 +138,8 @@ class Publisher(Link):
         self._last_us = 0
 
     def publish(self, now: int) -> None:
-        """Send what may be sent now. Raises: BenchError when the broker falls too far behind a schedule."""
+        """Send the publishes that the window or the schedule allows now. Raises: BenchError when the broker falls too far
+        behind the schedule."""
         if self.schedule is not None:
             for intended_us in self.schedule.due(now):
                 self._block(1, intended_us)
@@ -176,7 +177,7 @@ class Publisher(Link):
 
 
 class Subscriber(Link):
-    """A consuming connection; its wire format acknowledges everything."""
+    """A consuming connection; its wire format acks every delivery."""
 
     __slots__ = ("_meter", "_wire")
 
@@ -186,7 +187,7 @@ class Subscriber(Link):
         self._meter = meter
 
     def publish(self, now: int) -> None:
-        """A subscriber does not publish."""
+        """Do nothing: a subscriber does not publish."""
 
     def on_readable(self, now: int) -> None:
         """Count deliveries and acknowledge them. Raises: BenchError."""
@@ -202,7 +203,7 @@ class Subscriber(Link):
 
 
 class Load:
-    """Publishers and subscribers in one event loop. A context manager: leaving closes the connections."""
+    """Publishers and subscribers in one event loop. A context manager, which closes the connections at its end."""
 
     def __init__(self, publishers: Sequence[Publisher], subscribers: Sequence[Subscriber], meter: Meter) -> None:
         self._publishers = publishers
@@ -226,13 +227,15 @@ class Load:
 
     @property
     def has_begun(self) -> bool:
-        """Whether since the counters began of each kind that it has, publishes and deliveries, one is completed."""
+        """Whether, since the counters were reset, at least one publish and one delivery were completed (of the kinds that the
+        load has)."""
         return bool((self._meter.acked or not self._publishers) and (self._meter.delivered or not self._subscribers))
 
     def run(self, until: Callable[[int], bool]) -> int:
-        """Drive the load until ``until(now_us)``, asked after every turn; returns that time. Call it again to go on.
+        """Drive the load until ``until(now_us)`` is true, which is checked after every turn of the loop, and return that time.
+        A later call goes on.
 
-        Raises: BenchError, also when nothing arrives for ``SILENCE_S``.
+        Raises: BenchError, also when no bytes arrive for ``SILENCE_S`` seconds.
         """
         now = heard_us = now_us()
         links = self._links

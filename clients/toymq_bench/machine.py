@@ -14,7 +14,7 @@ from toymq_py import build
 
 
 def facts(directory: Path) -> dict[str, Any]:
-    """Facts of this machine, the file system of a directory, this Python and this checkout; no host name."""
+    """Return facts about this machine, the file system of a directory, this Python and this checkout, without a host name."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": _cpu_model(),
@@ -29,7 +29,7 @@ def facts(directory: Path) -> dict[str, Any]:
 
 
 def line(facts: dict[str, Any]) -> str:
-    """The facts in one line."""
+    """Format the facts as one line."""
     origin = f", {facts['wheel']}" if facts.get("wheel") else ""
     return (
         f"{facts['date']}, {facts['cores']} x {facts['cpu']}, Linux {facts['kernel']}, {facts['file_system']}, "
@@ -38,9 +38,9 @@ def line(facts: dict[str, Any]) -> str:
 
 
 def wheel() -> str | None:
-    """The wheel that this installation comes from, as ``NAME sha256:DIGEST`` (16 digits); None: an editable installation.
+    """The wheel from which toymq was installed, as ``NAME sha256:DIGEST`` (16 digits); None for an editable installation.
 
-    Without a digest where an index was asked: only then nothing records it (PEP 610).
+    A wheel that came from a package index has no digest: pip records none for it (PEP 610).
     """
     installed = distribution("toymq")
     origin = json.loads(installed.read_text("direct_url.json") or "{}")
@@ -60,7 +60,7 @@ def _cpu_model() -> str:
 
 
 def _file_system(directory: Path) -> str:
-    """Type of the file system, by the longest mount point above the directory."""
+    """The type of the file system that a directory is on, by the longest mount point above it."""
     best, kind = "", "unknown"
     for mount in Path("/proc/self/mounts").read_text().splitlines():
         _, point, of_type, *_ = mount.split(" ")
@@ -70,7 +70,7 @@ def _file_system(directory: Path) -> str:
 
 
 def _commit() -> str | None:
-    """Commit of the checkout of this file; with ``+`` when a file is changed. None outside a checkout."""
+    """The git commit of the checkout that contains this file, with ``+`` when a file is changed; None outside a checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--exclude=*", "--dirty=+"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)

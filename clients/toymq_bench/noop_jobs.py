@@ -1,7 +1,7 @@
 """The application whose workers ``toymq-bench worker`` measures: a function that does nothing but count.
 
-Runs in a process of its own, under ``toymq worker``. The environment says what is measured; the last job prints the figures
-and ends the process.
+``toymq worker`` runs it in a separate process. Environment variables say what is measured; the last job prints the figures and
+ends the process.
 """
 
 import json
@@ -23,7 +23,7 @@ app = toymq.App()
 
 
 class Meter:
-    """Counts jobs of any thread; the last one prints."""
+    """Counts jobs, from any thread; after the last job it prints the figures."""
 
     def __init__(self, count: int) -> None:
         self._count, self._first = count, max(1, int(count * WARM_UP))
@@ -49,7 +49,7 @@ class Meter:
 
 
 def define(environment: "os._Environ[str]") -> None:
-    """The worker that the environment asks for."""
+    """Make the worker that the environment variables ask for."""
     meter = Meter(int(environment[COUNT]))
     if CORE in environment:
         os.sched_setaffinity(0, {int(environment[CORE])})

@@ -1,4 +1,4 @@
-"""Options that the scenarios share."""
+"""Command-line options that the scenarios share."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -23,7 +23,7 @@ DATA_DIR = click.option(
 
 
 class Address(click.ParamType[tuple[str, int]]):
-    """``HOST:PORT``."""
+    """The type of a click option that is ``HOST:PORT``."""
 
     name = "host:port"
 
@@ -35,7 +35,7 @@ class Address(click.ParamType[tuple[str, int]]):
 
 
 def output(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options for files with the results."""
+    """Add the options for files with the results to a command."""
     file = click.Path(dir_okay=False, path_type=Path)
     for option in (
         click.option("--plot", "picture", type=file, callback=_is_picture, help="Plot the results into a .png or .svg file."),
@@ -46,7 +46,7 @@ def output(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_picture(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a wrong file before hours of work."""
+    """Check the file's suffix, so that a wrong one is refused before hours of work."""
     if path is None:
         return None
     if path.suffix not in (".png", ".svg"):
@@ -57,7 +57,7 @@ def _is_picture(_: click.Context, __: click.Parameter, path: Path | None) -> Pat
 
 
 def timing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options for the length of a run."""
+    """Add the options for the length of a run to a command."""
     for option in (
         click.option("--warmup", "warmup_s", type=Duration(), default="700ms", help="Time before measuring starts."),
         click.option("--seconds", type=Duration(least_ms=1), default="3s", help="Measured time of each run."),
@@ -67,7 +67,7 @@ def timing(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def place(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options for directory and number of runs."""
+    """Add the options for the directory and the number of runs to a command."""
     for option in (
         DATA_DIR,
         click.option("--runs", type=POSITIVE, default=3, help="Number of runs."),
@@ -77,7 +77,7 @@ def place(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def started(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of scenarios that start their broker.
+    """Add the options of scenarios that start their own broker to a command.
 
     The command gets a ``Bench``. It may return lines to print instead of the report.
     """
@@ -101,7 +101,7 @@ def started(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def attachable(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of scenarios that can also measure a running broker."""
+    """Add the options of scenarios that can also measure a running broker to a command."""
     inner = started(command)
 
     @click.option("--pid", type=POSITIVE, help="Process id of the running broker, for its CPU time and memory.")
@@ -122,7 +122,7 @@ def attachable(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def keep(session: Session, json_file: Path | None, picture: Path | None) -> None:
-    """Write the files that were requested. Raises: OSError."""
+    """Write the result files that were asked for. Raises: OSError."""
     if json_file is not None:
         session.save(json_file)
     if picture is not None:

@@ -1,4 +1,4 @@
-"""``toymq-bench peers``."""
+"""``toymq-bench peers``: a comparison with other brokers."""
 
 from pathlib import Path
 

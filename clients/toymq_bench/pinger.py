@@ -1,7 +1,7 @@
 """A process that sends PING every few milliseconds: a late PONG is a stall of the broker's event loop.
 
-``python -m toymq_bench.pinger HOST PORT SECONDS`` prints counts by microseconds, as JSON. A separate process, since a busy
-load generator would read late.
+``python -m toymq_bench.pinger HOST PORT SECONDS`` prints the round trips, counted by microsecond, as JSON. It is a separate
+process, since a busy load generator would read the replies late.
 """
 
 import json
@@ -16,7 +16,7 @@ INTERVAL_S = 0.002
 
 
 def main(host: str, port: int, seconds: float) -> Counter[int]:
-    """Count round trips by microseconds. Raises: OSError."""
+    """Send PINGs for ``seconds``, and count the round trips by microsecond. Raises: OSError."""
     found: Counter[int] = Counter()
     with connect(host, port) as connection:
         end_us = now_us() + seconds * 1e6

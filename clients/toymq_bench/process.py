@@ -12,7 +12,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def require_proc(pid: int) -> None:
-    """Raises: BenchError when there is no /proc, or no such process."""
+    """Check that ``/proc`` has the process. Raises: BenchError when there is no /proc, or no such process."""
     if not Path("/proc/self/stat").exists():
         raise BenchError("CPU time and memory are read from /proc, which this system does not have")
     if not Path(f"/proc/{pid}/stat").exists():
@@ -20,7 +20,7 @@ def require_proc(pid: int) -> None:
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """User and system time, in steps of 10 ms, of those that still run."""
+    """Return user and system CPU seconds of the processes that still run, in steps of 10 ms."""
     ticks = 0
     for pid in pids:
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -30,7 +30,7 @@ def cpu_s(pids: Iterable[int]) -> float:
 
 
 def rss_bytes(pids: Iterable[int]) -> int:
-    """Resident memory of those that still run."""
+    """Return the resident memory, in bytes, of the processes that still run."""
     pages = 0
     for pid in pids:
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -39,7 +39,7 @@ def rss_bytes(pids: Iterable[int]) -> int:
 
 
 def family(pid: int) -> list[int]:
-    """A process and its descendants."""
+    """Return the process ids of a process and its descendants."""
     found = [pid]
     for parent in found:  # grows while it is walked
         with suppress(FileNotFoundError, ProcessLookupError):

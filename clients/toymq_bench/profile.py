@@ -1,6 +1,6 @@
-"""Where the broker's time goes under a load: a flame graph, and the hottest lines in microseconds a message.
+"""Profiles the broker under a load: a flame graph, and the hottest lines in microseconds per message.
 
-py-spy samples the process from outside; nothing in it is changed. Lines are counted while their thread holds the interpreter.
+py-spy samples the unchanged process from outside. A line counts only while its thread holds the interpreter lock (GIL).
 """
 
 import shutil
@@ -24,7 +24,7 @@ HOTTEST = 10
 
 
 def pyspy() -> str:
-    """Raises: BenchError when it is not installed."""
+    """Return the path of py-spy. Raises: BenchError when it is not installed."""
     beside = Path(sys.executable).with_name("py-spy")
     found = str(beside) if beside.is_file() else shutil.which("py-spy")
     if found is None:
@@ -33,7 +33,8 @@ def pyspy() -> str:
 
 
 def run(traffic: Traffic, plan: Plan, directory: Path, picture: Path) -> Iterator[str]:
-    """Two runs of the same load: one for the picture, one for the lines. Raises: BenchError, OSError."""
+    """Run the same load twice: once for the flame graph, once for the hottest lines, which it yields. Raises: BenchError,
+    OSError."""
     with StartedBroker(directory, ()) as broker:
         _sampled(broker, traffic, plan, picture, "flamegraph", "flame graph")
     with StartedBroker(directory, ()) as broker, tempfile.TemporaryDirectory() as scratch:
@@ -47,7 +48,7 @@ def run(traffic: Traffic, plan: Plan, directory: Path, picture: Path) -> Iterato
 def _sampled(
     broker: Broker, traffic: Traffic, plan: Plan, out: Path, form: str, label: str, *options: str
 ) -> dict[str, float]:
-    """Load it, and have it sampled for the seconds of the plan. Raises: BenchError, OSError."""
+    """Run a load while py-spy samples the broker for the seconds of the plan. Raises: BenchError, OSError."""
     command = [pyspy(), "record", "--pid", str(broker.pid), "--rate", str(SAMPLES_PER_S), "--nonblocking", *options]
     command += ["--duration", str(max(round(plan.seconds), 1)), "--format", form, "--output", str(out)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as spy:
@@ -59,11 +60,11 @@ def _sampled(
 
 
 def lines(raw: str, messages: float, seconds: float) -> Iterator[str]:
-    """A table of the hottest lines.
+    """Yield a table of the hottest lines.
 
     Args:
-        raw: a stack per line, outermost first, separated by semicolons, then a space and how often it was seen.
-        messages: that were done in ``seconds``.
+        raw: one stack per line: its frames, outermost first, separated by semicolons, then a space and the number of samples.
+        messages: number of messages in ``seconds``.
     """
     found: Counter[str] = Counter()
     for line in raw.splitlines():

@@ -11,7 +11,7 @@ REDRAW_S = 0.1
 
 
 class Phase:
-    """A bar from 0 to a length in any unit; drawn rarely, so that frequent updates are cheap."""
+    """A progress bar from 0 to a length in any unit; drawn rarely, so that frequent updates are cheap."""
 
     def __init__(self, bar: "click._termui_impl.ProgressBar[int]") -> None:
         self._bar = bar
@@ -27,7 +27,7 @@ class Phase:
 
 @contextmanager
 def phase(label: str, length: float) -> Iterator[Phase]:
-    """Show one piece of work."""
+    """Show a progress bar for one piece of work."""
     with click.progressbar(length=max(int(length), 1), label=label, file=sys.stderr) as bar:
         yield Phase(bar)
         bar.update((bar.length or 0) - bar.pos)

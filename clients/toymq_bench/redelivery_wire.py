@@ -1,4 +1,4 @@
-"""A consumer that gives every message back once: ``frames.Consuming``."""
+"""A consumer for the load generator that nacks every message once; implements ``frames.Consuming``."""
 
 import re
 
@@ -10,7 +10,7 @@ from toymq_py.records import IdRange
 
 
 class RedeliveryConsumer:
-    """NACKs first deliveries without a delay, acks the second; each of ``count`` ids comes exactly twice."""
+    """Nacks first deliveries without a delay and acks second ones; each of the ids below ``count`` must come exactly twice."""
 
     def __init__(self, topic: str, consumer: str, size: int, count: int) -> None:
         rest = rb"(.{12})\S* %d\n.{%d}\n" % (size, size)
@@ -20,7 +20,7 @@ class RedeliveryConsumer:
         self._seen = bytearray(count)
 
     def deliveries(self, data: bytes) -> Chunk:
-        """Only second ones count. Raises: WrongReply."""
+        """Parse received deliveries; only second deliveries are counted. Raises: WrongReply."""
         data = self._unparsed + data
         if b"ERR " in data or b"CLOSED " in data:
             raise WrongReply(f"a consumer was told: {data[-200:].decode(errors='replace')}")

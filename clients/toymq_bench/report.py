@@ -1,4 +1,4 @@
-"""Results as text."""
+"""Formats results as text."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +11,7 @@ CLIENT_IS_THE_LIMIT = 0.9
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns as wide as they need; the first to the left, the others to the right."""
+    """Yield the lines of a table. Columns are as wide as they need; the first is aligned left, the others right."""
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     for row in (head, *rows):
         others = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
@@ -19,12 +19,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def number(metric: str, value: float | None) -> str:
-    """Format a number as its metric is shown; ``-`` where there is none."""
+    """Format a metric's value with the digits of that metric; ``-`` for None."""
     return "-" if value is None else f"{value:,.{METRICS[metric].digits}f}"
 
 
 def lines(session: Session) -> Iterator[str]:
-    """A block per result: a row per metric, a column per run, the median last."""
+    """Yield a table for each result: a row per metric, a column per run, the median last."""
     yield machine.line(session.machine)
     for result in session.results:
         yield ""
@@ -41,9 +41,9 @@ def lines(session: Session) -> Iterator[str]:
 
 
 def client_note(result: Result) -> str | None:
-    """Share of the load generator in the result; None where it is small.
+    """A note on the share of the load generator in the time of a run; None if it is small.
 
-    In a closed loop the broker waits while the client works, so at most that time could be gained with another client.
+    In a closed loop the broker waits while the load generator works, so a faster one could gain at most that time.
     """
     share = max(result.values("client_cores"), default=0.0)
     if share >= CLIENT_IS_THE_LIMIT:

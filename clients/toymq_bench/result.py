@@ -1,4 +1,4 @@
-"""Results: the runs of one scenario, and the file of a session."""
+"""Results: the runs of one scenario, and the file with all results of an invocation."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Title and digits of a value, and whether more is better; None: neither is."""
+    """A metric's title and digits, and whether more is better (None: neither)."""
 
     title: str
     more_is_better: bool | None = False
@@ -61,7 +61,8 @@ METRICS: dict[str, Metric] = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Runs of one scenario with the same parameters. ``durability`` is the broker's own word, for example ``always``."""
+    """The runs of one scenario with the same parameters. ``durability`` is the broker's own word for it, for example
+    ``always``."""
 
     scenario: str
     parameters: dict[str, Any]
@@ -74,30 +75,30 @@ class Result:
         return " ".join([self.scenario, *(f"{name}={value}" for name, value in self.parameters.items())])
 
     def median(self, metric: str) -> float | None:
-        """Over the runs; None where it was not measured."""
+        """The median of a metric over the runs; None where it was not measured."""
         found = self.values(metric)
         return median(found) if found else None
 
     def values(self, metric: str) -> list[float]:
-        """One of each run that has it."""
+        """The values of a metric, one for each run that has it."""
         return [run[metric] for run in self.runs if metric in run]
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Results of one invocation on one machine."""
+    """The results of one invocation on one machine."""
 
     machine: dict[str, Any]
     results: Sequence[Result]
 
     def save(self, path: Path) -> None:
-        """Raises: OSError."""
+        """Write the session to a file. Raises: OSError."""
         found = {"format": FORMAT, "machine": self.machine, "results": [asdict(result) for result in self.results]}
         path.write_text(json.dumps(found, indent=1) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> "Session":
-        """Raises: BenchError when it is not such a file; OSError."""
+        """Read a session from a file. Raises: BenchError when the file is not one; OSError."""
         try:
             found = json.loads(path.read_text())
             if found["format"] != FORMAT:

@@ -1,4 +1,4 @@
-"""toymq's protocol for the load generator: ``frames.Producing`` and ``frames.Consuming``."""
+"""toymq's wire protocol for the load generator: implements ``frames.Producing`` and ``frames.Consuming``."""
 
 import re
 import struct
@@ -12,7 +12,7 @@ _OKS = re.compile(rb"(?:OK \d+\n)+")
 
 
 class ToymqProducer:
-    """PUBs to one topic; ``keyed``: each with a new key."""
+    """Sends PUBs to one topic; ``keyed``: each with a new key."""
 
     def __init__(self, topic: str, number: int, window: int, size: int, *, keyed: bool) -> None:
         """``number``: unique among the producers of a topic. Raises: ValueError when a payload cannot hold its send time."""
@@ -23,7 +23,7 @@ class ToymqProducer:
         self._rest = b""
 
     def replies(self, data: bytes) -> int:
-        """Raises: WrongReply unless each line is an OK."""
+        """Count the replies in the received bytes. Raises: WrongReply unless each line is an OK."""
         data = self._rest + data
         lines = data.count(b"\n")
         self._rest = data[data.rfind(b"\n") + 1 :]
@@ -35,10 +35,11 @@ class ToymqProducer:
 
 
 class ToymqConsumer:
-    """A subscription from id 0 that expects every id once, in order; acks a range per read, or with ``single`` each message."""
+    """A subscription from id 0 that expects every id once, in order. It acks one range per read of the socket, or with
+    ``single`` each message."""
 
     def __init__(self, topic: str, consumer: str, size: int, *, keyed: bool, single: bool = False) -> None:
-        """Raises: ValueError when neither key nor payload can hold the send time."""
+        """``keyed``: the send time is in the key, else in the payload. Raises: ValueError when the payload is too small."""
         if not keyed:
             payload(size, marked=True)
         self._head = b"MSG %b " % topic.encode()
@@ -53,11 +54,11 @@ class ToymqConsumer:
 
     @staticmethod
     def subscribe(topic: str, consumer: str, window: int, mode: Mode | None = None) -> bytes:
-        """The SUB command."""
+        """Encode the SUB command."""
         return encode_command(Subscribe(topic, consumer, window=window, mode=mode))
 
     def deliveries(self, data: bytes) -> Chunk:
-        """Raises: WrongReply for anything but the next id."""
+        """Parse and ack received deliveries. Raises: WrongReply for anything but the next id."""
         data = self._unparsed + data
         at = self._after_oks(data, 0)
         ids: list[bytes] = []
@@ -95,13 +96,14 @@ class ToymqConsumer:
 
     @staticmethod
     def _after_oks(data: bytes, at: int) -> int:
-        """Position after the replies to ACKs at ``at``."""
+        """Skip the OK lines, replies to ACKs, that begin at position ``at``; return the position after them."""
         found = _OKS.match(data, at)
         return at if found is None else found.end()
 
 
 class SharingConsumer:
-    """One of several subscriptions of a shared or keyed consumer: any ids, in any order; acks each message by itself."""
+    """One of several subscriptions of a shared or keyed consumer: accepts any ids, in any order, and acks each message
+    separately."""
 
     def __init__(self, topic: str, consumer: str) -> None:
         """Assumes messages with keys that begin with the send time."""
@@ -109,7 +111,7 @@ class SharingConsumer:
         self._unparsed = b""
 
     def deliveries(self, data: bytes) -> Chunk:
-        """Raises: WrongReply for anything but deliveries and OK."""
+        """Parse and ack received deliveries. Raises: WrongReply for anything but deliveries and OK."""
         data = self._unparsed + data
         stamps: list[bytes] = []
         acks: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Publishers and consumers on a toymq broker: their number and rate, and the metrics of a run."""
+"""The load of a scenario on a toymq broker: number and rate of publishers and consumers, and the metrics of a run."""
 
 import secrets
 import time
@@ -21,7 +21,7 @@ FILLERS, FILL_WINDOW = 4, 1024
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Duration of a run, and of the warm-up before it."""
+    """The duration of a run, and of the warm-up before it, in seconds."""
 
     seconds: float
     warmup_s: float
@@ -29,7 +29,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The load of a run. Connection i works on topic i modulo ``topics``; every consumer gets every message of its topic.
+    """The load of a run. Connection i uses topic i modulo ``topics``; every consumer gets every message of its topic.
 
     ``rate``: publishes per second of all producers together, at fixed times (open loop); None: ``window`` unanswered publishes
     per connection (closed loop).
@@ -49,7 +49,7 @@ class Traffic:
 
 
 def names(count: int) -> list[str]:
-    """Names of new topics."""
+    """Return ``count`` names for new topics."""
     run = secrets.token_hex(3)
     return [f"b{run}-{number}" for number in range(count)]
 
@@ -86,7 +86,7 @@ def publisher(
 
 
 def measure(broker: Broker, traffic: Traffic, plan: Plan, label: str) -> dict[str, float]:
-    """One run. Raises: BenchError, ValueError, OSError."""
+    """Do one run and return its metrics. Raises: BenchError, ValueError, OSError."""
     topics = names(traffic.topics)
     meter = Meter()
     subscribers = []
@@ -115,14 +115,16 @@ def measure(broker: Broker, traffic: Traffic, plan: Plan, label: str) -> dict[st
 
 
 def measure_with_pings(broker: Broker, traffic: Traffic, plan: Plan, label: str) -> dict[str, float]:
-    """One run, while another process measures PING round trips. Raises: BenchError, ValueError, OSError."""
+    """Do one run, while another process measures PING round trips, and return its metrics. Raises: BenchError, ValueError,
+    OSError."""
     with pings(broker, plan.warmup_s + plan.seconds) as metrics:
         values = measure(broker, traffic, plan, label)
     return values | metrics
 
 
 def timed(load: Load, meter: Meter, plan: Plan, broker_cpu_s: Callable[[], float], label: str) -> dict[str, float]:
-    """Warm up, then measure for the plan's seconds, and until the load ``has_begun``. Raises: BenchError."""
+    """Warm up, then measure for the plan's seconds, but at least until the load ``has_begun``; return the metrics. Raises:
+    BenchError."""
     with phase(label, 100 * (plan.warmup_s + plan.seconds)) as bar:
         began = now_us()
 

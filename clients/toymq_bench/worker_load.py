@@ -1,4 +1,4 @@
-"""``toymq worker`` under load: what a job costs the process that does it, beside its function."""
+"""``toymq worker`` under load: the CPU that a job costs its worker process in addition to its function."""
 
 import json
 import os
@@ -18,7 +18,7 @@ PATIENCE_S = 600
 
 @contextmanager
 def _bound(pid: int, cores: Sequence[int]) -> Iterator[None]:
-    """A process on some cores alone meanwhile, if there are any."""
+    """Bind a process to some CPU cores for the time of the context; without cores do nothing."""
     before = os.sched_getaffinity(pid)
     os.sched_setaffinity(pid, cores or before)
     try:
@@ -28,8 +28,8 @@ def _bound(pid: int, cores: Sequence[int]) -> Iterator[None]:
 
 
 def measure(broker: Broker, kind: str, count: int, concurrency: int, label: str) -> dict[str, float]:
-    """One worker process on one core does ``count`` stored jobs of a function that does nothing. The broker has the other
-    cores.
+    """Measure one worker process, on one core, that does ``count`` stored jobs of a function that does nothing. The broker has
+    the other cores.
 
     Raises: BenchError, ToymqError, OSError.
     """

@@ -1,4 +1,4 @@
-"""Command-line options that say where an archive is, and in which format. The place is looked at before Spark starts."""
+"""Command-line options for the place and format of an archive. The place is checked before Spark starts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,13 +30,14 @@ _catalog = click.option(
 
 
 def archive_option(command: Command) -> Command:
-    """``--archive``, an archive to read, as ``from_archive``: the directory of one of Parquet files, or a table."""
+    """Add ``--archive``, an archive to read: the directory of an archive of Parquet files, or a table. Its parameter is
+    ``from_archive``."""
     given = click.option("--archive", "from_archive", callback=_readable, help="Read an archive instead of topics.")
     return given(_catalog(command))
 
 
 def target_options(command: Command) -> Command:
-    """Where ``archive`` writes, as ``to``, ``kind`` and ``partition_by``."""
+    """Add the options that say where ``archive`` writes; their parameters are ``to``, ``kind`` and ``partition_by``."""
     for option in (
         click.option("--partition-by", help="How a table is divided [default: days(timestamp),topic]."),
         _catalog,
@@ -48,7 +49,7 @@ def target_options(command: Command) -> Command:
 
 
 def target(to: str, kind: str, partition_by: str | None) -> "Path | Table":
-    """What ``archive`` writes to. Raises: ConfigError, TableError."""
+    """Return what ``archive`` writes to: a directory of Parquet files, or a table. Raises: ConfigError, TableError."""
     catalog = click.get_current_context().meta[_CATALOG]
     if kind == FORMATS[0]:
         for name, value in (("--partition-by", partition_by), ("--catalog", catalog)):
@@ -68,7 +69,7 @@ def target(to: str, kind: str, partition_by: str | None) -> "Path | Table":
 
 
 def parquet_archive(context: click.Context, parameter: click.Parameter, path: Path) -> Path:
-    """Check an archive of Parquet files. Raises: NoArchive; ConfigError for a table."""
+    """Check that a path is an archive of Parquet files. Raises: NoArchive; ConfigError for a table."""
     from toymq_spark.manifest import Archive  # --help should not wait for pyarrow
 
     _refuse_table(path)
@@ -77,7 +78,7 @@ def parquet_archive(context: click.Context, parameter: click.Parameter, path: Pa
 
 
 def _readable(context: click.Context, parameter: click.Parameter, place: str | None) -> "Path | Table | None":
-    """Check an archive. Raises: ConfigError, TableError."""
+    """Open the archive that ``--archive`` names, and check that it exists. Raises: ConfigError, TableError."""
     if place is None:
         return None
     from toymq_spark.manifest import NoArchive
@@ -92,7 +93,7 @@ def _readable(context: click.Context, parameter: click.Parameter, place: str | N
 
 
 def _refuse_table(path: Path) -> None:
-    """Raises: ConfigError."""
+    """Check that a directory is not a table. Raises: ConfigError."""
     from toymq_spark.tables.opening import kind_of
 
     kind = kind_of(str(path))

@@ -1,6 +1,6 @@
-"""Records as Arrow batches with the columns of Spark's Kafka connector.
+"""Converts records to Arrow batches with the columns of Spark's Kafka connector.
 
-Contract: spark.md, "Source". Knows columns, types, and a record's key and headers; nothing of Spark.
+Contract: spark.md, "Source". Knows columns, types, and a record's key and headers; does not know Spark.
 
     key            binary         the dedupe key; null for none. See ``ATTRIBUTE_SEQUENCE`` below
     value          binary         the payload
@@ -40,9 +40,9 @@ Headers = list[tuple[str, bytes | None]]
 def columns_batch(first_id: int, columns: Columns, topic: str, schema: pa.Schema, partition: int = 0) -> pa.RecordBatch:
     """
     Args:
-        first_id: of consecutive records.
-        columns: with payloads.
-        schema: the columns wanted, any of those above, in any order.
+        first_id: the id of the first record; the others have consecutive ids.
+        columns: the records' fields, payloads included.
+        schema: the wanted columns, any of those in the module's docstring, in any order.
     """
     count = len(columns.positions)
     keys: list[bytes | None] = [key or None for key in columns.plain_keys()]
@@ -69,7 +69,7 @@ def columns_batch(first_id: int, columns: Columns, topic: str, schema: pa.Schema
 
 
 def constant(name: str, topic: str, count: int, partition: int = 0) -> pa.Array:
-    """A column with one value in every row of a topic."""
+    """Make a column that has the same value in every row of a topic, such as ``topic``."""
     match name:
         case "topic":
             return pa.repeat(topic, count)
@@ -82,8 +82,8 @@ def constant(name: str, topic: str, count: int, partition: int = 0) -> pa.Array:
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Join small batches, up to about ``ROWS_MAX`` and ``BYTES_MAX``: each costs Spark more than its rows. Large ones are only
-    cut: joining would copy them."""
+    """Join small batches, up to about ``ROWS_MAX`` rows and ``BYTES_MAX`` bytes, since a batch costs Spark more than its rows.
+    Large batches are only cut, since to join them would copy them."""
     pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -104,7 +104,7 @@ def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def key_and_headers(key: bytes, attributes: bytes) -> tuple[bytes | None, Headers | None]:
-    """Key and headers of a record with attributes; None for none."""
+    """Decode key and headers of a record with attributes; None for a missing one."""
     found = parse_attributes(attributes) or {}
     headers = parse_header_block(found.get(ATTRIBUTE_HEADERS, b""))
     own_key = next((value or b"" for name, value in headers if name == KEY_HEADER), None)
@@ -114,7 +114,8 @@ def key_and_headers(key: bytes, attributes: bytes) -> tuple[bytes | None, Header
 
 
 def parse_header_block(block: bytes) -> Headers:
-    """Parse ``Name: value`` lines (protocol.md). A line without a colon is a name without a value, which a sink can write."""
+    """Parse ``Name: value`` lines (protocol.md). A line without a colon becomes a name without a value, which a sink can write
+    again."""
     headers: Headers = []
     for line in block.split(b"\n"):
         if line:

@@ -1,6 +1,7 @@
 """Connections to a broker, with token and certificates, and retries. Knows nothing of Spark.
 
-Driver and executors read the files of tokens and certificates at each connection: a replaced file applies from the next one on.
+Driver and executors read the files of tokens and certificates for each connection, so a replaced file applies from the next
+connection on.
 """
 
 import logging
@@ -29,7 +30,8 @@ TRANSIENT = (ConnectionLost, OSError, ShuttingDown, TooManyConnections)
 
 
 class RetryingClient:
-    """A client that connects when it is used, and retries after transient errors, ``num_retries`` of the address times."""
+    """A client that connects at its first use, and retries a request after transient errors, ``num_retries`` of the address
+    times."""
 
     def __init__(self, address: BrokerAddress, sleep: Callable[[float], None] = time.sleep) -> None:
         self._address = address
@@ -37,13 +39,14 @@ class RetryingClient:
         self._client: sync.Client | None = None
 
     def connected(self) -> sync.Client:
-        """Raises: OptionError, OSError, ToymqError."""
+        """Return the connected client. Raises: OptionError, OSError, ToymqError."""
         if self._client is None:
             self._client = connect(self._address)
         return self._client
 
     def call(self, doing: str, request: Callable[[sync.Client], T]) -> T:
-        """Make a request until it succeeds; ``doing`` describes it in the log. Raises: OptionError, OSError, ToymqError."""
+        """Make a request, and retry it after transient errors; ``doing`` describes it in the log. Raises: OptionError, OSError,
+        ToymqError."""
         failures = 0
         while True:
             try:
@@ -54,7 +57,7 @@ class RetryingClient:
                     raise
 
     def pause(self, error: Exception, failures: int, doing: str) -> bool:
-        """Close the connection and wait before another attempt. Returns: False when there is none."""
+        """Close the connection and wait before another attempt. Returns: False when there is to be no other attempt."""
         passes = isinstance(error, TRANSIENT) or getattr(error, "retryable", False)
         if not passes or isinstance(error, CertificateRefused):
             return False
@@ -73,14 +76,14 @@ class RetryingClient:
 
 
 def connect(address: BrokerAddress) -> sync.Client:
-    """Raises: OptionError for an unreadable file; what the client raises."""
+    """Connect a blocking client to the broker. Raises: OptionError for an unreadable file; what the client raises."""
     certificates = address.certificates
     context = None if certificates is None else tls_context(certificates)
     return sync.connect(url_with_token(address), ssl=context, timeout_s=REQUEST_TIMEOUT_S)
 
 
 def url_with_token(address: BrokerAddress) -> str:
-    """Raises: OptionError."""
+    """Return the broker's URL with the token from the token file, if there is one. Raises: OptionError."""
     if address.token_file is None:
         return address.url
     option = "toymq.token.file"
@@ -91,7 +94,7 @@ def url_with_token(address: BrokerAddress) -> str:
 
 
 def tls_context(certificates: Certificates) -> ssl.SSLContext:
-    """Raises: OptionError."""
+    """Make a TLS context from the certificate files. Raises: OptionError."""
     ca, cert, key = certificates.ca, certificates.cert, certificates.key
     for option, path in (("toymq.tls.ca", ca), ("toymq.tls.cert", cert), ("toymq.tls.key", key)):
         if path is not None:

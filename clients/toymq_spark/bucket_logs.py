@@ -1,4 +1,5 @@
-"""Topics of a bucket as a source of records: alone, or below the log of the broker that has it as its tier.
+"""Topics in an object store's bucket as a source of records: the bucket alone, or a broker together with the bucket of its
+tier.
 
 Knows nothing of Spark. For one thread. Credentials come from the environment of the process that reads.
 """
@@ -30,7 +31,7 @@ LISTING_MAX_AGE_S = 30.0
 
 @contextmanager
 def named(url: str) -> Iterator[None]:
-    """Name the bucket in an error. Raises: BucketError."""
+    """Add the bucket's URL to the text of an error. Raises: BucketError."""
     try:
         yield
     except BucketError as error:
@@ -38,7 +39,7 @@ def named(url: str) -> Iterator[None]:
 
 
 class BucketLogs:
-    """Topics of a bucket alone: what is sealed. A topic ends behind its last sealed segment."""
+    """The topics in a bucket, without a broker. Only sealed segments are there: a topic ends after its last sealed segment."""
 
     def __init__(
         self, url: str, reader: BucketReader,
@@ -106,9 +107,10 @@ class BucketLogs:
 
 
 class TieredLogs:
-    """Topics of a broker and of its tier: what is sealed is read in the bucket; the rest, and all questions, go to the broker.
+    """The topics of a broker and of its tier: sealed segments are read in the bucket, later records and all metadata from the
+    broker.
 
-    ``alone``: nothing is read from the broker, so a topic ends where the bucket does.
+    ``alone``: no records are read from the broker, so a topic ends after its last segment in the bucket.
     """
 
     def __init__(
@@ -183,8 +185,8 @@ class TieredLogs:
         self._broker.close()
 
     def _segments(self, place: Place, reaching: int) -> list[SealedSegment]:
-        """What is sealed of a topic, as the newest listing says. It is listed anew, now and then, while it ends below
-        ``reaching``."""
+        """The sealed segments of a topic in the bucket, from the newest listing. While that ends below ``reaching``, the bucket
+        is listed again from time to time."""
         now = self._monotonic()
         listed_at, segments = self._listed.get(place, (0.0, None))
         if segments is None or ((not segments or segments[-1].next_id < reaching) and now - listed_at > LISTING_MAX_AGE_S):

@@ -1,11 +1,11 @@
-"""Claims: a task stores count and checksum of its rows before it publishes them, and compares them with earlier runs.
+"""Claims: before a Spark task publishes rows, it stores their count and checksum, and compares them with those of earlier runs.
 
 Contract: ADR 0016. Knows nothing of Spark.
 
 A *run* is one attempt of Spark at a whole batch, cut into tasks. A later run may be cut differently, and PySpark tells a task
-neither number. But every row that an earlier run may have published belongs to a task that claimed rows. When all of those
-tasks have the same rows in this run, no other task has any of them. So a task without an earlier claim waits until they have
-confirmed that, and stops when one has other rows.
+neither the number of the run nor that of the tasks. But every row that an earlier run may have published belongs to a task that
+claimed it. If all tasks with earlier claims have the same rows in this run, no other task has any of those rows. So a task
+without an earlier claim waits until they have confirmed that, and stops when one of them has other rows.
 
 Records of ``CLAIMS_TOPIC``, all with a sequence, so that each is there once:
 
@@ -14,8 +14,8 @@ Records of ``CLAIMS_TOPIC``, all with a sequence, so that each is there once:
     <sink>.<task>          epoch               {"rows": …, "crc32": …, "run": …}      the claim
     <sink>.<task>.run-<r>  epoch               {"same": …}      run r has compared the claim with its rows
 
-A run ends when another begins. Its tasks may go on (an executor that was given up), so a task checks after its claim that its
-run is still the last: either it sees the new run, or the new run sees its claim.
+A run ends when another begins. Its tasks may go on (on an executor that Spark has given up), so a task checks after its claim
+that its run is still the last: either the task sees the new run, or the new run sees its claim.
 """
 
 import json
@@ -46,10 +46,10 @@ class Task:
     """Identity of a task: its sink, its number, its batch and its run.
 
     Attributes:
-        sink: unique to this sink of this query.
-        number: of the task in the batch.
-        epoch: number of the batch.
-        run: unique to one attempt at the batch, and shared by all its tasks and their retries.
+        sink: a name that is unique to this sink of this query.
+        number: the number of the task in the batch.
+        epoch: the number of the batch.
+        run: an id that is unique to one attempt at the batch, and shared by all its tasks and their retries.
     """
 
     sink: str
@@ -63,19 +63,20 @@ class Task:
 
 
 class Publisher(Protocol):
-    """The client calls that claims need. All may raise OSError and ToymqError."""
+    """The calls of a client that claims need. All may raise OSError and ToymqError."""
 
     def publish(self, topic: str, messages: Sequence[Sequenced]) -> list[Receipt]: ...
 
     def record(self, topic: str, msg_id: int) -> Frame: ...
 
     def read(self, topic: str, from_id: int, wait_s: float) -> tuple[list[Frame], int]:
-        """Records from an id on, and the next id; none when there are none after the wait."""
+        """Return the records from an id on, and the next id; no records when none came within the wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Id range of a run of records in the topic; ``first``: of the batch's first run."""
+    """The record of a run in ``CLAIMS_TOPIC``: its id, its sequence number, and ``first``, the id of the record of the batch's
+    first run."""
 
     first: int
     msg_id: int
@@ -88,7 +89,7 @@ def claim(
     rows: Sequence[Row],
     monotonic: Callable[[], float] = time.monotonic,  # noqa: TID251
 ) -> None:
-    """Return when the task may publish its rows.
+    """Claim the rows of a task; return when the task may publish them.
 
     Raises: ReplayMismatch; OptionError when the token lacks a right; errors of the broker.
     """
@@ -108,7 +109,7 @@ def claim(
 
 
 def _begin(publisher: Publisher, task: Task) -> _Run:
-    """The task's run, recorded if it is new."""
+    """Return the task's run, whose record is stored if it is new."""
     producer, number, first = f"{task.sink}.runs", task.epoch << RUN_BITS, None
     while True:
         body: dict[str, Any] = {"run": task.run} if first is None else {"run": task.run, "first": first}
@@ -129,7 +130,8 @@ def _begin(publisher: Publisher, task: Task) -> _Run:
 
 
 def _agree(publisher: Publisher, task: Task, run: _Run, mine: dict[str, Any], monotonic: Callable[[], float]) -> None:
-    """Compare the rows with what earlier runs claimed; a task that claimed nothing waits until the others have."""
+    """Compare the rows with the claims of earlier runs. A task without an earlier claim waits until the tasks with one have
+    compared theirs."""
     before: dict[str, dict[str, Any]] = {}
     for frame in _between(publisher, task.sink, run.first, run.msg_id):
         sink, _, number = frame.key.decode("utf-8", "replace").rpartition(".")
@@ -172,7 +174,7 @@ def _agree(publisher: Publisher, task: Task, run: _Run, mine: dict[str, Any], mo
 
 
 def _store_claim(publisher: Publisher, task: Task, mine: dict[str, Any]) -> None:
-    """Store the claim; an earlier one has to be equal."""
+    """Store the task's claim; a claim that is already stored has to be equal."""
     (receipt,) = _publish(publisher, task.producer, task.epoch, {**mine, "run": task.run})
     if not receipt.duplicate:
         return
@@ -211,7 +213,7 @@ def _same(before: dict[str, Any], mine: dict[str, Any]) -> bool:
 
 
 def _between(publisher: Publisher, sink: str, from_id: int, to_id: int) -> list[Frame]:
-    """Claims of one sink, in an id range."""
+    """Return the claims of one sink with ids in a range of ``CLAIMS_TOPIC``."""
     begin = f"{sink}.".encode()
     found: list[Frame] = []
     while from_id < to_id:

@@ -35,7 +35,7 @@ REPLAYED = {"topic": "use --to", "producerId": "replay names its producers"}
 
 
 class _OneLineErrors(CommandGroup):
-    """Prints our own and the broker's errors in one line, without Spark's stack traces."""
+    """A click command group that prints our own and the broker's errors in one line, without Spark's stack traces."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -61,7 +61,7 @@ class _OneLineErrors(CommandGroup):
 
 
 def _running(ctx: click.Context) -> click.Context:
-    """The context of the command that a group has called, which is over; else that of the group."""
+    """Return the context of the command that a group has called, whose own context is gone; else that of the group."""
     name = ctx.invoked_subcommand
     found = ctx.command.get_command(ctx, name) if isinstance(ctx.command, click.Group) and name is not None else None
     return ctx if found is None else click.Context(found, ctx, name)
@@ -80,7 +80,8 @@ BUSY = "the machine is too busy, a Python process of Spark did not start in time
 
 
 def explain(text: str) -> tuple[str | None, str]:
-    """Find our own error, class and text, in Spark's message of a failed job; else return None and what is known."""
+    """Find our own error in Spark's message of a failed job. Returns: its class and text; None and a text for any other
+    error."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith(("toymq_spark.", "toymq_py.", "toymq."))]
     if ours:
@@ -106,7 +107,8 @@ def main(ctx: click.Context, master: str) -> None:
 
 @contextmanager
 def _session(master: str | None, name: str, *, bar: bool = False) -> Iterator[Any]:
-    """
+    """Start a Spark session, and stop it at the end.
+
     Args:
         bar: show Spark's progress bar on a terminal, for a job that prints nothing before its end.
 
@@ -150,7 +152,7 @@ ACCESS = {
 
 
 def place_options(command: Command) -> Command:
-    """Options for the broker and its access, or for a data directory."""
+    """Add the options for the broker and its access, or for a data directory, to a command."""
     for option in (
         click.option("--tls-key", help="PEM file of the client certificate's key."),
         click.option("--tls-cert", help="PEM file of a client certificate, if the broker requires one."),
@@ -164,7 +166,7 @@ def place_options(command: Command) -> Command:
 
 
 def source_options(command: Command) -> Command:
-    """Options for the source of records."""
+    """Add the options for the source of records to a command."""
     for option in (
         click.option("--option", "more", multiple=True, metavar="NAME=VALUE", help="Another source option; repeatable."),
         click.option("--pattern", help="Read the topics whose whole name matches this regular expression."),
@@ -175,18 +177,18 @@ def source_options(command: Command) -> Command:
 
 
 def _given(name: str) -> bool:
-    """Whether the option is on the command line, not a default or from the environment."""
+    """Whether an option was given on the command line, and does not come from the environment or its default."""
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _refuse_beside_once(once: bool, option: str) -> None:
-    """Raises: click.UsageError."""
+    """Refuse an option together with ``--once``. Raises: click.UsageError."""
     if once and _given(option.removeprefix("--").replace("-", "_")):
         raise click.UsageError(f"--once excludes {option}")
 
 
 def _place(url: str, data_dir: str | None, **access: str | None) -> dict[str, str]:
-    """Raises: click.UsageError."""
+    """Convert the options for a broker or a data directory to options of the source. Raises: click.UsageError."""
     if data_dir is not None and _given("url") and "to_url" not in click.get_current_context().params:
         raise click.UsageError("--data-dir excludes --url")  # but in replay --url is the target
     found = {"path": data_dir} if data_dir is not None else {"url": url}
@@ -196,7 +198,7 @@ def _place(url: str, data_dir: str | None, **access: str | None) -> dict[str, st
 def _source(
     subscribe: str | None, pattern: str | None, more: tuple[str, ...], taken: Mapping[str, str] = NOTHING, **place: Any
 ) -> dict[str, str]:
-    """Raises: click.UsageError."""
+    """Convert the command's options to options of the source. Raises: click.UsageError."""
     found = _place(**place)
     if subscribe is not None:
         found["subscribe"] = subscribe
@@ -206,7 +208,7 @@ def _source(
 
 
 def _refuse_set(more: tuple[str, ...], *names: str) -> None:
-    """Refuse options that the job sets. Raises: OptionError."""
+    """Refuse options of the source that the job sets itself. Raises: OptionError."""
     given = {option.partition("=")[0].lower() for option in more}
     command = click.get_current_context().info_name
     for name in names:
@@ -215,7 +217,7 @@ def _refuse_set(more: tuple[str, ...], *names: str) -> None:
 
 
 def _refuse_topics(source: Mapping[str, Any]) -> None:
-    """Refuse options of a source beside an archive. Raises: click.UsageError."""
+    """Refuse options for topics together with ``--archive``. Raises: click.UsageError."""
     options = {"subscribe": "--subscribe", "pattern": "--pattern", "more": "--option", "data_dir": "--data-dir"}
     for name, option in options.items():
         if source.get(name):
@@ -223,17 +225,17 @@ def _refuse_topics(source: Mapping[str, Any]) -> None:
 
 
 def _refuse_broker(beside: str = "--archive") -> None:
-    """Refuse options of a broker that the job does not need; TOYMQ_URL may be set. Raises: click.UsageError."""
+    """Refuse broker options together with ``beside``. TOYMQ_URL may be set. Raises: click.UsageError."""
     for name in ("url", *ACCESS):
         if _given(name):
             raise click.UsageError(f"{beside} excludes --{name.replace('_', '-')}")
 
 
 def _with(what: str, options: tuple[str, ...], given: Mapping[str, str], taken: Mapping[str, str] = NOTHING) -> dict[str, str]:
-    """Add ``NAME=VALUE`` options to those that are set; none may be set twice.
+    """Add ``NAME=VALUE`` options to the given ones; no option may be set twice.
 
     Args:
-        taken: options that a job sets, with what to do instead.
+        taken: options that the job sets itself, each with the advice for the error.
 
     Raises: click.UsageError.
     """

@@ -1,8 +1,8 @@
 """Filters the stderr of the processes that Spark starts, and ends a job on a signal.
 
-The JVM and its Python workers write to the inherited stderr: messages of the start, stack traces of an error that the command
-prints in one line, and tracebacks of workers after their job. So they get a pipe, and a thread passes on the rest. Knows
-nothing of jobs.
+The JVM and its Python workers inherit stderr, and write noise to it: start messages, stack traces of an error that the command
+itself prints in one line, and tracebacks of workers after the end of their job. So they get a pipe as stderr, and a thread
+filters it and passes the rest on. Does not know jobs.
 """
 
 import logging
@@ -27,7 +27,7 @@ JVM_S = 10.0
 
 
 class Console:
-    """Stderr of processes started within ``starting``. Its thread ends with the last of them."""
+    """The stderr of processes that are started within ``starting``. Its thread ends when the last of them ends."""
 
     def __init__(self) -> None:
         self._out = os.dup(2)
@@ -40,7 +40,7 @@ class Console:
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Hold output back during the start: it matters only when that fails (``last_words``)."""
+        """Hold output back during the start of the JVM: it matters only if the start fails (``last_words``)."""
         os.dup2(self._pipe, 2)
         try:
             yield
@@ -49,14 +49,14 @@ class Console:
         os.write(self._pipe, _STARTED)
 
     def last_words(self) -> str | None:
-        """Why a JVM did not start, in one line; None when unknown."""
+        """Return one line that says why the JVM did not start; None when that is unknown."""
         self.drain()
         lines = [line.decode(errors="replace").strip() for line in self._before or ()]
         found = (re.match(r'(?:Exception in thread "[^"]*" [\w.$]+: |Error: )(.+)', line) for line in lines)
         return next((match[1] for match in found if match), None)
 
     def mute(self) -> None:
-        """Drop all output from now on: it only follows from our exit."""
+        """Drop all output from now on, since it only results from this process's exit."""
         self._muted = True
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 2)
@@ -68,7 +68,7 @@ class Console:
         self._drained.wait(DRAIN_S)
 
     def take(self, data: bytes) -> bytes:
-        """Filter whole lines; a traceback is held until its last line."""
+        """Filter whole lines, and return those to show; a traceback is held back until its last line has come."""
         shown = b""
         for line in data.splitlines(keepends=True):
             if line.endswith(_STARTED):
@@ -113,10 +113,10 @@ class Console:
 
 
 class Ending:
-    """SIGTERM and SIGINT end a job at once: the next run repeats the current batch, and each record is there once.
+    """Ends a job at once on SIGTERM and SIGINT: the next run repeats the current batch, and still stores each record once.
 
-    No request is sent to the JVM: the signal may have interrupted one, whose reply would be taken for the next. The JVM gets a
-    SIGTERM, and later failures here only follow from that.
+    The JVM gets no request to stop, since the signal may have interrupted a request, whose reply would be taken for that of the
+    next one. It gets a SIGTERM, and later failures in this process only result from that.
     """
 
     def __init__(self, console: Console) -> None:
@@ -127,7 +127,7 @@ class Ending:
     def watch(self, jvm: "subprocess.Popen[bytes] | None") -> None:
         """
         Args:
-            jvm: None when this process did not start it.
+            jvm: the JVM; None when this process did not start it.
         """
 
         def handle(number: int, frame: FrameType | None) -> NoReturn:

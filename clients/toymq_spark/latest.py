@@ -1,8 +1,8 @@
-"""The newest row of each key of a topic, ``startingOffsets=latestByKey``, or of each group, ``latestByGroup``.
+"""Reads only the newest record of each key of a topic (``startingOffsets=latestByKey``), or of each group (``latestByGroup``).
 
-The log is read twice. First only keys are kept, with the id of their newest record; then the records with these ids are read.
-So memory grows with the keys, not with the values. An empty value is a tombstone: its key has no row. Records without a key
-have none either. Knows nothing of Spark.
+The log is read twice. The first pass keeps only keys, each with the id of its newest record; the second reads the records with
+these ids. So memory grows with the keys, not with the values. An empty value is a tombstone: its key gives no row. Records
+without a key give none either. Does not know Spark.
 """
 
 from array import array
@@ -30,10 +30,10 @@ _GONE = -1
 
 
 def newest(topic: str, batches: Iterable[pa.RecordBatch], keys_max: int = KEYS_MAX) -> "array[int]":
-    """Ids of the newest record of each key, ascending.
+    """Return the id of each key's newest record, ascending.
 
     Args:
-        batches: ``COLUMNS`` or ``GROUP_COLUMNS`` in the order of ids.
+        batches: with the columns ``COLUMNS`` or ``GROUP_COLUMNS``, in the order of ids.
 
     Raises: TooManyKeys.
     """
@@ -65,7 +65,7 @@ def _keys(batch: pa.RecordBatch) -> list[bytes | None]:
 
 
 def ranges(ids: "array[int]") -> Iterator[tuple[int, int]]:
-    """Id ranges, ends excluded, that have all of them and few others."""
+    """Yield id ranges, ends excluded, that contain all of the given ids and few others."""
     start = at = None
     for msg_id in ids:
         if start is None or at is None:
@@ -79,7 +79,7 @@ def ranges(ids: "array[int]") -> Iterator[tuple[int, int]]:
 
 
 def only(batches: Iterable[pa.RecordBatch], ids: "array[int]") -> Iterator[pa.RecordBatch]:
-    """Rows with these ids, of batches with a column ``offset`` in the order of ids."""
+    """Yield the rows with the given ids from batches with a column ``offset``, in the order of ids."""
     for batch in batches:
         offsets = batch.column("offset")
         begin = bisect_left(ids, offsets[0].as_py())

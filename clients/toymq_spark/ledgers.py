@@ -1,4 +1,5 @@
-"""Checks lines of ledgers, and finds a malformed one. Contract: reliability.md, ``history.jsonl``.
+"""Checks that the lines of a ledger are well formed. A ledger is a file in which test clients recorded their publishes and
+deliveries (reliability.md, ``history.jsonl``).
 
 The rules are those of ``toymq-chaos check``, as far as ``verify`` needs them: other fields and operations are ignored. Knows
 nothing of Spark.
@@ -30,7 +31,7 @@ SHOWN = 100
 
 
 def complaint(line: bytes) -> str | None:
-    """What is wrong with a line, or None."""
+    """Return what is wrong with a line; None if it is well formed."""
     try:
         found: Any = json.loads(line.decode())
     except RecursionError:
@@ -56,7 +57,7 @@ def complaint(line: bytes) -> str | None:
 
 
 def _missing(found: dict[str, Any]) -> str | None:
-    """A missing field of a publish or delivery, without which it cannot be looked up."""
+    """Return the name of a missing field without which a publish or delivery cannot be looked up; None if all are there."""
     has_id = found["op"] == "deliver" or found.get("result", "ok") in CONFIRMED
     for name in ("topic", "digest", *(["id"] if has_id else [])):
         if found.get(name) is None:
@@ -75,7 +76,7 @@ def _invalid(name: str, value: object) -> str:
 def torn(path: str) -> int | None:
     """Check each line of a ledger, which may be compressed.
 
-    Returns: the number of an incomplete last line, whose writer was killed; else None.
+    Returns: the line number of an incomplete last line, whose writer was killed; else None.
     Raises: DamagedData, with file and line, for any other malformed line; OSError.
     """
     for number, line in enumerate(_lines(path), 1):

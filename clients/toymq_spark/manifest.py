@@ -1,17 +1,18 @@
-"""What belongs to an archive of Parquet files: manifests, one a batch, that name its files. Readers read what they name.
+"""Manifests of an archive of Parquet files. There is one for each batch, and it names the batch's files; readers read only
+files that a manifest names.
 
     <archive>/
       manifest/0000000007.json              a batch of the archive job: it is there whole, or not at all
       manifest/compact-0000000002.json      the second compaction: what it wrote, and which files that stands for
       data/batch=0000000007.<attempt>/date=2026-11-21/topic=orders/part-….parquet
 
-An attempt at a batch writes to a directory of its own, syncs it, and then puts the batch's manifest in place, which only one
-attempt can do: the name is linked, and a link never takes the place of another. So two jobs at once never stand for the same
-rows, and none of them holds a lock that it could leave behind. A directory that no manifest names is what a killed job left,
-or another that runs: it is removed when the manifest of its batch is there, since no attempt at it can succeed any more.
+An attempt at a batch writes to a directory of its own, syncs it, and then creates the batch's manifest by a hard link, which
+fails if the name exists, so only one attempt can succeed. So two concurrent jobs never archive the same rows twice, and there
+is no lock that a job could leave behind. A directory that no manifest names belongs to a killed job, or to one that still runs:
+it is removed once the manifest of its batch exists, since then no other attempt at the batch can succeed.
 
-So pyarrow, DuckDB and Spark see each record once, if they are given ``files``. Knows neither Spark nor brokers. The archive is
-a path that all nodes share, on a file system with hard links.
+So pyarrow, DuckDB and Spark see each record once, if they read only ``Archive.files``. Knows neither Spark nor brokers. The
+archive is a path that all nodes share, on a file system with hard links.
 """
 
 import errno
@@ -56,7 +57,7 @@ class ArchiveMismatch(ConfigError):
 
 
 def check_query(place: str | Path, batch: int, found: str, query: str) -> None:
-    """Raises: ArchiveMismatch where a batch was written by another query than this one."""
+    """Check that a batch was written by this query. Raises: ArchiveMismatch."""
     if found != query:
         raise ArchiveMismatch(
             f"{place} has a batch {batch} of another query: it was written with another checkpoint. Use that checkpoint, or "
@@ -65,16 +66,16 @@ def check_query(place: str | Path, batch: int, found: str, query: str) -> None:
 
 
 class AlreadyCommitted(LocalError):
-    """Another attempt has committed this manifest."""
+    """Another attempt has created this manifest before."""
 
 
 class NoArchive(ConfigError):
-    """The directory has no manifest: it is a wrong one, or nothing is archived yet."""
+    """The directory has no manifest: it is the wrong directory, or nothing has been archived yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFile:
-    """One Parquet file. ``path`` is relative to the archive; ids of one topic, both included."""
+    """One Parquet file of an archive. ``path`` is relative to the archive; ``first_id`` and ``last_id`` are included."""
 
     path: str
     topic: str
@@ -87,10 +88,9 @@ class ArchiveFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """
-    ``query``: id of the streaming query that wrote the batch, or of the compaction.
-    ``replaces``: paths of files that this one's files stand for.
-    ``written_ms``: stays when files are removed and it is written again; 0 where it is unknown.
+    """Names the files of one batch. ``query``: id of the streaming query that wrote the batch, or of the compaction.
+    ``replaces``: paths of the files that this compaction replaced. ``written_ms``: when the batch was archived, milliseconds
+    since 1970; 0 if unknown.
     """
 
     name: str
@@ -101,25 +101,25 @@ class Manifest:
 
 
 class Archive:
-    """A directory with manifests."""
+    """An archive: a directory with manifests and the Parquet files that they name."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._manifests = self.path / "manifest"
 
     def manifests(self) -> list[Manifest]:
-        """All manifests, by name; empty where there is no archive yet. Raises: DamagedData, OSError."""
+        """Return all manifests, sorted by name; empty where there is no archive yet. Raises: DamagedData, OSError."""
         if not self._manifests.is_dir():
             return []
         return [self._load(file) for file in sorted(self._manifests.glob("*.json"))]
 
     def require(self) -> None:
-        """Raises: NoArchive, OSError."""
+        """Check that the archive exists. Raises: NoArchive, OSError."""
         if next(self._manifests.glob("*.json"), None) is None:
             raise NoArchive(f"{self.path} is not an archive: it has no manifest")
 
     def files(self) -> list[ArchiveFile]:
-        """Current files by topic and id; none after empty batches only.
+        """Return the current files, sorted by topic and id; empty if all batches were empty.
 
         Raises: NoArchive, DamagedData, OSError.
         """
@@ -130,15 +130,15 @@ class Archive:
         return sorted(found, key=lambda file: (file.topic, file.first_id, file.path))
 
     def paths(self) -> list[str]:
-        """The same as whole paths, for ``read_parquet([...], hive_partitioning=true)`` of DuckDB and others. Topic and day of
-        the records stand in the paths only.
+        """Return the full paths of the current files, for ``read_parquet([...], hive_partitioning=true)`` of DuckDB and others.
+        Only the paths contain the records' topic and day.
 
         Raises: NoArchive, DamagedData, OSError.
         """
         return [str(self.path / file.path) for file in self.files()]
 
     def dataset(self) -> Dataset:
-        """The same for pyarrow, with the columns ``topic`` and ``date``: all records that are archived now.
+        """Return all records that are archived now as a pyarrow dataset, with the columns ``topic`` and ``date``.
 
         Raises: NoArchive, DamagedData, OSError.
         """
@@ -152,27 +152,27 @@ class Archive:
         return dataset(paths, schema, "parquet", partitioning=partitioning, partition_base_dir=str(self.path / "data"))
 
     def offsets_of(self, files: Sequence[ArchiveFile]) -> pa.ChunkedArray:
-        """Ids of files, in any order. Raises: OSError."""
+        """Return the ids in files, in any order. Raises: OSError."""
         columns = [pq.ParquetFile(self.path / file.path).read(columns=["offset"])["offset"] for file in files]
         return pa.chunked_array([chunk for column in columns for chunk in column.chunks])
 
     def find(self, name: str) -> Manifest | None:
-        """Raises: DamagedData, OSError."""
+        """Return the manifest with a name; None if there is none. Raises: DamagedData, OSError."""
         file = self._manifests / f"{name}.json"
         return self._load(file) if file.exists() else None
 
     def attempt(self, name: str) -> Path:
-        """A new directory for one attempt at a batch."""
+        """Return the path of a new directory for one attempt at a batch."""
         return self.path / "data" / f"batch={name}.{uuid.uuid4().hex[:8]}"
 
     def next_compaction(self) -> str:
-        """Name of the next compaction. Concurrent ones get the same name, and only one can commit it."""
+        """Return the name of the next compaction. Concurrent compactions get the same name, and only one of them can commit."""
         names = (file.stem for file in self._manifests.glob(f"{COMPACTION}*.json"))
         done = [int(found[1]) for name in names if (found := re.fullmatch(COMPACTION + r"([0-9]+)", name))]
         return f"{COMPACTION}{max(done, default=0) + 1:0{NAME_DIGITS}d}"
 
     def commit(self, manifest: Manifest) -> None:
-        """Put a manifest in place, after its files are on stable storage. Once for each name.
+        """Sync the files of a manifest and then create it. Only one call can succeed for each name.
 
         Raises: AlreadyCommitted, LocalError on a file system without hard links, OSError.
         """
@@ -183,15 +183,16 @@ class Archive:
         sync(self.path)
 
     def discard_attempts(self, prefix: str) -> None:
-        """Remove files of other attempts at committed batches with this prefix; an attempt at an uncommitted batch may be about
-        to commit. Raises: DamagedData, OSError."""
+        """Remove the files of unsuccessful attempts at committed batches whose names have this prefix; an attempt at an
+        uncommitted batch may be about to commit. Raises: DamagedData, OSError."""
         for place in (self.path / "data").glob(f"batch={prefix}*"):
             manifest = self.find(place.name.removeprefix("batch=").partition(".")[0])
             if manifest is not None and place.name not in _places(manifest.files):
                 shutil.rmtree(place, ignore_errors=True)
 
     def remove(self, manifest: Manifest, paths: Sequence[str]) -> None:
-        """Remove replaced files. The manifest stays, even empty: it proves that its batch was archived, and by which query.
+        """Remove files that a compaction replaced. Their manifest stays, even without files: it proves that its batch was
+        archived, and by which query.
         Raises: OSError."""
         for path in paths:
             (self.path / path).unlink(missing_ok=True)
@@ -214,9 +215,9 @@ class Archive:
 
 
 def value_type(paths: Sequence[str]) -> pa.DataType:
-    """Type of the column ``value`` in files: bytes, or a struct with all columns that any of them has.
+    """Return the type of the column ``value`` in files: bytes, or a struct with all columns that any file has.
 
-    Raises: ArchiveMismatch where they do not go together, OSError.
+    Raises: ArchiveMismatch when the types cannot be combined, OSError.
     """
     found = pa.binary()
     for number, path in enumerate(reversed(paths)):
@@ -231,7 +232,7 @@ def value_type(paths: Sequence[str]) -> pa.DataType:
 
 
 def united(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """A type for values of both. Raises: ArchiveMismatch."""
+    """Return a type that can hold values of both types. Raises: ArchiveMismatch."""
     try:
         return pa.unify_schemas(
             [pa.schema([pa.field("value", one)]) for one in (kind, other)], promote_options="permissive"
@@ -241,7 +242,7 @@ def united(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def describe(archive: Path, directory: Path) -> Iterator[ArchiveFile]:
-    """What was written to ``…/date=D/topic=T/*.parquet``, from the files' own footers. Raises: OSError."""
+    """Describe the files that were written to ``…/date=D/topic=T/*.parquet``, from their footers. Raises: OSError."""
     for file in sorted(directory.glob("date=*/topic=*/*.parquet")):
         metadata = pq.read_metadata(file)
         column = metadata.schema.names.index("offset")
@@ -266,7 +267,7 @@ def write_atomically(path: Path, content: dict[str, Any]) -> None:
 
 
 def create_atomically(path: Path, content: dict[str, Any]) -> None:
-    """Create a file atomically: a crash leaves the content or no file. Raises: AlreadyCommitted, LocalError, OSError."""
+    """Create a file atomically: a crash leaves the whole file or no file. Raises: AlreadyCommitted, LocalError, OSError."""
     with _temporary(path, content) as temporary:
         try:
             os.link(temporary, path)
@@ -282,7 +283,7 @@ def create_atomically(path: Path, content: dict[str, Any]) -> None:
 
 @contextmanager
 def _temporary(path: Path, content: dict[str, Any]) -> Iterator[Path]:
-    """A synced temporary file beside ``path`` with this content."""
+    """Yield a synced temporary file beside ``path`` with this content, and remove it at the end."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with temporary.open("w") as file:
@@ -295,7 +296,7 @@ def _temporary(path: Path, content: dict[str, Any]) -> Iterator[Path]:
 
 
 def _places(files: Iterable[ArchiveFile]) -> set[str]:
-    """Directories of attempts that have these files."""
+    """Return the names of the attempts' directories that contain these files."""
     return {Path(file.path).parts[1] for file in files}
 
 
@@ -304,7 +305,7 @@ def _json(manifest: Manifest) -> dict[str, Any]:
 
 
 def sync_order(files: Iterable[Path]) -> Iterator[Path]:
-    """Files, then their directories from the innermost up to the batch's parent."""
+    """Yield paths in the order to sync them: files, then their directories from the innermost up to the batch's parent."""
     directories: set[Path] = set()
     for file in files:
         yield file

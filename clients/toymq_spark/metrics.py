@@ -1,4 +1,4 @@
-"""Lag of streams: a listener that keeps the latest progress of each query."""
+"""The lag of streaming queries: a listener that keeps the latest progress of each query."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from toymq_spark.offsets import Offsets, from_json, removed_of
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One batch of a query. ``behind``: unread records by topic, when it last checked."""
+    """The progress of a query after one batch. ``behind``: unread records by topic, when Spark last asked the source."""
 
     query: str
     batch: int
@@ -35,7 +35,7 @@ class Progress:
 
 
 def progress_of(found: dict[str, Any]) -> Progress:
-    """Progress of one batch, from Spark's report (``query.lastProgress``, or an event's ``progress.json``)."""
+    """Convert Spark's report on a batch (``query.lastProgress``, or an event's ``progress.json``) to a ``Progress``."""
     behind: dict[str, int] = {}
     for source in found.get("sources", ()):
         end, latest = _read(source.get("endOffset"), from_json), _read(source.get("latestOffset"), from_json)
@@ -53,7 +53,8 @@ def progress_of(found: dict[str, Any]) -> Progress:
 
 
 def followed(query: StreamingQuery) -> Iterator[tuple[Progress, int]]:
-    """Each batch of a query once, with the rows so far, until the query ends. It is stopped when the reader ends."""
+    """Yield each batch of a query once, with the number of rows so far, until the query ends. The query is stopped when the
+    caller stops iterating."""
     last_batch, total = -1, 0
     try:
         ended = False
@@ -68,7 +69,7 @@ def followed(query: StreamingQuery) -> Iterator[tuple[Progress, int]]:
 
 
 def _read(reported: Any, read: Callable[[dict[str, Any]], Offsets]) -> Offsets:
-    """A number of each topic in the offsets of one source; Spark gives them as an object or as JSON, and None where it has
+    """Read numbers by topic from the offsets of one source. Spark gives offsets as an object, as JSON, or as None if there are
     none."""
     found = json.loads(reported) if isinstance(reported, str) else reported
     if not isinstance(found, dict):
@@ -80,7 +81,8 @@ def _read(reported: Any, read: Callable[[dict[str, Any]], Offsets]) -> Offsets:
 
 
 class BehindLatest(StreamingQueryListener):
-    """``spark.streams.addListener(BehindLatest(print))``: called with the progress of each batch of every query.
+    """A listener: ``spark.streams.addListener(BehindLatest(print))`` calls ``print`` with the progress of each batch of every
+    query.
 
     ``queries`` has the latest progress of each running query.
     """
@@ -90,8 +92,8 @@ class BehindLatest(StreamingQueryListener):
         self._took = took
 
     def exposition(self) -> str:
-        """``toymq_spark_behind`` in Prometheus' text format, for a handler of ``/metrics`` or a textfile collector. A Python
-        source cannot add to Spark's own metrics."""
+        """Return the gauge ``toymq_spark_behind`` in Prometheus' text format, for a handler of ``/metrics`` or a textfile
+        collector. A Python source cannot add to Spark's own metrics."""
         lines = ["# HELP toymq_spark_behind Unread records of a query.", "# TYPE toymq_spark_behind gauge"]
         for progress in list(self.queries.values()):
             query = progress.query.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

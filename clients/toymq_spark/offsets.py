@@ -1,9 +1,9 @@
-"""Id ranges of a batch: start, end, shares of a limit, ranges of tasks, and lost ids.
+"""Computes the id range of each batch: its start and end, shares of a limit, ranges of tasks, and lost ids.
 
-Knows nothing of Spark. An id range is [start, end). Spark stores offsets as JSON and compares them as strings, so their form is
-fixed: ``{"topic": {"0": id, "bucket": id, "incarnation": word}}``, topics sorted, the word where it is known (ADR 0135). The
-batch that ends here reads in a bucket what is below the second id; there is none when it reads nothing there (ADR 0167). Of a
-topic with partitions: ``{"topic": {"0": id, "1": id, "bucket": {"0": id}, "incarnation": {"0": word, "1": word}}}``.
+Does not know Spark. An id range is [start, end). Spark stores offsets as JSON and compares them as strings, so their form is
+fixed: ``{"topic": {"0": id, "bucket": id, "incarnation": word}}``, topics sorted, ``incarnation`` only if it is known (ADR
+0135). A batch that ends here reads the ids below ``bucket`` in a bucket; without ``bucket`` it reads no ids there (ADR 0167). A
+topic with partitions has ``{"topic": {"0": id, "1": id, "bucket": {"0": id}, "incarnation": {"0": word, "1": word}}}``.
 """
 
 import logging
@@ -35,7 +35,8 @@ def to_json(
     offsets: Mapping[str, int], incarnations: Mapping[str, str], in_bucket: Mapping[str, int] = NONE,
     removed: Mapping[str, int] = NONE,
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """Offsets as Spark stores them. ``removed``: for its report, how many of the ids before them have no record."""
+    """Convert offsets to the JSON that Spark stores. ``removed``: only for Spark's report: how many ids before each offset have
+    no record."""
     shown = {}
     for name, topics in by_name(offsets).items():
         entry: dict[str, Any] = {key: offsets[topic] for key, topic in topics.items()}
@@ -48,7 +49,8 @@ def to_json(
 
 
 def _said(found: Mapping[str, Any], word: str | None = None) -> dict[str, Any]:
-    """The offsets of an object as ``to_json`` makes it, or one of its words, by topic. Raises: OptionError."""
+    """Read the offsets, or the values of ``word`` ("bucket", say), by topic, from what ``to_json`` made. Raises:
+    OptionError."""
     values: dict[str, Any] = {}
     for name, entry in found.items():
         try:
@@ -72,27 +74,29 @@ def _numbers(found: Mapping[str, Any], word: str | None = None) -> Offsets:
 
 
 def in_bucket_of(found: Mapping[str, Any]) -> Offsets:
-    """Of stored offsets: where the part ends that was read in a bucket. Raises: OptionError for an invalid checkpoint."""
+    """Return, from stored offsets, the end of the ids that are read in a bucket, by topic. Raises: OptionError for an invalid
+    checkpoint."""
     return _numbers(found, "bucket")
 
 
 def removed_of(found: Mapping[str, Any]) -> Offsets:
-    """Of the ends that Spark reports: how many ids before them have no record. Raises: OptionError."""
+    """Return, from the offsets in Spark's report, how many ids before each offset have no record, by topic. Raises:
+    OptionError."""
     return _numbers(found, "removed")
 
 
 def incarnations_of(found: Mapping[str, Any]) -> Incarnations:
-    """The incarnations of stored offsets."""
+    """Return the incarnations in stored offsets, by topic."""
     return {topic: str(word) for topic, word in _said(found, "incarnation").items()}
 
 
 def from_json(found: Mapping[str, Any]) -> Offsets:
-    """The inverse. Raises: OptionError for an invalid checkpoint."""
+    """Return the ids in stored offsets, by topic. Raises: OptionError for an invalid checkpoint."""
     return _numbers(found)
 
 
 def selected(options: SourceOptions, logs: Logs) -> list[str]:
-    """The topics to read, sorted; of a partitioned topic its partitions."""
+    """Return the topics to read, sorted; a partitioned topic is replaced by its partitions."""
     names = options.topics.select(logs.topics)
     if options.topics.pattern is not None or options.topics.exact:
         return names
@@ -100,11 +104,11 @@ def selected(options: SourceOptions, logs: Logs) -> list[str]:
 
 
 def starting(options: SourceOptions, logs: Logs, *, missing_is_empty: bool, seen: Incarnations | None = None) -> Offsets:
-    """First id to read, by topic.
+    """Return the first id to read, by topic.
 
     Args:
         seen: filled with the incarnations of the topics.
-        missing_is_empty: a missing topic counts as empty (a stream may wait for it), else it is an error.
+        missing_is_empty: whether a missing topic counts as empty (a stream may wait for it), and is no error.
 
     Raises: NoSuchTopic, OptionError, DataLoss when a given id is gone.
     """
@@ -128,7 +132,7 @@ def starting(options: SourceOptions, logs: Logs, *, missing_is_empty: bool, seen
 
 
 def ending(options: SourceOptions, logs: Logs, start: Offsets) -> Offsets:
-    """End of a batch by topic, at least its start. Raises: NoSuchTopic, OptionError."""
+    """Return the end of a batch by topic, which is at least its start. Raises: NoSuchTopic, OptionError."""
     found = {}
     for topic, begin in start.items():
         next_id = logs.bounds(topic).next_id
@@ -147,17 +151,17 @@ def ending(options: SourceOptions, logs: Logs, start: Offsets) -> Offsets:
 
 
 def latest(options: SourceOptions, logs: Logs, seen: Incarnations | None = None) -> Offsets:
-    """Current ends of existing topics; fills ``seen`` with their incarnations."""
+    """Return the current ends of the existing topics, and fill ``seen`` with their incarnations."""
     return {topic: _bounds(logs, topic, missing_is_empty=True, seen=seen)[1] for topic in selected(options, logs)}
 
 
 def made_anew(known: Mapping[str, str], present: Mapping[str, str]) -> set[str]:
-    """Topics that have another incarnation now."""
+    """Return the topics whose incarnation has changed: they were deleted and created again."""
     return {topic for topic, incarnation in present.items() if known.get(topic, incarnation) != incarnation}
 
 
 def deleted(options: SourceOptions, logs: Logs, known: Iterable[str]) -> Offsets:
-    """Deleted topics of a stream with a pattern; they end at 0, like missing topics given by name."""
+    """Return the deleted topics of a stream with a pattern; their offset is 0, like that of missing topics given by name."""
     if options.topics.pattern is None:
         return {}
     present = set(logs.topics())
@@ -170,12 +174,14 @@ def share(
     limit: int | None,
     removed: Callable[[str], Sequence[IdRange]] = lambda topic: (),
 ) -> Offsets:
-    """Ends of a batch of about ``limit`` records, shared by backlog; each topic with a backlog gets some.
+    """Return the ends of a batch of about ``limit`` records. Topics share the limit in proportion to their backlogs, and each
+    with a backlog gets at least one record.
 
-    A topic that is not in ``start`` is new and read from 0; one that is not in ``end`` stays where it is.
+    A topic that is not in ``start`` is new and read from id 0; one that is not in ``end`` keeps its offset.
 
     Args:
-        removed: asked for ids of a topic that have no record, when there is more than the limit; they are passed at once.
+        removed: returns the ids of a topic that have no record; they do not count for the limit. Called only when the limit
+            matters.
     """
     waiting_ids = {topic: next_id - start.get(topic, 0) for topic, next_id in end.items() if next_id > start.get(topic, 0)}
     is_limited = limit is not None and sum(waiting_ids.values()) > limit
@@ -194,10 +200,11 @@ def share(
 def retained(
     options: SourceOptions, logs: Logs, start: Offsets, end: Offsets, known: Incarnations, planned: Incarnations
 ) -> Offsets:
-    """Actual start of a stream's batch, after retention, or after a topic was recreated.
+    """Return the start from which a stream's batch can really be read, which is higher after retention, or another one after a
+    topic was recreated.
 
     Args:
-        known, planned: incarnations of ``start`` and ``end``.
+        known, planned: the incarnations to which ``start`` and ``end`` belong.
 
     Raises: DataLoss with ``failOnDataLoss``; without it the loss is a warning.
     """
@@ -244,7 +251,7 @@ def _anew(old: object, new: object) -> str:
 
 
 def check_start(options: SourceOptions, topic: str, start: int, first_id: int, next_id: int) -> None:
-    """Raises: DataLoss, OptionError."""
+    """Check that a given start is within the retained ids of a topic. Raises: DataLoss, OptionError."""
     if start < first_id:
         lost(options, topic, start, first_id - 1, f"retention removed the records below {first_id}")
     elif start > next_id:
@@ -252,7 +259,7 @@ def check_start(options: SourceOptions, topic: str, start: int, first_id: int, n
 
 
 def lost(options: SourceOptions, topic: str, first_id: int, last_id: int | None, why: str) -> None:
-    """Report lost ids. Raises: DataLoss with ``failOnDataLoss``."""
+    """Report that ids are lost: log a warning, or with ``failOnDataLoss`` raise. Raises: DataLoss."""
     loss = DataLoss(topic, first_id, last_id, why)
     if options.fail_on_data_loss:
         raise DataLoss(topic, first_id, last_id, f"{why} (failOnDataLoss=false continues)")

@@ -64,7 +64,7 @@ class Certificates:
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """A broker's URL, its retries, and access to it (``broker.connect``)."""
+    """A broker's URL, with its access (token, certificates) and the retries of requests to it (``broker.connect``)."""
 
     url: str
     num_retries: int = NUM_RETRIES
@@ -75,14 +75,14 @@ class BrokerAddress:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A data directory or a backup."""
+    """The path of a data directory or a backup to read."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A bucket of ``--tier``. ``alone``: nothing is read from a broker's log."""
+    """The bucket of a broker's ``--tier``. ``alone``: no records are read from the broker's log."""
 
     url: str
     alone: bool
@@ -90,7 +90,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Topics by name, or by a regular expression for the whole name."""
+    """The topics to read: names, or a regular expression that matches the whole name."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
@@ -98,7 +98,7 @@ class Topics:
     """A partitioned topic is named by its partitions."""
 
     def select(self, present: Callable[[], list[str]]) -> list[str]:
-        """Sorted names; ``present`` is called only for a pattern."""
+        """Return the names, sorted; ``present``, which lists the existing topics, is called only for a pattern."""
         if self.pattern is None:
             return sorted(self.names)
         matches = re.compile(self.pattern).fullmatch
@@ -107,7 +107,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Start or end of reading: an id, an end of the log, or a time; for all topics or by topic.
+    """Where reading starts or ends: an id, an end of the log, or a time; for all topics or by topic.
 
     ``kind`` "id": numbers are ids, ``EARLIEST`` or ``LATEST``. "time": milliseconds since the epoch.
     """
@@ -117,7 +117,7 @@ class Edge:
     by_topic: Mapping[str, int] | None = None
 
     def of(self, topic: str) -> int:
-        """The number for a topic. Raises: OptionError when the option names other topics only."""
+        """Return the number for a topic. Raises: OptionError when the option names only other topics."""
         if self.by_topic is None:
             assert self.everywhere is not None
             return self.everywhere
@@ -130,7 +130,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class ValueOptions:
-    """Typed values. ``schema``: the text of ``valueSchema`` (``values.formats``)."""
+    """The options for typed values. ``schema``: the text of ``valueSchema`` (``values.formats``)."""
 
     format: str
     schema: str | None
@@ -141,7 +141,7 @@ class ValueOptions:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Options of a source. Counts are of records."""
+    """The options of a source. Counts are numbers of records."""
 
     place: BrokerAddress | Directory | History
     history: History | None
@@ -182,7 +182,7 @@ def parse_source(given: Mapping[str, str], mode: Mode | None = None) -> SourceOp
     """Parse the options of a source.
 
     Args:
-        mode: None: unknown yet; options of either mode are accepted.
+        mode: batch or streaming; None when unknown: options of either mode are accepted.
 
     Raises: OptionError.
     """
@@ -220,7 +220,7 @@ def parse_source(given: Mapping[str, str], mode: Mode | None = None) -> SourceOp
 
 
 def parse_sink(given: Mapping[str, str], mode: Mode) -> SinkOptions:
-    """Raises: OptionError."""
+    """Parse the options of a sink. Raises: OptionError."""
     options = _Options(given)
     if "path" in options.given:
         options.fail("path", "a sink publishes through a broker: use url")
@@ -238,7 +238,7 @@ def parse_sink(given: Mapping[str, str], mode: Mode) -> SinkOptions:
 
 
 class _Options:
-    """The given options, read by their proper names."""
+    """The given options, looked up by name without regard to case."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self.given = {name.lower(): str(value) for name, value in given.items()}
@@ -308,7 +308,7 @@ class _Options:
         return found
 
     def by_topic(self, name: str, text: str, least: int) -> dict[str, int]:
-        """Parse ``{"topic": {"0": n}}``, of a partitioned topic ``{"topic": {"0": n, "1": m}}``."""
+        """Parse ``{"topic": {"0": n}}``, or for a partitioned topic ``{"topic": {"0": n, "1": m}}``, to numbers by topic."""
         numbers = {}
         for topic, value in self.json(name, text).items():
             try:
@@ -394,8 +394,8 @@ def _certificates(options: _Options, tls: bool) -> Certificates | None:
 def _values(options: _Options, *, source: bool, broker: bool) -> ValueOptions | None:
     """
     Args:
-        source: a sink encodes values, and so has no bad rows.
-        broker: there is one to publish bad rows to.
+        source: whether these are options of a source; a sink encodes values, and so has no bad rows.
+        broker: whether there is a broker, to which bad rows can be published.
     """
     if options.text("valueFormat") is None:
         options.refuse((*_TYPED, "badRows"), "it needs valueFormat")
@@ -486,7 +486,8 @@ def _end(options: _Options) -> Edge:
 
 
 def _timed(options: _Options, everywhere: str, by_topic: str) -> Edge | None:
-    """As with Kafka, a time for all topics overrides times by topic, and both override offsets."""
+    """Parse the options for a time. As with Kafka, a time for all topics overrides times by topic, and both override
+    offsets."""
     at_ms = options.number(everywhere, 0)
     if at_ms is not None:
         return Edge("time", at_ms)

@@ -1,6 +1,7 @@
-"""Partitions of a topic as Spark sees them: the columns topic and partition, and offsets by partition. ADR 0187.
+"""Converts partitions of a topic to the form that Spark sees: the columns topic and partition, and offsets by partition. ADR
+0187.
 
-Within the source a partition is a topic, ``orders#3``. Knows nothing of Spark.
+Within this package a partition is a topic of its own, ``orders#3``. Does not know Spark.
 """
 
 from collections.abc import Iterable
@@ -13,13 +14,15 @@ SINGLE = "0"
 
 
 def column_values(topic: str, *, divided: bool) -> tuple[str, int]:
-    """What the columns topic and partition have. ``divided``: partition 3 of orders is told from the topic ``orders#3``."""
+    """Return the values of the columns topic and partition. ``divided``: ``orders#3`` becomes ("orders", 3), else ("orders#3",
+    0)."""
     number = number_of(topic) if divided else None
     return (topic, 0) if number is None else (whole_name(topic), number)
 
 
 def topics_of(name: str, numbers: Iterable[str]) -> dict[str, str]:
-    """The topics of an object ``{"0": …, "1": …}`` that stands for ``name``, by their key. Raises: ValueError."""
+    """Return the internal topic for each key of an object ``{"0": …, "1": …}``, the offsets of topic ``name``. Raises:
+    ValueError."""
     keys = list(numbers)
     if any(not key.isascii() or not key.isdigit() or str(int(key)) != key for key in keys):
         raise ValueError(f"invalid partitions {keys}")
@@ -29,8 +32,9 @@ def topics_of(name: str, numbers: Iterable[str]) -> dict[str, str]:
 
 
 def by_name(topics: Iterable[str]) -> dict[str, dict[str, str]]:
-    """The inverse for all topics, sorted: their names by key, and those by the name that stands for them. A partition 0 alone
-    stands for itself, or it would be taken for a topic without partitions; so do those beside a topic of their name."""
+    """Group internal topics by the topic's name that Spark sees, sorted; within it, by partition number as text: the inverse of
+    ``topics_of``. A partition keeps its own name, with number "0", if only partition 0 is there, which would look like a topic
+    without partitions, or if a topic without partitions has the same name."""
     parts: dict[str, dict[int, str]] = {}
     for topic in topics:
         number = number_of(topic)

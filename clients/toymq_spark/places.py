@@ -1,4 +1,4 @@
-"""Opens the source of records that options name."""
+"""Opens the source of records (broker, directory or bucket) that the options name."""
 
 from toymq_py.tier.reader import open_reader
 from toymq_spark.bucket_logs import BucketLogs, TieredLogs
@@ -7,10 +7,10 @@ from toymq_spark.record_sources import BrokerLogs, DirectoryLogs, Logs
 
 
 def open_logs(place: BrokerAddress | Directory | History, history: History | None = None) -> Logs:
-    """Open a source; a broker is connected to at its first request.
+    """Open a source of records. A broker is connected to only at the first request.
 
     Args:
-        history: the bucket of a broker, if it is to be read.
+        history: the bucket of the broker's tier, if it is to be read.
 
     Raises: DataDirectoryError; ConfigError when the URL of a bucket needs an extra that is missing.
     """

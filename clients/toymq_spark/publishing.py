@@ -1,17 +1,18 @@
-"""Publishes the rows of a task exactly once, however often the task runs.
+"""Publishes the rows of a Spark task exactly once, however often the task runs.
 
 Contract: spark.md, "Sink"; protocol.md, ``PUB … seq=``; ADR 0016. Knows nothing of Spark.
 
-A task is identified by its producer (sink and task number) and its epoch (the batch). The order of rows after a shuffle differs
-from run to run, so they are sorted and numbered, and the number is the sequence: when the task runs again, the broker
-recognises stored rows. That requires the same rows:
+A task is identified by its producer (sink and task number) and its epoch (the batch's number). The order of rows after a
+shuffle differs from run to run, so they are sorted and numbered, and the number is the producer's sequence number: when the
+task runs again, the broker recognises the rows that it has stored. That requires that the task has the same rows again:
 
-1. The claim (``claims``): count and checksum of the rows are stored before any row is published, once per producer and
-   epoch. An earlier claim has to be equal, otherwise the task fails and publishes nothing. And if the batch ran before, none of
-   this task's rows may have been another task's.
-2. The rows are published with sequence ``epoch << 32 | row``. A ``DUP`` is a row that an earlier attempt published.
+1. The claim (``claims``): count and checksum of the rows are stored before any row is published, once per producer and epoch.
+   An earlier claim has to be equal, otherwise the task fails and publishes no row. And if the batch ran before, no other task
+   may have had rows of this task.
+2. The rows are published with sequence number ``epoch << 32 | row``. The reply ``DUP`` means that an earlier attempt published
+   the row.
 
-An attempt that goes on beside a later one (an executor that was given up) uses the same numbers for the same rows.
+An attempt that goes on beside a later one (on an executor that Spark has given up) uses the same numbers for the same rows.
 """
 
 import logging
@@ -43,7 +44,7 @@ READ_COUNT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Rows that this attempt stored, rows that were stored before, and rows that the option skipBatch left out."""
+    """The numbers of rows that this attempt stored, that were stored before, and that the option skipBatch left out."""
 
     published: int
     duplicates: int
@@ -54,8 +55,9 @@ def write_task(publisher: Publisher, task: Task, rows: Sequence[Row], skip_batch
     """Publish the rows of a task.
 
     Args:
-        rows: in their total order (``rows.rows_of``).
-        skip_batch: of a batch with this number rows that are not those of an earlier attempt are left out.
+        rows: the task's rows, in their total order (``rows.rows_of``).
+        skip_batch: number of a batch in which a task whose rows differ from those of an earlier attempt leaves its rows out,
+            and does not fail.
 
     Raises: ReplayMismatch; OptionError for too many rows; errors of the broker.
     """
@@ -87,13 +89,13 @@ def write_task(publisher: Publisher, task: Task, rows: Sequence[Row], skip_batch
 
 
 class BrokerPublisher:
-    """Publishes to and reads from a broker. Unconfirmed publishes are sent again after a transient error."""
+    """Publishes to a broker, and reads from it. After a transient error, unconfirmed publishes are sent again."""
 
     def __init__(self, address: BrokerAddress, sleep: Callable[[float], None] = time.sleep) -> None:
         self._broker = RetryingClient(address, sleep)
 
     def publish(self, topic: str, messages: Sequence[Sequenced]) -> list[Receipt]:
-        """Raises: ToymqError, OSError."""
+        """Publish messages and wait for their receipts. Raises: ToymqError, OSError."""
         if any(message.route for message in messages) and not self._is_divided(topic):
             messages = [message._replace(route=b"") for message in messages]  # it would cost the broker time for nothing
         receipts: list[Receipt] = []
@@ -110,7 +112,7 @@ class BrokerPublisher:
         return receipts
 
     def _is_divided(self, topic: str) -> bool:
-        """Whether a topic has partitions, which a route chooses among. Raises: ToymqError, OSError."""
+        """Whether a topic has partitions, so that messages need a route. Raises: ToymqError, OSError."""
         try:
             self._broker.call(f"looking at {topic}", lambda client: client.offsets(topic))
         except IsPartitioned:
@@ -120,14 +122,14 @@ class BrokerPublisher:
         return False
 
     def record(self, topic: str, msg_id: int) -> Frame:
-        """Raises: ToymqError, OSError."""
+        """Read the record with an id. Raises: ToymqError, OSError."""
         for frame in self._fetch(topic, msg_id, 1, 0)[0]:
             if frame.msg_id == msg_id:
                 return frame
         raise DamagedData(f"record {msg_id} of {topic} is gone")
 
     def read(self, topic: str, from_id: int, wait_s: float) -> tuple[list[Frame], int]:
-        """Raises: ToymqError, OSError."""
+        """Return the records from an id on, and the next id. Raises: ToymqError, OSError."""
         return self._fetch(topic, from_id, READ_COUNT, wait_s)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Pushed-down filters: conditions on topic, offset and timestamp become id ranges.
+"""Filter pushdown: conditions on topic, offset and timestamp become id ranges.
 
-Conditions on ``offset`` and ``topic`` are taken from Spark. A condition on ``timestamp`` narrows the range to milliseconds, and
-Spark checks it again. Spark alone checks ``key``: a log has no index of keys.
+Conditions on ``offset`` and ``topic`` are handled here completely. A condition on ``timestamp`` narrows the range with a
+precision of milliseconds, and Spark checks it again. Conditions on ``key`` are left to Spark: a log has no index of keys.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 class Bounds:
-    """Conjunction of bounds of ids and of times in milliseconds; ends are exclusive."""
+    """Lower and upper bounds of ids and of times in milliseconds, all of which hold; upper bounds are exclusive."""
 
     def __init__(self) -> None:
         self.topics: set[str] | None = None
@@ -26,7 +26,7 @@ class Bounds:
         self.end_ms: int | None = None
 
     def take(self, filters: Sequence[Filter]) -> Iterator[Filter]:
-        """Take filters. Yields: those that Spark has to check."""
+        """Add the bounds that filters imply. Yields: the filters that Spark still has to check."""
         for one in filters:
             match one:
                 case EqualTo(("topic",), str(topic)):

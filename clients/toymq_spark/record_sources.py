@@ -1,4 +1,4 @@
-"""Sources of records with one interface: a broker, or a data directory. ``bucket_logs`` has others.
+"""Sources of records with one interface, ``Logs``: a broker, or a data directory. ``bucket_logs`` has others.
 
 Knows nothing of Spark. For one thread: each Spark task opens its own.
 """
@@ -29,41 +29,42 @@ AT_MS_MAX = 2**63 // 1_000_000
 
 
 class Logs(Protocol):
-    """Topics and their records. All may raise OSError, ToymqError and BucketError."""
+    """A source of topics and their records. All methods may raise OSError, ToymqError and BucketError."""
 
     def topics(self) -> list[str]: ...
 
     def partitions(self, topic: str) -> list[str]:
-        """The partitions of a partitioned topic; of another one, or of none, the name itself."""
+        """Return the partitions of a partitioned topic; for any other name, a list of the name itself."""
 
     def bounds(self, topic: str) -> TopicRange:
-        """First retained id, next id, incarnation. Raises: NoSuchTopic."""
+        """Return a topic's first retained id, next id and incarnation. Raises: NoSuchTopic."""
 
     def removed(self, topic: str, incarnation: str | None = None) -> list[IdRange]:
-        """Ids in the middle of a log that were removed on purpose, both ends included: by retention, a restore or a repair.
-        Readers pass them. None for a topic that is gone, or of another incarnation."""
+        """Return the id ranges in the middle of a log, both ends included, that were removed on purpose: by retention, a
+        restore or a repair. Readers skip them. Empty for a topic that is gone, or has another incarnation."""
 
     def id_at_time(self, topic: str, at_ms: int) -> int:
-        """Id of the first record at or after a time, else the next id. Raises: NoSuchTopic."""
+        """Return the id of the first record at or after a time; the next id if there is none. Raises: NoSuchTopic."""
 
     def history(self, topic: str, incarnation: str | None, start: int, end: int, *, again: bool = False) -> list[SealedSegment]:
-        """Segments with the first ids of a range, that are to be read in a bucket; ``again``: all below ``end`` were. Raises:
-        NoSuchTopic."""
+        """Return the segments at the beginning of an id range that are to be read in a bucket. ``again``: in a repeated batch,
+        in which all ids below ``end`` were read there. Raises: NoSuchTopic."""
 
     def read(
         self, topic: str, from_id: int, to_id: int, walk: Walk[T], incarnation: str | None = None, segments: Sequence[int] = ()
     ) -> Iterator[RecordRun[T]]:
-        """Records of an id range in runs; missing ids are skipped. ``segments``: first ids of those of ``history`` for it.
-        Raises: OutOfRange; NoSuchTopic, also for a topic of another incarnation; SegmentLost."""
+        """Yield the records of an id range in runs of consecutive ids; missing ids are skipped. ``segments``: first ids of the
+        segments that ``history`` returned for the range. Raises: OutOfRange; NoSuchTopic, also for a topic of another
+        incarnation; SegmentLost."""
 
     def wait(self, topic: str, next_id: int, seconds: float) -> None:
-        """Wait until the topic exceeds ``next_id``, at most ``seconds``."""
+        """Wait, at most ``seconds``, until the topic's next id is above ``next_id``."""
 
     def close(self) -> None: ...
 
 
 class BrokerLogs:
-    """Topics of a broker. Requests that fail because it restarts are retried."""
+    """The topics of a broker. Requests that fail because the broker restarts are retried."""
 
     def __init__(self, address: BrokerAddress, sleep: Callable[[float], None] = time.sleep) -> None:
         self._broker = RetryingClient(address, sleep)
@@ -86,7 +87,7 @@ class BrokerLogs:
         return sorted(found["topic"] for found in self.described())
 
     def described(self) -> list[dict[str, Any]]:
-        """Topics with their consumers (protocol.md, "JSON shapes"). Raises: OSError, ToymqError."""
+        """Return the broker's topics with their consumers (protocol.md, "JSON shapes"). Raises: OSError, ToymqError."""
         return self._broker.call("listing topics", lambda client: client.topics())
 
     def bounds(self, topic: str) -> TopicRange:
@@ -135,7 +136,7 @@ class BrokerLogs:
 
 
 def runs_of(frames: bytes, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
-    """The body of a BATCH as runs of consecutive ids. Raises: DamagedData for invalid records."""
+    """Parse the body of a BATCH reply to runs of records with consecutive ids. Raises: DamagedData for invalid records."""
     pos = 0
     while pos < len(frames):
         found = valid_frame(frames, pos)
@@ -151,16 +152,17 @@ def runs_of(frames: bytes, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
 
 
 def among(present: list[str], topic: str) -> list[str]:
-    """The partitions of a topic among names; the name itself, where it is there or none is."""
+    """Return the partitions of a topic that are among the names ``present``; the topic itself if it is there, or no partition
+    is."""
     parts = [name for name in present if whole_name(name) == topic and name != topic]
     return [topic] if topic in present or not parts else sorted(parts, key=lambda name: number_of(name) or 0)
 
 
 class DirectoryLogs:
-    """A data directory or a backup. A topic is opened again when its bounds are requested."""
+    """The topics in a data directory or a backup. A topic is opened again each time its bounds are requested."""
 
     def __init__(self, path: str, sleep: Callable[[float], None] = time.sleep) -> None:
-        """Raises: DataDirectoryError."""
+        """Check the directory. Raises: DataDirectoryError."""
         self._directory = DirectoryReader(path)
         self._sleep = sleep
         self._open: dict[str, TopicReader] = {}

@@ -1,4 +1,4 @@
-"""A report as one HTML page with its plots inside. Everything that comes from a topic is escaped."""
+"""Formats a report as one HTML page that contains its plots. All text that comes from a topic is escaped."""
 
 import io
 import math
@@ -45,7 +45,7 @@ def _table(columns: Mapping[str, str], rows: list[dict[str, Any]]) -> str:
 
 
 def _plot(rows: list[dict[str, Any]]) -> str:
-    """Records a second and median size over time, as SVG."""
+    """Draw records per second and median size over time, as SVG."""
     figure = Figure(figsize=(10, 3.2), layout="constrained")
     FigureCanvasSVG(figure)
     rate, size = figure.subplots(1, 2)
@@ -69,7 +69,8 @@ def _plot(rows: list[dict[str, Any]]) -> str:
 
 
 def points(rows: list[dict[str, Any]], name: str, nothing: float) -> tuple[list[datetime], list[float]]:
-    """Values at the starts of windows, and ``nothing`` where windows without records follow, which a report leaves out."""
+    """Return the values at the starts of windows, with the value ``nothing`` inserted for windows without records, which a
+    report leaves out."""
     times: list[datetime] = []
     values: list[float] = []
     for at, row in enumerate(rows):

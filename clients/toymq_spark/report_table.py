@@ -1,4 +1,4 @@
-"""A report as text, and what its columns are called there and on the page. Knows no Spark."""
+"""Formats a report as text. Has the titles of its columns, for the HTML page, too. Does not know Spark."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -27,7 +27,8 @@ COLUMNS = {
 
 
 def lines(report: "Report") -> Iterator[str]:
-    """Windows first: there may be thousands, and what is below them stays in sight."""
+    """Yield the lines of a report. Windows come first: there may be thousands, and the shorter tables below them stay
+    visible."""
     if not report.topics:
         yield from _table(TOPICS, [])
         yield "nothing to report"
@@ -42,7 +43,7 @@ def lines(report: "Report") -> Iterator[str]:
 
 
 def present(columns: Mapping[str, str], rows: list[dict[str, Any]]) -> dict[str, str]:
-    """Columns that some row has."""
+    """Return the columns for which some row has a value."""
     return {name: label for name, label in columns.items() if any(name in row for row in rows)}
 
 
@@ -57,7 +58,7 @@ def cell(value: Any) -> str:
 
 
 def _table(columns: Mapping[str, str], rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Texts to the left, numbers to the right."""
+    """Yield the lines of a table, with texts aligned left, numbers right."""
     cells = [[cell(row.get(name)) for name in columns] for row in rows]
     widths = [max(map(len, column)) for column in zip(columns.values(), *cells, strict=True)]
     to_left = [all(isinstance(row.get(name), str | None) for row in rows) for name in columns]

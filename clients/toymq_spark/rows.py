@@ -1,6 +1,6 @@
-"""Rows of a table as messages: the columns of a sink, and a row's body with its headers.
+"""Converts rows of a DataFrame to messages: the columns of a sink, and a row's body with its headers.
 
-Knows Arrow and the wire's header block; nothing of Spark's sinks or of brokers. A published record has its producer's name in
+Knows Arrow and the wire's header block, but neither Spark's sinks nor brokers. A published record has its producer's name in
 place of a key, so a row's key is sent as a header (``batches.KEY_HEADER``).
 """
 
@@ -57,11 +57,11 @@ class Row(NamedTuple):
 
 
 def check_columns(columns: Mapping[str, str], topic: str | None) -> None:
-    """Check the columns of a sink.
+    """Check that a sink can publish a DataFrame with these columns.
 
     Args:
         columns: Spark types by name.
-        topic: the option ``topic``.
+        topic: the value of the option ``topic``.
 
     Raises: OptionError.
     """
@@ -77,9 +77,9 @@ def check_columns(columns: Mapping[str, str], topic: str | None) -> None:
 
 
 def rows_of(batches: Iterable[pa.RecordBatch], topic: str | None) -> list[Row]:
-    """Rows in a total order: by source where it is known, and the same for the same rows in any order.
+    """Return the rows in a total order, which is the same in whatever order they come: by their source position, if known.
 
-    Raises: OptionError for a row that cannot be published, with its place.
+    Raises: OptionError for a row that cannot be published, with its source position.
     """
     rows = [row for batch in batches for row in _rows(batch, topic)]
     rows.sort(key=Row.order)
@@ -87,7 +87,7 @@ def rows_of(batches: Iterable[pa.RecordBatch], topic: str | None) -> list[Row]:
 
 
 def checksum(rows: Sequence[Row]) -> int:
-    """CRC-32 of rows and their order."""
+    """Return a CRC-32 of rows and their order."""
     crc = 0
     for row in rows:
         head = repr((row.topic, row.source, len(row.body), row.hdr, row.delay_ms, row.ttl_ms)).encode()
@@ -96,7 +96,7 @@ def checksum(rows: Sequence[Row]) -> int:
 
 
 def place_of(row: Row) -> str:
-    """Origin of a row, for an error message; "" if unknown."""
+    """Return the source position of a row, for an error message; "" if unknown."""
     topic, offset = row.source
     return place(topic or None, offset)
 
@@ -142,8 +142,8 @@ def _rows(batch: pa.RecordBatch, option: str | None) -> Iterator[Row]:
 def _route(
     route: bytes | str | None, key: bytes | str | None, headers: list[dict[str, Any]] | None, source: tuple[str, int]
 ) -> bytes:
-    """The column, else the header ``toymq-group``, which the broker reads, else the key; b"" for none. What is not printable
-    ASCII has a digest."""
+    """Return the route of a row: the column ``route``, else b"" if there is a header ``toymq-group``, which the broker reads
+    itself, else the key; b"" for none. A route or key that is not printable ASCII is replaced by a digest."""
     if route is None and any((header or {}).get("key") == GROUP_HEADER for header in headers or ()):
         return b""
     given = key if route is None else route
@@ -156,7 +156,7 @@ def _route(
 
 
 def _header_block(key: bytes | str | None, headers: list[dict[str, Any]] | None, source: tuple[str, int]) -> bytes:
-    """Encode key and headers; all that ``batches.parse_header_block`` reads can be written again."""
+    """Encode key and headers. All headers that ``batches.parse_header_block`` can read can be written."""
     lines = []
     for header in headers or ():
         name, value = (header or {}).get("key"), (header or {}).get("value")
@@ -180,5 +180,5 @@ def _fail(column: str, why: str, topic: str | None, offset: int | None) -> NoRet
 
 
 def place(topic: str | None, offset: int | None) -> str:
-    """Origin of a row, for an error message; "" if unknown."""
+    """Format the source position of a row, for an error message; "" if unknown."""
     return f" (in the row of topic {topic}, offset {offset})" if topic and offset is not None else ""

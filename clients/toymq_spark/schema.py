@@ -31,12 +31,13 @@ _NULLABLE = ("key", "headers")
 
 
 def source_schema(include_headers: bool) -> StructType:
-    """The columns of Spark's Kafka connector, in its order."""
+    """Return the columns of Spark's Kafka connector, in its order."""
     return StructType([*_COLUMNS.fields, StructField("headers", _HEADERS)]) if include_headers else _COLUMNS
 
 
 def typed_schema(include_headers: bool, kind: StructType | str) -> StructType | str:
-    """The same with columns for the value; a text if they are one, which Spark parses."""
+    """Return the columns of the source with typed values of type ``kind``; as DDL text, which Spark parses, if ``kind`` is a
+    text."""
     columns = source_schema(include_headers)
     if isinstance(kind, StructType):
         return StructType([StructField("value", kind) if field.name == "value" else field for field in columns])
@@ -46,7 +47,7 @@ def typed_schema(include_headers: bool, kind: StructType | str) -> StructType | 
 def check_projection(wanted: StructType, include_headers: bool, *, typed: bool = False) -> None:
     """
     Args:
-        typed: values have columns, which ``values.formats`` checks.
+        typed: whether values are structs, whose columns ``values.formats`` checks.
 
     Raises: OptionError for a schema without columns, an unknown column, or another type.
     """
@@ -71,5 +72,5 @@ def check_projection(wanted: StructType, include_headers: bool, *, typed: bool =
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark expects of batches, nullability included."""
+    """Return the Arrow schema that Spark expects of batches, nullability included."""
     return to_arrow_schema(schema, timezone="UTC")

@@ -29,8 +29,8 @@ def build_session(app: str, master: str | None = None, settings: Mapping[str, st
     """Create a session.
 
     Args:
-        master: None leaves it to ``spark-submit``.
-        settings: override those of this file.
+        master: Spark's master; None leaves it to ``spark-submit``.
+        settings: Spark settings, which override those of this module.
 
     Raises: NoJava.
     """
@@ -49,13 +49,13 @@ def build_session(app: str, master: str | None = None, settings: Mapping[str, st
 
 
 def jvm_of(spark: SparkSession) -> "subprocess.Popen[bytes] | None":
-    """The JVM that ``build_session`` started; None if ``spark-submit`` did."""
+    """Return the JVM that ``build_session`` started; None if ``spark-submit`` started it."""
     found: subprocess.Popen[bytes] | None = getattr(getattr(spark.sparkContext, "_gateway", None), "proc", None)
     return found
 
 
 def apart(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """Create a session of the same Spark with its own settings."""
+    """Create another session in the same Spark application, with settings of its own."""
     own = spark.newSession()
     for name, value in settings.items():
         own.conf.set(name, value)

@@ -1,7 +1,7 @@
 """``format("toymq")`` for writing: Spark's interface, and the identity of a task.
 
-Contract: spark.md, "Sink". Writers are pickled and sent to executors. ``commit`` and ``abort`` do nothing: a row is published
-when its task has ended.
+Contract: spark.md, "Sink". Writers are pickled and sent to executors. ``commit`` and ``abort`` do nothing: the rows of a task
+are published when the task ends.
 """
 
 import uuid
@@ -28,7 +28,7 @@ BATCH_ID = "streaming.sql.batchId"
 
 @dataclass
 class Written(WriterCommitMessage):
-    """Result of a task."""
+    """The result that a task reports to the driver."""
 
     published: int
     duplicates: int
@@ -36,14 +36,14 @@ class Written(WriterCommitMessage):
 
 
 def current_task(options: SinkOptions, run: str, *, known: bool) -> Task:
-    """Identity of the running task.
+    """Return the identity of the running task.
 
-    In a stream, its ``foreachBatch`` included, query and batch identify a task, also after a restart from the checkpoint. A
-    plain batch is identified by its producerId.
+    In a streaming query, or in its ``foreachBatch``, a task is identified by query and batch, also after a restart from the
+    checkpoint; in a plain batch by the option producerId.
 
     Args:
-        run: id of the writer, which all tasks of this attempt share.
-        known: refuse a plain batch without producerId; otherwise each run is a new one.
+        run: the writer's id, which all tasks of this attempt share.
+        known: whether to refuse a plain batch without producerId; if not, each attempt counts as a new one.
 
     Raises: OptionError when Spark does not identify the task.
     """
@@ -57,7 +57,7 @@ def current_task(options: SinkOptions, run: str, *, known: bool) -> Task:
 def task_of(
     options: SinkOptions, run: str, partition: int, query_id: str | None, batch_id: str | None, *, known: bool
 ) -> Task:
-    """Raises: OptionError."""
+    """Return the identity of a task from Spark's properties of it; see ``current_task``. Raises: OptionError."""
     sink = options.producer_id or options.topic or "topic-column"
     if query_id is not None and batch_id is not None:
         return Task(f"spark.{query_id}.{sink}", partition, int(batch_id), run)
@@ -69,12 +69,12 @@ def task_of(
 
 
 class _Writer:
-    """Base of both writers. Created once per batch or query, and copied to its tasks."""
+    """Base of both writers. One is created for each batch or query, and copied to its tasks."""
 
     _known: bool
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
-        """Raises: OptionError."""
+        """Check the options and the columns. Raises: OptionError."""
         if overwrite:
             raise OptionError("a topic cannot be overwritten: use mode(\"append\"), or outputMode append or update")
         kinds = {field.name: field.dataType.simpleString() for field in schema}
@@ -99,12 +99,13 @@ class _Writer:
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
-    """``df.write``, also within ``foreachBatch``. Without producerId a repeated task publishes once, a repeated job again."""
+    """The writer of ``df.write``, also within ``foreachBatch``. Without producerId the rows of a retried task are published
+    once, but those of a repeated job again."""
 
     _known = False
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """``df.writeStream``."""
+    """The writer of ``df.writeStream``."""
 
     _known = True

@@ -56,7 +56,7 @@ PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class SpanPartition(InputPartition):
-    """Input partition of one task: an id range of a topic."""
+    """Spark's input partition for one task: an id range of a topic."""
 
     def __init__(self, span: IdSpan) -> None:
         super().__init__(span)
@@ -64,10 +64,10 @@ class SpanPartition(InputPartition):
 
 
 class RowReader:
-    """Reads id ranges as rows of a schema. Made on the driver, and used by tasks."""
+    """Reads id ranges as rows of a schema. Made on the driver, used in the tasks."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        """Raises: OptionError."""
+        """Prepare to read the columns of ``schema``. Raises: OptionError."""
         check_projection(schema, options.include_headers, typed=options.values is not None)
         self._options = options
         self._schema = schema
@@ -76,7 +76,7 @@ class RowReader:
             self._codec = codec_of(options.values, schema["value"].dataType, reading=True)
 
     def read(self, span: IdSpan) -> Iterator[pa.RecordBatch]:
-        """Read an id range; repeatable.
+        """Read an id range. A repeated call reads the same rows.
 
         Raises: DataLoss with ``failOnDataLoss`` when ids of the range have no record; BadValue; OSError and ToymqError of the
             log.
@@ -121,7 +121,8 @@ class RowReader:
 
 
 def _whole(options: SourceOptions, logs: Logs, span: IdSpan, walk: Walk[T]) -> Iterator[RecordRun[T]]:
-    """The runs of a range; every id without a record is a loss, unless it was removed on purpose."""
+    """Yield the runs of records in an id range; every id without a record is reported as lost, unless it was removed on
+    purpose."""
     expected = span.start
     while True:
         try:
@@ -149,7 +150,7 @@ def _whole(options: SourceOptions, logs: Logs, span: IdSpan, walk: Walk[T]) -> I
 
 
 def _passed(options: SourceOptions, logs: Logs, span: IdSpan, start: int, end: int, why: str | None = None) -> None:
-    """Report those ids of a range without a record that nothing removed on purpose. Raises: DataLoss."""
+    """Report the ids of a range, all without a record, that were not removed on purpose. Raises: DataLoss."""
     for first, last in subtract([(start, end - 1)], logs.removed(span.topic, span.incarnation)):
         if why is None:
             try:
@@ -161,7 +162,7 @@ def _passed(options: SourceOptions, logs: Logs, span: IdSpan, start: int, end: i
 
 
 def _removed(options: SourceOptions, logs: Logs, start: Offsets, end: Offsets, incarnations: Incarnations) -> Removed:
-    """Removed ids of the topics that several tasks may read."""
+    """Return the ids that were removed on purpose, for topics large enough to be read by several tasks."""
     least = options.max_records_per_partition if options.min_partitions is None else 0
     return {
         topic: logs.removed(topic, incarnations.get(topic))
@@ -172,13 +173,14 @@ def _removed(options: SourceOptions, logs: Logs, start: Offsets, end: Offsets, i
 def _history(
     options: SourceOptions, logs: Logs, topic: str, incarnation: str | None, start: int, end: int, known_end: int | None = None
 ) -> Segments:
-    """The segments of a range that are read in a bucket. What one task reads is not worth a listing."""
+    """Return the segments of a range to read in a bucket. Empty for a range that one task can read: the bucket need not be
+    listed for it."""
     waiting = (end if known_end is None else known_end) - start
     return logs.history(topic, incarnation, start, end) if end > start and waiting >= options.max_records_per_partition else ()
 
 
 def _tell(options: SourceOptions, spans: list[IdSpan]) -> None:
-    """Log which ids are read where: Spark's plan has no place for it."""
+    """Log which ids are read from where, which Spark's plan cannot show."""
     history = options.place if isinstance(options.place, History) else options.history
     if history is None:
         return
@@ -190,10 +192,10 @@ def _tell(options: SourceOptions, spans: list[IdSpan]) -> None:
 
 
 class BatchReader(DataSourceReader):
-    """One read of fixed id ranges."""
+    """The reader of a batch query, over fixed id ranges."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        """Raises: OptionError."""
+        """Check options and columns. Raises: OptionError."""
         self._rows = RowReader(options, schema)
         self._options = options
         self._bounds = Bounds()
@@ -229,7 +231,7 @@ class BatchReader(DataSourceReader):
 
 
 class PushdownReader(BatchReader):
-    """A batch reader that narrows id ranges by Spark's filters.
+    """A batch reader that narrows its id ranges by Spark's filters.
 
     A separate class: Spark refuses a reader with ``pushFilters`` while ``spark.sql.python.filterPushdown.enabled`` is false.
     """
@@ -239,7 +241,7 @@ class PushdownReader(BatchReader):
 
 
 def batch_reader(options: SourceOptions, schema: StructType) -> BatchReader:
-    """Raises: OptionError."""
+    """Make the reader of a batch query, with filter pushdown if Spark has that enabled. Raises: OptionError."""
     # A source cannot read Spark's settings, but Spark pushes filters in a worker of its own.
     pushing = PUSHDOWN_WORKER in sys.modules or getattr(sys.modules["__main__"].__spec__, "name", "") == PUSHDOWN_WORKER
     # A condition holds for the newest rows; those that meet it would be others.
@@ -247,7 +249,7 @@ def batch_reader(options: SourceOptions, schema: StructType) -> BatchReader:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reader of a streaming query, in a process beside the driver."""
+    """The reader of a streaming query; it runs in a process beside the driver."""
 
     def __init__(
         self,
@@ -257,7 +259,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         monotonic: Callable[[], float] = time.monotonic,  # noqa: TID251
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Raises: OptionError."""
+        """Check options and columns. Raises: OptionError."""
         self._rows = RowReader(options, schema)
         self._options = options
         self._monotonic = monotonic
@@ -334,7 +336,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._passed[topic] = passed
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The ends of the topics, for Spark's report; ``"removed"``: so many of the ids before it have no record."""
+        """Return the ends of the topics, for Spark's report; ``"removed"`` in it counts the ids before each end that have no
+        record."""
         latest = self._target if self._latest is None else self._latest
         if latest is None:
             return None
@@ -368,7 +371,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._logs
 
     def _look(self, begin: Offsets, known: Incarnations) -> Offsets:
-        """Next ids of the topics; waits briefly for a record when there is no news."""
+        """Return the next ids of the topics; wait briefly for a record when there is none beyond ``begin``."""
         logs = self._open()
         deadline = self._monotonic() + LATEST_OFFSET_WAIT_S
         while True:
@@ -387,7 +390,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 logs.wait(topic, end[topic], wait_s)
 
     def _too_few(self, begin: Offsets, end: Offsets) -> bool:
-        """Whether minOffsetsPerTrigger is not reached and maxTriggerDelay not over."""
+        """Whether fewer than minOffsetsPerTrigger records wait, and maxTriggerDelay is not over."""
         least = self._options.min_offsets_per_trigger
         if least is None:
             return False

@@ -1,7 +1,7 @@
-"""Ranges of ids that tasks read, and which of them are read in a bucket.
+"""Cuts the ids of a batch into the ranges that tasks read, and decides which ranges are read in a bucket.
 
-Knows nothing of Spark. The ranges of a batch depend on its offsets, the options and the borders of sealed segments alone: a
-batch that is run again is cut in the same way, which a sink needs to know its rows again (ADR 0016, ADR 0167).
+Does not know Spark. The ranges depend only on the batch's offsets, the options and the borders of sealed segments. So a
+repeated batch is cut in the same way, which a sink needs to recognise its rows (ADR 0016, ADR 0167).
 """
 
 import itertools
@@ -23,8 +23,8 @@ Removed = Mapping[str, Sequence[IdRange]]
 
 @dataclass(frozen=True, slots=True)
 class IdSpan:
-    """Ids of one topic that one task reads, ``end`` excluded. ``segments``: first ids of the sealed segments that have them,
-    when they are read in a bucket."""
+    """The id range of one topic that one task reads, ``end`` excluded. ``segments``: when it is read in a bucket, the first ids
+    of its sealed segments there."""
 
     topic: str
     start: int
@@ -34,13 +34,14 @@ class IdSpan:
 
 
 def overlapping(segments: Segments, start: int, end: int) -> list[SealedSegment]:
-    """The segments that have ids of a range."""
+    """Return the segments that have ids in a range."""
     return [each for each in segments if each.first_id < end and each.next_id > start]
 
 
 def whole(segments: Segments, start: int, end: int) -> list[SealedSegment]:
-    """The segments of a range that are worth a fetch: from the one that has ``start`` on, without a gap, and each read to its
-    end, so that a batch that goes on fetches it no second time."""
+    """Return the segments at the beginning of a range that are worth fetching from the bucket: from the segment with ``start``
+    on, without a gap, and only those that end within the range, so that the next batch need not fetch the same segment
+    again."""
     found: list[SealedSegment] = []
     for each in overlapping(segments, start, end):
         if not each.is_whole or each.next_id > end or each.first_id > (found[-1].next_id if found else start):
@@ -57,11 +58,12 @@ def cut(
     history: Mapping[str, Segments] = MappingProxyType({}),
     removed: Removed = MappingProxyType({}),
 ) -> list[IdSpan]:
-    """Ranges for tasks: of about equal size, and in a bucket by segments. Deterministic: a repeated batch is cut likewise.
+    """Cut ranges for tasks: of about equal size, in a bucket at the borders of segments. Deterministic: a repeated batch is cut
+    in the same way.
 
     Args:
-        history: segments that are read in a bucket, by topic; they hold the first ids of its range.
-        removed: ids that have no record, by topic; they count for nothing, and belong to the task before them.
+        history: by topic, the segments that are read in a bucket, at the beginning of the topic's range.
+        removed: by topic, ids that have no record. They do not count for a range's size, and belong to the range before them.
     """
     total = sum(count_of(start.get(topic, 0), end[topic], removed.get(topic, ())) for topic in end)
     spans = []
@@ -89,12 +91,12 @@ def cut(
 
 
 def count_of(start: int, end: int, gaps: Sequence[IdRange]) -> int:
-    """How many ids of a range are in no gap."""
+    """Return how many ids of a range are in no gap."""
     return sum(last - first + 1 for first, last in _kept(start, end, gaps))
 
 
 def nth(start: int, end: int, gaps: Sequence[IdRange], number: int) -> int:
-    """The id of a range that has ``number`` others before it, gaps not counted; ``end`` when there is none."""
+    """Return the id in a range that has ``number`` other ids before it, not counting gaps; ``end`` when there is none."""
     for first, last in _kept(start, end, gaps):
         if number <= last - first:
             return first + number
@@ -107,7 +109,7 @@ def _kept(start: int, end: int, gaps: Sequence[IdRange]) -> list[IdRange]:
 
 
 def _parts(start: int, end: int, count: int, gaps: Sequence[IdRange]) -> Iterator[tuple[int, int]]:
-    """A range in so many parts with about equal numbers of ids, none of them empty."""
+    """Cut a range into ``count`` parts with about equal numbers of ids, none of them empty."""
     size = count_of(start, end, gaps)
     count = min(count, size)
     inner = (nth(start, end, gaps, size * part // count) for part in range(1, count))
@@ -117,8 +119,8 @@ def _parts(start: int, end: int, count: int, gaps: Sequence[IdRange]) -> Iterato
 def _by_segments(
     segments: Segments, start: int, end: int, limit: int, gaps: Sequence[IdRange], *, cuts: bool
 ) -> Iterator[tuple[int, int, tuple[int, ...]]]:
-    """The part of a range that segments have, in ranges of about ``limit`` records. ``cuts``: one with more is read several
-    times, a part of it each time."""
+    """Cut the part of a range that segments cover into ranges of about ``limit`` records, with their segments. ``cuts``: a
+    segment with more records is cut, too, and so is fetched several times."""
     begin, stop = start, start
     pending: list[int] = []
     for each in segments:

@@ -1,4 +1,4 @@
-"""Checks of ``toymqctl doctor`` for workers and groups that do not answer, and what that leaves out of the other checks."""
+"""Checks of ``toymqctl doctor`` for workers and groups that do not answer, and notes on what the other checks lack then."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -28,10 +28,10 @@ def examine_groups(cluster: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def examine_away(away: Sequence[Mapping[str, str]], cluster: Mapping[str, Any]) -> Iterator[Finding]:
-    """Name what does not answer.
+    """Yield a finding for each worker or group that does not answer.
 
     Args:
-        away: of STATS.
+        away: the workers or groups that do not answer, ``away`` in an answer to STATS.
         cluster: the answer to CLUSTER.
     """
     for one in away:
@@ -44,7 +44,7 @@ def examine_away(away: Sequence[Mapping[str, str]], cluster: Mapping[str, Any]) 
 
 
 def stands_still(cluster: Mapping[str, Any], worker: int) -> str:
-    """What to do about a worker that does not answer."""
+    """Return the advice for a worker that does not answer."""
     pids = cluster.get("pids")
     if pids is None:  # an older broker
         return f"see its log. `kill -9` ends a worker process that stands still: {_SAFE}"
@@ -54,13 +54,13 @@ def stands_still(cluster: Mapping[str, Any], worker: int) -> str:
 
 
 def without(findings: Iterable[Finding], away: Sequence[Mapping[str, str]]) -> Iterator[Finding]:
-    """Say of the checks of all places which were not looked at."""
+    """For checks that cover all workers or groups: add to their findings which of these could not be checked."""
     missing = f" (without {', '.join(one['place'] for one in away)})" if away else ""
     return noted(findings, OF_ALL, missing)
 
 
 def advice_without_figures(cluster: Mapping[str, Any]) -> str:
-    """What to do where an older broker has no figures while one does not answer."""
+    """Return the advice for an older broker, which gives no figures at all while one worker or group does not answer."""
     if workers_of(cluster) > 1:
         return "look at the broker's log: a worker that ended is started again; then check again"
     return "start its nodes, then check again"

@@ -1,4 +1,4 @@
-"""``toymqctl ack``."""
+"""``toymqctl ack``: acks messages of a consumer by their ids."""
 
 import click
 

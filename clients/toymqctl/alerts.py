@@ -1,4 +1,4 @@
-"""``toymqctl alerts``: rules on the broker that tell a URL or a topic."""
+"""``toymqctl alerts``: rules by which the broker notifies a URL or a topic."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ NEEDED = {
 @json_option
 @click.pass_context
 def alerts(ctx: click.Context, *, as_json: bool) -> None:
-    """Tell a URL or a topic when something is wrong; without a command: list the rules and what fires.
+    """Notify a URL or a topic when something is wrong; without a command: list the rules and what fires.
 
     \b
         toymqctl alerts set late lag 'orders.*' 10000 --for 5m --url https://example.com/hook
@@ -48,8 +48,8 @@ def alerts(ctx: click.Context, *, as_json: bool) -> None:
         unattached  messages of a consumer that nothing is attached to, or of a topic without a consumer (threshold 1)
         disk        free space where the data directory is: 10GiB
 
-    A rule fires once for each topic, is repeated while it fires, and says when it is resolved. The broker needs --http or
-    --https. A URL on its own machine or network needs --private-webhooks.
+    A rule sends a notice for each topic when it begins to fire, repeats it while it fires, and sends one when it is resolved.
+    The broker needs --http or --https. A URL on its own machine or network needs --private-webhooks.
     """
     if ctx.invoked_subcommand is None:
         _show(ctx.obj, as_json=as_json)
@@ -129,10 +129,10 @@ def set_alert(
     broker: Broker, name: str, when: str, rest: tuple[str, ...], for_s: float, clear: str | None, repeat_s: float,
     url: str | None, to: str | None, secret_file: str | None, timeout_s: float, *, no_secret: bool,
 ) -> None:  # fmt: skip
-    """Tell --url or the topic --to when WHEN holds; replaces the rule NAME.
+    """Notify --url or the topic --to when WHEN holds; replaces the rule NAME.
 
-    TOPIC is a name or a pattern, '>' for every topic; of disk there is none. THRESHOLD is a number of messages, a duration
-    with its unit (age: 15m) or a size with its unit (disk: 10GiB); of letters and unattached it is 1 unless given.
+    TOPIC is a name or a pattern, '>' for every topic; disk takes no TOPIC. THRESHOLD is a number of messages, a duration with
+    its unit (age: 15m) or a size with its unit (disk: 10GiB); for letters and unattached its default is 1.
     """
     topic, threshold = _split(when, rest)
     if threshold is None and when in NEEDED:
@@ -163,7 +163,7 @@ def set_alert(
 
 
 def _split(when: str, rest: tuple[str, ...]) -> tuple[str | None, str | None]:
-    """Topic and threshold of the arguments. Raises: UsageError."""
+    """Split the arguments after WHEN into topic and threshold. Raises: UsageError."""
     most = 1 if when == "disk" else 2
     if len(rest) > most:
         takes = "a threshold" if when == "disk" else "a topic and a threshold"
@@ -179,7 +179,7 @@ def _split(when: str, rest: tuple[str, ...]) -> tuple[str | None, str | None]:
 @click.argument("name")
 @click.pass_obj
 def delete_alert(broker: Broker, name: str) -> None:
-    """Delete the rule NAME. What fires is not told to be resolved."""
+    """Delete the rule NAME. If it fires now, no notice says that it is resolved."""
     gateway_of(broker).ask("DELETE", path_of("alerts", name))
     click.echo(f"deleted {name}")
 

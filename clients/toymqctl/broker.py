@@ -1,4 +1,4 @@
-"""Connection to the broker: address, token and certificates, from the command line and the environment."""
+"""Connects to a command's broker, with the address, token and certificates from the command line and the environment."""
 
 import logging
 import ssl
@@ -26,7 +26,8 @@ class Certificates:
     key: str | None = None
 
     def context(self) -> ssl.SSLContext | None:
-        """A TLS context; None without files: the system's CAs. Raises: ConfigError."""
+        """Make the TLS context from these files; None when there are none: the client trusts the system's CAs. Raises:
+        ConfigError."""
         if self.key is not None and self.cert is None:
             raise ConfigError("--tls-key needs --tls-cert")
         if self == Certificates():
@@ -48,7 +49,7 @@ class Certificates:
 
 
 def _check_readable(option: str, path: str) -> None:
-    """OpenSSL does not name the file. Raises: ConfigError."""
+    """Check that a file can be read, since OpenSSL's error does not name it. Raises: ConfigError."""
     try:
         Path(path).open("rb").close()
     except OSError as error:
@@ -57,7 +58,7 @@ def _check_readable(option: str, path: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Connects a command to its broker. No text of it contains the token."""
+    """A command's broker: its addresses and how to connect. ``repr`` and errors never contain the token."""
 
     address: Address
     certificates: Certificates = Certificates()
@@ -70,7 +71,8 @@ class Broker:
         self, *, connect_timeout_s: float = 5.0, timeout_s: float = TIMEOUT_S, wait_s: float | None = None,
         idempotent: bool = True, on_event: OnEvent | None = None,
     ) -> sync.Client:  # fmt: skip
-        """Raises: ConfigError, ConnectFailed, RequestError (the token is not accepted), ProtocolViolation."""
+        """Connect a blocking client. Raises: ConfigError, ConnectFailed, RequestError (the token is not accepted),
+        ProtocolViolation."""
         return sync.connect(
             self._urls, name="toymqctl", ssl=self._tls, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s,
             wait_s=wait_s, idempotent=idempotent, on_event=on_event,
@@ -78,16 +80,16 @@ class Broker:
 
     @property
     def as_far_as_seen(self) -> str:
-        """Ends the line of an empty list: with a token the broker lists what the token may see."""
+        """The end of a line that says that a list is empty: with a token the broker lists only what that token may see."""
         return "" if self.address.token is None else " that this token may see"
 
     @property
     def of_topics_seen(self) -> str:
-        """Ends a line about all listed topics: what is wrong with another one is not in it."""
+        """The end of a line about all listed topics: with a token, topics that it may not see are not included."""
         return f" (of the topics{self.as_far_as_seen})" if self.as_far_as_seen else ""
 
     def client(self, *, timeout_s: float, on_event: OnEvent) -> "toymq.Client":
-        """The asyncio client, not connected yet. Raises: ConfigError."""
+        """Make an asyncio client that is not connected yet. Raises: ConfigError."""
         return toymq.connect(self._urls, name="toymqctl", ssl=self._tls, timeout_s=timeout_s, on_event=on_event)
 
     @property
@@ -96,12 +98,12 @@ class Broker:
 
     @property
     def _tls(self) -> ssl.SSLContext | None:
-        """Raises: ConfigError."""
+        """The TLS context for the broker's URL; None for a URL without TLS, and for the system's CAs. Raises: ConfigError."""
         return self.certificates.context() if self.address.tls else None
 
 
 class _Warnings(logging.Handler):
-    """Prints the client's warnings of outages; errors are raised and printed elsewhere."""
+    """A logging handler that prints the client's warnings of outages on stderr; errors are raised and printed elsewhere."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno == logging.WARNING:

@@ -1,4 +1,4 @@
-"""The ``toymqctl`` group, and how an error becomes one line and an exit code (0 ok, 1 failed, 2 usage)."""
+"""The ``toymqctl`` command group, which turns an error into one line and an exit code (0 ok, 1 failed, 2 usage)."""
 
 import sys
 from typing import ClassVar
@@ -82,7 +82,8 @@ def _without_broker(error: ToymqError) -> str:
 
 
 def _own(ctx: click.Context) -> click.Context:
-    """Of the command whose options are wrong: of those that ask no broker it is their own, else mostly the program's."""
+    """Return the context of the command whose options are wrong, if that command asks no broker; for others that of
+    ``toymqctl``, whose options (``--url``) are mostly the cause."""
     for word in ctx.meta.get(_ASKED, ()) if ctx.invoked_subcommand in WITHOUT_A_BROKER else ():
         found = ctx.command.get_command(ctx, word) if isinstance(ctx.command, click.Group) else None
         if found is None:

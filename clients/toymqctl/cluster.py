@@ -1,4 +1,5 @@
-"""``toymqctl cluster``: make a cluster, look at it, and ask its nodes. Talks to etcd; to a node it only connects."""
+"""``toymqctl cluster``: make a cluster, show it, and send its nodes requests through etcd. It connects to a node only to see
+whether that answers."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -27,7 +28,7 @@ C = TypeVar("C", bound=_Closes)
 
 
 class _Etcd:
-    """The cluster's name, the group in it, and where its etcd is."""
+    """Access to the etcd of a cluster: the addresses of etcd, the cluster's name and the group."""
 
     def __init__(
         self, cluster: str | None, group: str | None, urls: str | None, ca: str | None, cert: str | None, key: str | None
@@ -39,13 +40,13 @@ class _Etcd:
 
     @property
     def name(self) -> str:
-        """Raises: UsageError."""
+        """The cluster's name. Raises: UsageError when none is given."""
         if self._name is None:
             raise click.UsageError("name the cluster with --cluster or TOYMQ_CLUSTER")
         return self._name
 
     def run(self, act: "Callable[[Agreement], Awaitable[T]]", group: str | None = None) -> T:
-        """Do something with etcd. ``group``: in place of the one that was named. Raises: UsageError; ToymqError."""
+        """Run ``act`` on what etcd has of one group; ``group`` overrides ``--group``. Raises: UsageError; ToymqError."""
         from toymq_py.replication.agreement import DEFAULT_GROUP
         from toymq_py.replication.etcd_client import EtcdAgreement
 
@@ -53,7 +54,8 @@ class _Etcd:
         return self._run(lambda options: EtcdAgreement(options, self.name, name), act)
 
     def in_group(self, act: "Callable[[Agreement], Awaitable[T]]", words: str) -> T:
-        """Do something with one group, which must be named where there are several. ``words``: of the command.
+        """Run ``act`` on what etcd has of one group, which ``--group`` must name if there are several. ``words``: the command,
+        for an error.
 
         Raises: UsageError; ToymqError.
         """
@@ -67,12 +69,13 @@ class _Etcd:
         return self.run(act)
 
     def picture(self) -> "Picture":
-        """The groups, and where topics are. Raises: UsageError; ToymqError."""
+        """Read the cluster's groups, and which group has which topic. Raises: UsageError; ToymqError."""
         found: Picture = self.placed(lambda places: places.read())
         return found
 
     def placed(self, act: "Callable[[KeptPlaces], Awaitable[T]]", group: str | None = None) -> T:
-        """Do something with the places of topics, as a node of a group. Raises: UsageError; ToymqError."""
+        """Run ``act`` on the record of which group has which topic, with the rights of a node of ``group``. Raises: UsageError;
+        ToymqError."""
         from toymq_py.replication.agreement import DEFAULT_GROUP
         from toymq_py.replication.etcd_client import EtcdClient
         from toymq_py.replication.kept_places import KeptPlaces
@@ -142,7 +145,7 @@ def cluster(
 @click.option("--ttl", "ttl_s", type=Duration(least_ms=2000), default="3s", help="After how long a dead leader is replaced.")
 @click.pass_obj
 def init(etcd: _Etcd, replicas: int, min_in_sync: int | None, ttl_s: float) -> None:
-    """Make the cluster, or a group of it, once, before its first node starts. Nothing happens when it is there with the same
+    """Make the cluster, or a group of it, once, before its first node starts. Nothing happens when it exists with the same
     settings."""
     from toymqctl import cluster_requests
 
@@ -198,8 +201,8 @@ def move(etcd: _Etcd, topic: str, group: str) -> None:
 
     It waits until the topic is there, and says so while a group has no leader.
 
-    Clients go on; publishers wait for less than a second. It goes on without this command, through failovers of either group.
-    Named the group that TOPIC is in, it gives up a move. Partitioned topics stay where they are.
+    Clients go on; publishers wait for less than a second. The move goes on when this command is interrupted, and through
+    failovers of either group. To give up a move, name the group that TOPIC is still in. Partitioned topics cannot be moved.
     """
     from toymqctl import cluster_moves
 

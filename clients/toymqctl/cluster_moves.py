@@ -1,6 +1,6 @@
-"""What ``toymqctl cluster move`` and ``remove-group`` ask of etcd. Contract: groups.md, stage 3; ADR 0194.
+"""How ``toymqctl cluster move`` and ``remove-group`` change etcd. Contract: groups.md, stage 3; ADR 0194.
 
-A move stands in etcd until it is done, so it goes on when the command does not.
+A move is recorded in etcd until it is done, so it goes on when the command is interrupted.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ LEADERS_LOOKS = 25
 
 
 async def move(kept: KeptPlaces, topic: str, to: str, say: Callable[[str], None]) -> str:
-    """Move a topic, with its dead letters, to a group, and wait until it is there. Where it is there, give up a move that is
-    under way. Returns: what was done. Raises: Refused, EtcdError."""
+    """Move a topic, with its dead letters, to a group, and wait until it is there. If the topic is in that group already, give
+    up its pending move to another one. Returns: what was done. Raises: Refused, EtcdError."""
     picture, record = await kept.read(), await kept.record(topic)
     if (why := why_it_stays(topic, record)) is not None:
         raise Refused(why)
@@ -59,7 +59,7 @@ async def move(kept: KeptPlaces, topic: str, to: str, say: Callable[[str], None]
 
 
 def _said_to_wait(picture: Picture, groups: set[str], said: set[str], say: Callable[[str], None]) -> set[str]:
-    """Say what a move waits for, unless that is said. Returns: the groups without a leader."""
+    """Say which groups without a leader a move waits for, each once. Returns: the groups without a leader."""
     found = {name for name in groups if picture.groups.get(name, Group()).leader is None}
     for name in sorted(found - said):
         say(
@@ -70,11 +70,11 @@ def _said_to_wait(picture: Picture, groups: set[str], said: set[str], say: Calla
 
 
 async def remove_group(kept: KeptPlaces, group: str) -> str:
-    """Take a group without topics, whose nodes are stopped, out of the cluster. Killed half-way, it is called again, or a node
-    of the group started: until then no new topic is placed. Returns: what was done. Raises: Refused, EtcdError.
+    """Take a group without topics, whose nodes are stopped, out of the cluster. If this is killed half-way, no new topic is
+    placed until it is called again or a node of the group starts. Returns: what was done. Raises: Refused, EtcdError.
 
     Args:
-        kept: of that group.
+        kept: the record of places, opened for that group.
     """
     picture = await kept.read()
     if not picture.groups.get(group, Group()).made:
@@ -121,7 +121,7 @@ def _made(picture: Picture) -> str:
 
 
 def check(picture: Picture, topic: str, to: str) -> None:
-    """Raises: Refused on what cannot be moved, whatever etcd has of it."""
+    """Check that a topic can be moved to a group. Raises: Refused when it cannot, whatever etcd has of the topic."""
     if topic.endswith(DEAD_LETTERS):
         raise Refused(f"{topic} goes with {topic.removesuffix(DEAD_LETTERS)}: move that")
     if not picture.groups.get(to, Group()).made:
@@ -131,7 +131,7 @@ def check(picture: Picture, topic: str, to: str) -> None:
 
 
 async def _asked(kept: KeptPlaces, topic: str, record: Record, to: str, before: Move | None) -> None:
-    """Raises: Refused, EtcdError."""
+    """Record the move in etcd, for the leaders to carry out. Raises: Refused, EtcdError."""
     try:
         if (await kept.ask(topic, record, to, before)).done:
             return

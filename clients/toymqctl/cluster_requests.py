@@ -1,7 +1,8 @@
-"""What ``toymqctl cluster`` asks of etcd and, through its keys, of the nodes. Contract: replication.md, section 10; ADR 0105.
+"""What ``toymqctl cluster`` reads in etcd, and its requests to nodes, which are keys in etcd. Contract: replication.md, section
+10; ADR 0105.
 
-A request is a key that goes after ``REQUEST_TTL_S``. The node that it is for takes it and answers, or nothing happens. Nothing
-here writes what decides which replica leads: only nodes do (ADR 0097, item 6).
+A request is a key that expires after ``REQUEST_TTL_S``. The node that it is for takes it and answers, or nothing happens. This
+module never writes the keys that decide which replica leads: only nodes do (ADR 0097, item 6).
 """
 
 import asyncio
@@ -38,14 +39,14 @@ ANSWER_S = 1.0
 
 
 class Refused(ToymqError):
-    """The cluster is in a state in which a command means nothing or does harm, or a node declined."""
+    """A command makes no sense, or would do harm, in the present state of the cluster; or a node declined it."""
 
     code = "REFUSED"
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Everything that etcd has of a cluster of one group."""
+    """All that etcd has about a cluster, or about one group of it."""
 
     settings: ClusterSettings
     state: GroupState
@@ -54,7 +55,7 @@ class Cluster:
     """What happened at the addresses of nodes that etcd knows as running, and that do not answer; see ``look_closely``."""
 
     def find(self, name: str) -> Seat:
-        """The node of a name or a replica id; of two with one name that which runs. Raises: Refused."""
+        """Return the node with a name or a replica id; of two nodes with the same name the running one. Raises: Refused."""
         found = [seat for seat in self.seats if name in (seat.member.name, seat.member.replica)]
         running = [seat for seat in found if seat.present]
         if len(running or found) == 1:
@@ -75,8 +76,8 @@ async def look(agreement: Agreement) -> Cluster:
 
 
 async def look_closely(agreement: Agreement) -> Cluster:
-    """The same, and which of the nodes do not answer: etcd believes in a dead one until its lease ends. Nothing is said to
-    them. Raises: Refused when there is none; EtcdError."""
+    """Read a cluster, and try which of its nodes accept a connection: for etcd a dead node lives until its lease ends. No bytes
+    are sent to them. Raises: Refused when there is no cluster; EtcdError."""
     cluster = await look(agreement)
     running = [seat.member for seat in cluster.seats if seat.present]
     found = await asyncio.gather(*(_what_fails(member.url) for member in running))
@@ -85,7 +86,7 @@ async def look_closely(agreement: Agreement) -> Cluster:
 
 
 async def _what_fails(url: str) -> str | None:
-    """What happens to a connection to HOST:PORT; None: it is made."""
+    """Try to connect to HOST:PORT. Returns: the error's text; None when the connection was made."""
     try:
         (address,) = parse_urls(url)
         async with asyncio.timeout(ANSWER_S):
@@ -99,8 +100,8 @@ async def _what_fails(url: str) -> str | None:
 
 
 def groups_of(picture: Picture, wanted: str | None) -> list[str | None]:
-    """The groups to look at; [None]: there are no others than the one without a name. Raises: Refused when there is none of
-    the wanted name beside others."""
+    """Return the names of the groups to show; [None] for a cluster without named groups. Raises: Refused when ``wanted`` is not
+    one of the groups."""
     made = sorted(name for name, group in picture.groups.items() if group.made)
     if wanted is not None:
         if made and wanted not in made:
@@ -110,7 +111,8 @@ def groups_of(picture: Picture, wanted: str | None) -> list[str | None]:
 
 
 def check_alone(picture: Picture, words: str) -> None:
-    """Raises: Refused, where a cluster has groups: a command for one of them needs its name. ``words``: of the command."""
+    """Check that a cluster has no groups, since a command without ``--group`` would be ambiguous. ``words``: the command, for
+    the error. Raises: Refused."""
     made = sorted(name for name, group in picture.groups.items() if group.made)
     others = [name for name in made if name != DEFAULT_GROUP]
     if others:
@@ -119,7 +121,7 @@ def check_alone(picture: Picture, words: str) -> None:
 
 
 def without_group(group: str) -> str:
-    """What is left to do where a group has not been served with ``--group`` yet, and may have topics."""
+    """Say what is left to do for a group that may have topics, but whose nodes have never run with ``--group``."""
     return (
         f"group {group} has not been served with --group yet: restart its nodes with --group {group}, followers first; its"
         " topics go on meanwhile. Until then no new topic is placed in any group, and lists of other groups lack its topics"
@@ -127,7 +129,7 @@ def without_group(group: str) -> str:
 
 
 def left_to_do(picture: Picture, group: str, *, made: bool) -> list[str]:
-    """What its nodes, and those of the others, need behind ``init`` of a group."""
+    """Say what remains to be done after ``init`` of a group, at its own nodes and at those of other groups."""
     lines = [f"start its nodes with --group {group}"] if made else []
     for other in picture.unplaced():
         if other != group:
@@ -136,9 +138,9 @@ def left_to_do(picture: Picture, group: str, *, made: bool) -> list[str]:
 
 
 async def init(agreement: Agreement, replicas: int, min_in_sync: int | None, ttl_s: float) -> tuple[ClusterSettings, bool]:
-    """Make a cluster. Returns: its settings, and whether it was made now; one with the same settings may be there.
+    """Make a cluster. Returns: its settings, and whether it was made now: one with the same settings may exist already.
 
-    Raises: ConfigError; Refused when there is one with other settings; EtcdError.
+    Raises: ConfigError; Refused when one with other settings exists; EtcdError.
     """
     if min_in_sync is None:
         min_in_sync = 1 if replicas <= 2 else 2
@@ -163,7 +165,8 @@ async def init(agreement: Agreement, replicas: int, min_in_sync: int | None, ttl
 
 
 async def hand_over(agreement: Agreement, name: str | None) -> tuple[str, LeaderKey]:
-    """Let another node lead. ``name``: None for the one with the least lag. Returns: the answer, and the new leader.
+    """Hand leadership over to another node. ``name``: None for the node with the least lag. Returns: the answer, and the new
+    leader.
 
     Raises: Refused; EtcdError.
     """
@@ -202,7 +205,7 @@ async def remove(agreement: Agreement, name: str) -> str:
 
 
 async def force(agreement: Agreement, name: str) -> tuple[str, LeaderKey]:
-    """Let a node lead that may lack messages. Returns: its answer, and itself as the leader.
+    """Make a node the leader although it may lack messages. Returns: its answer, and its key as the leader.
 
     Raises: Refused; EtcdError.
     """
@@ -219,8 +222,8 @@ async def force(agreement: Agreement, name: str) -> tuple[str, LeaderKey]:
 
 
 async def adopt(agreement: Agreement, replica_json: bytes) -> ClusterSettings:
-    """Let the copy of a ``replica.json`` begin the cluster anew, after etcd was wiped or came back from a snapshot. The others
-    become new replicas. Returns: the cluster's new settings.
+    """Rebuild the cluster in etcd from the copy to which a ``replica.json`` belongs, after etcd was wiped or restored from a
+    snapshot. The other copies become new replicas of it. Returns: the cluster's new settings.
 
     Raises: Refused; DamagedData; EtcdError.
     """
@@ -242,7 +245,8 @@ async def adopt(agreement: Agreement, replica_json: bytes) -> ClusterSettings:
 
 
 async def _ask(agreement: Agreement, cluster: Cluster, kind: RequestKind, replica: ReplicaId | None) -> str:
-    """Send a request, and wait for its answer. Returns: its text. Raises: Refused; EtcdError."""
+    """Send a request to a node through etcd, and wait for its answer. Returns: the answer's text. Raises: Refused;
+    EtcdError."""
     in_sync = cluster.state.in_sync
     lease = await agreement.grant(REQUEST_TTL_S)
     try:
@@ -272,7 +276,7 @@ async def _answer(agreement: Agreement, revision: int) -> str:
 
 
 async def _new_leader(agreement: Agreement, epoch: int, member: Member | None = None) -> LeaderKey:
-    """Wait for a leader of a later epoch; ``member``: this one. Raises: Refused after ``NEW_LEADER_S``; EtcdError."""
+    """Wait for a leader of a later epoch, and of ``member`` if given. Raises: Refused after ``NEW_LEADER_S``; EtcdError."""
     try:
         async with asyncio.timeout(NEW_LEADER_S):
             while True:

@@ -1,4 +1,4 @@
-"""A cluster in words and as a table: the leader, the copies in sync, and what is waited for when something is missing."""
+"""Formats a cluster as words and a table: the leader, the copies in sync, and what is waited for when something is missing."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -21,7 +21,8 @@ ID_SHOWN = 8
 
 
 def placed(picture: Picture, group: str | None) -> dict[str, Any]:
-    """What a group has of a cluster of several; nothing of one without a name. Topics are those of ``Picture.counts``."""
+    """Return facts about a group's topics and load, if the cluster has several groups; {} for a cluster without named groups.
+    ``topics`` counts as ``Picture.counts`` does."""
     if group is None:
         return {}
     left = cluster_requests.without_group(group) if group in picture.unplaced() else None
@@ -33,12 +34,12 @@ def placed(picture: Picture, group: str | None) -> dict[str, Any]:
 
 
 def shown(name: str, cluster: Cluster, now_s: float, placed: Mapping[str, Any] = NONE) -> str:
-    """A line of facts, a table of the nodes, and a sentence for each thing that is not as it should be.
+    """Return a line of facts, a table of the nodes, and a sentence for each problem.
 
     Args:
-        name: of the cluster.
+        name: the cluster's name.
         now_s: wall time, seconds.
-        placed: see there.
+        placed: what the function ``placed`` returned.
     """
     settings, state = cluster.settings, cluster.state
     members = _members(cluster)
@@ -58,7 +59,7 @@ def shown(name: str, cluster: Cluster, now_s: float, placed: Mapping[str, Any] =
 
 
 def as_json(name: str, cluster: Cluster, now_s: float) -> dict[str, Any]:
-    """The same for programs."""
+    """Return the state of a cluster as JSON, for programs; ``shown`` returns it as text for people."""
     settings, state = cluster.settings, cluster.state
     members = _members(cluster)
     return {
@@ -93,7 +94,7 @@ def as_json(name: str, cluster: Cluster, now_s: float) -> dict[str, Any]:
 
 
 def troubles(cluster: Cluster, now_s: float) -> list[str]:
-    """What is missing, what is waited for, and what helps; nothing when all is well."""
+    """Return a sentence for each problem: what is missing, what is waited for, and what helps; [] when all is well."""
     settings, state = cluster.settings, cluster.state
     members = _members(cluster)
     if state.in_sync is None:
@@ -124,7 +125,7 @@ def troubles(cluster: Cluster, now_s: float) -> list[str]:
 
 
 def _lag(seat: Seat, cluster: Cluster) -> int | None:
-    """What a node has not applied: its own word, or its leader's."""
+    """The bytes that a node has not applied yet, as it reports them itself, or else its leader; None if unknown."""
     leader = cluster.state.leader
     if seat.lag_bytes is not None or leader is None:
         return seat.lag_bytes
@@ -165,7 +166,7 @@ def _no_leader(cluster: Cluster, now_s: float) -> str:
 
 
 def _absent(cluster: Cluster, now_s: float) -> str:
-    """Why copies are missing, in words."""
+    """Say why copies are missing."""
     members = _members(cluster)
     others = [seat for seat in cluster.seats if seat.member.replica not in members]
     if not others:
@@ -200,7 +201,7 @@ def _away(replica: ReplicaId, seat: Seat | None, now_s: float) -> str:
 
 
 def _age_s(seat: Seat, now_s: float) -> float:
-    """Since a node's last report: see ``REPORTS``."""
+    """Seconds since a node's last report (see ``REPORTS``)."""
     return max(0.0, now_s - seat.seen_ns / NS_PER_S)  # another machine's clock may be ahead
 
 

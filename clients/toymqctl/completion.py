@@ -1,4 +1,4 @@
-"""``toymqctl completion``."""
+"""``toymqctl completion``: prints a completion script for a shell."""
 
 import click
 from click.shell_completion import BashComplete, FishComplete, ZshComplete

@@ -1,4 +1,4 @@
-"""``toymqctl config``."""
+"""``toymqctl config``: shows and changes the settings of a topic."""
 
 import click
 

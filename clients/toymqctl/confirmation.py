@@ -20,7 +20,7 @@ def confirm(client: sync.Client, topic: str, verb: str, participle: str) -> None
 
 
 def is_half_deleted(client: sync.Client, topic: str) -> bool:
-    """Whether a DELETE, or CREATE, of a partitioned topic was interrupted: it is not described any more, and can be deleted.
+    """Whether an interrupted DELETE or CREATE left a partitioned topic that DESCRIBE no longer shows, but that can be deleted.
 
     Raises: PlacementUnknown: a worker or group does not answer, which a DELETE needs, too.
     """
@@ -36,7 +36,8 @@ def is_half_deleted(client: sync.Client, topic: str) -> bool:
 
 
 def ask(question: str, verb: str, participle: str) -> None:
-    """Exit with 1 when the answer is no. Raises: UsageError when stdin ends without one."""
+    """Ask a question on the terminal; exit with 1 when the answer is no. Raises: UsageError when stdin ends without an
+    answer."""
     try:
         sure = click.confirm(question, err=True)
     except click.Abort:

@@ -1,4 +1,4 @@
-"""``toymqctl connections``: what is connected, and to end a connection."""
+"""``toymqctl connections``: lists the broker's connections, and closes one."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -35,7 +35,7 @@ def connections(ctx: click.Context, search: str | None, most: int, *, as_json: b
         toymqctl connections close toymq-7
 
     `received` and `sent` are bytes since the connection was opened, seen from the broker. The broker needs --http or --https.
-    With --workers, and groups, the connections are those of one worker, or group, which --http-url names.
+    With --workers or groups, the list has the connections of one worker or group only; --http-url chooses another.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -81,6 +81,6 @@ def _subscription(found: dict[str, Any]) -> str:
 @click.argument("connection")
 @click.pass_obj
 def close(broker: Broker, connection: str) -> None:
-    """Close CONNECTION, such as toymq-7. What it has not acked goes back; its client may connect again."""
+    """Close CONNECTION, such as toymq-7. Messages that it has not acked become ready again; its client may reconnect."""
     gateway_of(broker).ask("DELETE", path_of("connections", connection))
     click.echo(f"closed {connection}")

@@ -1,4 +1,4 @@
-"""``toymqctl consumers``; the table of them is also part of ``describe``."""
+"""``toymqctl consumers``: lists consumers. Its table is also part of ``toymqctl describe``."""
 
 from typing import Any
 
@@ -31,14 +31,15 @@ def _row(topic: str, consumer: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _mode(consumer: dict[str, Any]) -> str:
-    """A consumer that nothing is attached to is called exclusive unless another mode was asked for last."""
+    """The mode to show for a consumer, "-" for none: without an attached client the broker reports "exclusive" unless another
+    mode was used last."""
     if consumer["mode"] == "exclusive" and not consumer["sessions"]:
         return "-"
     return str(consumer["mode"]) + (" (paused)" if consumer["paused"] else "")
 
 
 def consumer_table(topics: list[dict[str, Any]]) -> str:
-    """Of topics as DESCRIBE tells them; one line without any consumer."""
+    """Return the table of the consumers of described topics; one line of text if there are none."""
     rows = [_row(topic["topic"], consumer) for each in topics for topic in parts_of(each) for consumer in topic["consumers"]]
     return fitting([_COLUMNS, *rows], (0, 1, 10), screen_room(), _SPARE) if rows else "no consumers"
 
@@ -50,9 +51,9 @@ def consumer_table(topics: list[dict[str, Any]]) -> str:
 def consumers(broker: Broker, topic: str | None, as_json: bool) -> None:
     """List consumers: position, backlog and subscriptions of each.
 
-    `backlog` is what is due and not acked yet, `oldest` how long the oldest of it has been due. `scheduled` is not due: its
-    delay is not over, or it was given back for a time. `retrying` is not acked after a delivery that failed.
-    `mode` is that of what is attached, or was last; `-` for none.
+    `backlog` counts messages that are due and not acked yet, `oldest` is how long the oldest of them has been due. `scheduled`
+    counts those not due yet: their delay is not over, or they were nacked with a delay. `retrying` counts those not acked after
+    a failed delivery. `mode` is that of the clients that are attached, or were last; `-` for none.
     """
     with broker.connect() as client:
         found = client.topics(topic) if topic is None or is_pattern(topic) else [client.describe(topic)]

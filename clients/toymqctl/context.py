@@ -29,9 +29,9 @@ def context() -> None:
         toymqctl --context staging topics      asks another one, this once
         toymqctl context list
 
-    A URL wins over contexts: with --url nothing of a context is used, with TOYMQ_URL only where --context names one.
-    TOYMQ_CONTEXT names one for a shell.
-    The file, toymq/contexts.json under XDG_CONFIG_HOME or ~/.config, is readable by its owner alone.
+    A URL wins over contexts: with --url no context is used, and with TOYMQ_URL only one that --context names. TOYMQ_CONTEXT
+    chooses a context for a shell. The file, toymq/contexts.json under XDG_CONFIG_HOME or ~/.config, is readable by its owner
+    alone.
     """
 
 
@@ -72,7 +72,7 @@ def add(name: str, *, url: str, http_url: str | None, with_token: bool, use_it: 
 
 
 def _token_of_stdin() -> str:
-    """Raises: UsageError without one."""
+    """Read the token from stdin. Raises: UsageError when there is none."""
     token = click.prompt("token", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
     if not token.strip():
         raise click.UsageError("--with-token reads the token from stdin, and there was none")

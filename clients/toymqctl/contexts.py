@@ -1,7 +1,7 @@
 """Named brokers of one user: ``toymq/contexts.json`` under ``XDG_CONFIG_HOME`` (``~/.config``), for its owner alone.
 
-A context has a URL, and what goes with it: token or token file, certificates, the gateway's URL. The file is replaced as a
-whole.
+A context has a broker's URL, and what is needed to use it: token or token file, certificates, the gateway's URL. The file is
+replaced atomically.
 """
 
 import json
@@ -23,7 +23,7 @@ FORM = 1
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One broker. ``token`` is the token itself, ``token_file`` the path of a file that holds it."""
+    """One named broker. ``token`` is the token itself, ``token_file`` the path of a file that holds it."""
 
     url: str
     token: str | None = field(default=None, repr=False)
@@ -34,7 +34,7 @@ class Context:
     tls_key: str | None = None
 
     def __post_init__(self) -> None:
-        """Raises: ConfigError."""
+        """Check the fields. Raises: ConfigError."""
         if parse_urls(self.url)[0].token is not None:
             raise ConfigError("a token in --url shows in the process list: use --with-token or --token-file")
         if self.token is not None and not is_token(self.token):
@@ -43,13 +43,13 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """All of them, and which one is in use."""
+    """All contexts of the user, and which of them is in use."""
 
     by_name: Mapping[str, Context] = field(default_factory=dict)
     current: str | None = None
 
     def find(self, name: str) -> Context:
-        """Raises: ConfigError."""
+        """Return the context with a name. Raises: ConfigError."""
         if name not in self.by_name:
             there = f"there are {some_of(self.by_name)}" if self.by_name else "there are none"
             raise ConfigError(f"no context {name[:64]!a}: {there}; `toymqctl context add {name[:64]} --url URL` makes it")
@@ -57,20 +57,21 @@ class Contexts:
 
 
 def check_context_name(name: str) -> str:
-    """Raises: ConfigError."""
+    """Check that a context's name is valid, and return it. Raises: ConfigError."""
     if not _NAME.match(name):
         raise ConfigError(f"invalid context {name[:64]!a}: 1 to 64 of A-Z a-z 0-9 . _ -, the first no . or -")
     return name
 
 
 def path_of_contexts(environment: Mapping[str, str]) -> Path:
-    """Where the file is, or would be."""
+    """Return the path of the file with the contexts, whether it exists or not."""
     base = environment.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(base) / "toymq" / "contexts.json"
 
 
 def load(path: Path) -> Contexts:
-    """None without a file. Raises: ConfigError for one that is damaged, or that others can read; OSError."""
+    """Read the contexts; empty without a file. Raises: ConfigError for a file that is damaged, or that other users can read;
+    OSError."""
     try:
         with path.open(encoding="utf-8") as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777
@@ -105,7 +106,7 @@ def _damaged(path: Path, reason: str) -> ConfigError:
 
 
 def store(path: Path, contexts: Contexts) -> None:
-    """Replace the file, synced, with mode 0600. Raises: OSError."""
+    """Write the contexts, synced, in place of the old file, with mode 0600. Raises: OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     entries = {
         name: {key: value for key, value in asdict(context).items() if value is not None}

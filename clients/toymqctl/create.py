@@ -1,4 +1,4 @@
-"""``toymqctl create``."""
+"""``toymqctl create``: creates a topic with settings."""
 
 import click
 
@@ -30,8 +30,8 @@ def create(broker: Broker, topic: str, settings: tuple[str, ...], partitions: in
         toymqctl create orders --partitions 8
         toymqctl create orders group=b         in a cluster with groups: in group b
 
-    Publishing and subscribing create topics, too. This command can be repeated, and says whether TOPIC was there when it began.
-    Exit code 1 when TOPIC has other settings.
+    Publishing and subscribing create topics, too. This command can be repeated, and says whether TOPIC existed before. Exit
+    code 1 when TOPIC has other settings.
     """
     with broker.connect() as client:
         found = parse_settings(settings)

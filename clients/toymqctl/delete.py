@@ -1,4 +1,4 @@
-"""``toymqctl delete``."""
+"""``toymqctl delete``: deletes a topic with its messages and consumers."""
 
 import click
 

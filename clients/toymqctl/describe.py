@@ -1,4 +1,4 @@
-"""``toymqctl describe``."""
+"""``toymqctl describe``: shows a topic's state, settings and consumers."""
 
 from typing import Any
 
@@ -39,7 +39,8 @@ def _facts(topic: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _settings(topic: dict[str, Any]) -> str:
-    """Those of its own; of partitions those that all have, and the names of those that not all have."""
+    """Format a topic's own settings; of a partitioned topic those that are the same in all partitions, and the names of the
+    others."""
     own = format_settings(topic["settings"])
     if differ := differing_settings([part["settings"] for part in topic.get("parts", ())]):
         own.append(f"{'and ' if own else ''}{', '.join(differ)}: not the same in all partitions, see below")
@@ -52,7 +53,8 @@ def _ids(topic: dict[str, Any]) -> str:
 
 
 def _partitions(topic: dict[str, Any], kind: str) -> str:
-    """``kind``: what has a partition, "group" or "worker"; "" where one process has all."""
+    """Return the table of a topic's partitions. ``kind``: what has a partition, "group" or "worker"; "" when one process has
+    all."""
     rows = [
         (
             one["topic"], *([str(one.get(kind, "-"))] if kind else []), str(one["messages"]), _ids(one), size(one["bytes"]),
@@ -66,7 +68,8 @@ def _partitions(topic: dict[str, Any], kind: str) -> str:
 
 
 def _evicted(topic: dict[str, Any]) -> list[tuple[str, str]]:
-    """What is in the bucket alone, of which older brokers do not know."""
+    """Return a row on the data that is only in the bucket of the tier, not on the disk; [] for an older broker, which does not
+    tell."""
     if (found := topic.get("evicted")) is None:
         return []
     problem = "" if found["problem"] is None else f"; readers wait: {found['problem']}"

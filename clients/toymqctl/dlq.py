@@ -43,26 +43,27 @@ LISTED = "`toymqctl dlq list TOPIC` lists the ids"
 
 
 class _LetterId(MessageId):
-    """The id of a dead letter."""
+    """The type of a click argument that is the id of a dead letter."""
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
         return LISTED
 
 
 class _LetterIds(Ids):
-    """Ids of dead letters."""
+    """The type of a click argument that is ids of dead letters."""
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
         return LISTED
 
 
 def _letters_of(topic: str) -> str:
-    """The dead-letter topic of a topic, or of itself."""
+    """Return the dead-letter topic of a topic; the name itself if it is one."""
     return topic if topic.endswith(DEAD_LETTERS) else topic + DEAD_LETTERS
 
 
 def _check_origin(client: sync.Client, letters: str) -> str:
-    """The name of the topic whose dead-letter topic does not exist. Raises: NoSuchTopic: that topic does not exist either."""
+    """Return the source topic of a dead-letter topic that does not exist. Raises: NoSuchTopic when the source topic does not
+    exist either."""
     origin = letters.removesuffix(DEAD_LETTERS)
     client.describe(origin)
     return origin
@@ -94,11 +95,10 @@ def dlq() -> None:
 def list_letters(broker: Broker, topic: str | None, count: int, everything: bool, group: bool, as_json: bool) -> None:
     """List the dead letters of TOPIC, or the topics that have dead letters.
 
-    Ids are those of their topic, which stands before them where TOPIC is partitioned: `toymqctl dlq show orders#3 17`. --group
-    counts over all partitions, and has the oldest and the newest letter as `#3 17`.
-    `origin` is the message's id in its topic; letters that went back or were discarded are `settled`: the broker does not
-    keep which of both. A narrow terminal
-    leaves columns out for the error, and cuts long values; --json prints all.
+    The ids of a partitioned TOPIC follow the name of their partition: `toymqctl dlq show orders#3 17`. --group counts over all
+    partitions, and shows the oldest and the newest letter as `#3 17`. `origin` is the message's id in its topic; letters that
+    were redriven or discarded are `settled`: the broker does not record which. On a narrow terminal columns are left out to
+    show the error, and long values are cut; --json prints all.
     """
     if group and topic is None:
         raise click.UsageError("--group needs a TOPIC")
@@ -127,7 +127,7 @@ def list_letters(broker: Broker, topic: str | None, count: int, everything: bool
 def _show(
     found: list[dict[str, Any]], lines: list[tuple[str, ...]], cut: Sequence[int], spare: Sequence[int], *, as_json: bool
 ) -> None:
-    """Print what was found, each with its line of the table."""
+    """Print what was found, as JSON or as a table with one line for each."""
     if as_json:
         print_json(found)
     elif found:
@@ -151,7 +151,7 @@ def _list_topics(client: sync.Client, broker: Broker, *, everything: bool, as_js
 
 
 def _letters(client: sync.Client, topic: str, *, everything: bool) -> Iterator[tuple[Row, bool]]:
-    """Dead letters, each with whether it is settled. Raises: NoSuchTopic."""
+    """Yield dead letters of a topic, each with whether it was redriven or discarded. Raises: NoSuchTopic."""
     from toymq_py.storage.record import iter_frames  # only tail also needs the records' codec
 
     try:
@@ -192,7 +192,7 @@ def _group_line(group: FailureGroup, asked: str) -> tuple[str, ...]:
 
 
 def _id_in(letter: dict[str, Any], asked: str) -> str:
-    """The id of a letter, behind its partition where all of them were asked for: ``#3 17``."""
+    """Return a letter's id as it is shown; after its partition, ``#3 17``, if all partitions were asked for."""
     if letter["topic"] == asked:
         return str(letter["id"])
     return f"{PARTITION_MARK}{number_of(letter['topic'])} {letter['id']}"
@@ -299,7 +299,7 @@ def discard(broker: Broker, topic: str, ids: tuple[IdRange, ...]) -> None:
 
 
 def _check_ids(name: str, ids: tuple[IdRange, ...], first_id: int, next_id: int) -> None:
-    """Raises: BadArgument when none of the ids is a letter's."""
+    """Check that at least one of the ids can be a dead letter's. Raises: BadArgument."""
     if not any(first < next_id and last >= first_id for first, last in ids):
         asked = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ids)
         raise BadArgument(f"{name} has no dead letter {asked}: `toymqctl dlq list` shows those that it has")

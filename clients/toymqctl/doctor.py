@@ -63,14 +63,14 @@ def examine(
     stats: dict[str, Any], server: str, own_version: str, max_payload: int, round_trip_s: float, skew_s: float,
     cluster: Mapping[str, Any] = NO_CLUSTER, seen: str = "",
 ) -> Iterator[Finding]:  # fmt: skip
-    """Check a broker's STATS and greeting.
+    """Check a broker's answer to STATS and its greeting; yield the findings.
 
     Args:
-        cluster: its answer to CLUSTER.
-        server: name and version, from its greeting.
-        max_payload: bytes, from its greeting.
-        skew_s: how far its clock is ahead of ours.
-        seen: which of its topics it lists, as in ``Broker.of_topics_seen``.
+        cluster: the broker's answer to CLUSTER.
+        server: the broker's name and version, from its greeting.
+        max_payload: bytes, from the broker's greeting.
+        skew_s: how far the broker's clock is ahead of ours, seconds.
+        seen: which topics it lists, as in ``Broker.of_topics_seen``.
     """
     yield _speed(round_trip_s)
     yield _versions(server, own_version)
@@ -95,11 +95,11 @@ def examine_without_figures(
     topics: list[dict[str, Any]] | None, server: str, own_version: str, round_trip_s: float, cluster: Mapping[str, Any],
     error: PlacementUnknown, seen: str = "",
 ) -> Iterator[Finding]:  # fmt: skip
-    """Check what can be asked for while a group or worker is away, at an older broker: its STATS needs all of them, and says
-    so by the error.
+    """Check an older broker while a group or worker is away, as far as possible: its STATS needs all of them, and fails with
+    ``error``.
 
     Args:
-        topics: of the groups that are there; None: which ones that are is not known.
+        topics: the topics of the groups that answer; None when it is not known which do.
     """
     yield _speed(round_trip_s)
     yield _versions(server, own_version)
@@ -190,7 +190,7 @@ def _tier(stats: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _copies(stats: dict[str, Any], cluster: Mapping[str, Any]) -> Iterator[Finding]:
-    """Of each group of a cluster; the figures in STATS are those of the group that answers."""
+    """Check the copies of each group of a cluster. The figures in STATS are those of the group that answers."""
     own = stats.get("cluster")
     whose = f"copies of group {cluster['group']}" if "groups" in cluster else "copies"
     is_damaged = own is not None and own["damaged_segments"]
@@ -220,7 +220,7 @@ def _in_sync(check: str, cluster: Mapping[str, Any], shows: str) -> Finding:
 
 
 def _etcd(stats: dict[str, Any], cluster: Mapping[str, Any]) -> Iterator[Finding]:
-    """What the leader that answers says of its etcd; an older one does not."""
+    """Check what the leader that answers says of its etcd; an older leader says nothing."""
     silent_s = stats.get("cluster", {}).get("etcd_silent_s")
     if silent_s is not None and silent_s < SILENT_S:
         yield Finding("etcd", "ok", "answers the leader")
@@ -301,7 +301,7 @@ def _topics(topics: list[dict[str, Any]]) -> Iterator[Finding]:
 
 
 def _consumers(topics: list[dict[str, Any]], limits: dict[str, Any]) -> Iterator[Finding]:
-    """``limits``: of STATS, also the default of topics; older brokers lack some."""
+    """Check each consumer. ``limits``: those in STATS, which are also the defaults of topics; older brokers lack some."""
     max_attempts, max_unacked = limits.get("max_attempts"), limits.get("max_unacked")
     for topic in topics:
         for consumer in topic["consumers"]:
@@ -329,7 +329,7 @@ def _consumers(topics: list[dict[str, Any]], limits: dict[str, Any]) -> Iterator
 
 
 def _is_stuck(consumer: dict[str, Any]) -> bool:
-    """Whether all that waits, waits for the keys of messages that fail: more workers would get none of it."""
+    """Whether all waiting messages wait behind failing messages of their keys: more workers would get none of them."""
     retrying = consumer.get("retrying", 0)  # missing in older brokers
     return bool(retrying and consumer["ready"] and consumer["mode"] == "keyed" and consumer["inflight"] <= retrying)
 
@@ -359,7 +359,7 @@ def _is_abandoned(consumer: dict[str, Any]) -> bool:
 
 
 def _working(topics: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Consumers of messages, and not of dead letters, each with what it is called."""
+    """Yield the consumers of messages, not those of dead letters, each with a name for it."""
     for topic in topics:
         if not topic["topic"].endswith(DEAD_LETTERS):
             for consumer in topic["consumers"]:
@@ -367,7 +367,8 @@ def _working(topics: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]
 
 
 def _lag(topics: list[dict[str, Any]]) -> Finding:
-    """What is leased is worked on, however long; an abandoned consumer has a line of its own, and so has a stuck one."""
+    """Check for consumers that are behind. Leased messages count as being worked on, however long that takes; abandoned and
+    stuck consumers have findings of their own."""
     behind = [
         (consumer["oldest_unacked_age_s"], name, consumer)
         for name, consumer in _working(topics)
@@ -387,7 +388,8 @@ def _lag(topics: list[dict[str, Any]]) -> Finding:
 
 
 def _retries(topics: list[dict[str, Any]]) -> Finding:
-    """What was given back with a delay is no backlog until it is due: a consumer that fails at everything has no lag."""
+    """Check for consumers that fail. A message nacked with a delay is no backlog until it is due, so a consumer that fails at
+    everything has no lag."""
     failing = [
         (consumer["retrying"], name, consumer["attempts_max"], consumer["attempts_max_id"])
         for name, consumer in _working(topics)
@@ -418,13 +420,13 @@ def _has_letters(topic: dict[str, Any]) -> bool:
 
 
 def _worst(said: list[str]) -> str:
-    """The first of them, and how many there are beyond."""
+    """Return the first text, and how many more there are."""
     more = f"; and {len(said) - NAMED_MAX} more" if len(said) > NAMED_MAX else ""
     return "; ".join(said[:NAMED_MAX]) + more
 
 
 def _is_endless(topic: dict[str, Any], max_attempts: int | None) -> bool:
-    """Whether messages of a topic are redelivered for ever, as dead letters are."""
+    """Whether messages of a topic may be redelivered without end; dead letters are."""
     return bool(topic["topic"].endswith(DEAD_LETTERS)) or topic["settings"].get("max_attempts", max_attempts) == 0
 
 

@@ -1,4 +1,4 @@
-"""An error as one line for the terminal: what failed and what to do."""
+"""Turns an error into one line for the terminal: what failed and what to do."""
 
 import re
 import socket
@@ -69,12 +69,12 @@ _ENDED = {
 
 
 def explain(address: Address, error: Exception) -> str:
-    """An error in one line, with a remedy where one is known."""
+    """Return an error as one line, with a remedy if one is known."""
     return "; ".join(filter(None, explained(address, error)))
 
 
 def explained(address: Address, error: Exception) -> tuple[str, str]:
-    """What an error says, and a remedy, or "" where none is known or the text has it."""
+    """Return what an error says, and the remedy; "" if none is known or the text contains it."""
     if isinstance(error, toymq.ConnectFailed):
         return _unreachable(address, error)
     if isinstance(error, ProtocolViolation):
@@ -106,7 +106,8 @@ def _unreachable(address: Address, error: toymq.ConnectFailed) -> tuple[str, str
 
 
 def _tls_advice(error: toymq.ConnectFailed, cause: BaseException | None) -> str:
-    """What helps, by the text of OpenSSL: a refusal of TLS 1.3 comes behind the handshake, as a lost connection."""
+    """Return the advice for a TLS failure, by the text of OpenSSL's error. With TLS 1.3 a refused client certificate shows only
+    after the handshake, as a lost connection."""
     text = f"{error} {cause}"
     for sign, advice in TLS_ADVICE.items():
         if sign in text:
@@ -115,7 +116,7 @@ def _tls_advice(error: toymq.ConnectFailed, cause: BaseException | None) -> str:
 
 
 def _spoken(address: Address) -> str:
-    """Which protocol of others the address speaks, and what to name instead; "" for none that is known."""
+    """Say which other protocol the address speaks, and which address to use instead; "" if that is not known."""
     with suppress(OSError), socket.create_connection((address.host, address.port), PROBE_S) as connection:
         connection.sendall(b"HEAD / HTTP/1.0\r\n\r\n")
         protocol = _PROTOCOLS.get(connection.recv(4))  # of AMQP the header of its own version

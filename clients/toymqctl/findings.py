@@ -1,4 +1,4 @@
-"""What a check of ``toymqctl doctor`` found."""
+"""The results of the checks of ``toymqctl doctor``."""
 
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ State = Literal["ok", "warn", "FAIL"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result of a check; ``advice`` is "" when there is nothing to do."""
+    """The result of one check; ``advice`` is "" when there is nothing to do."""
 
     check: str
     state: State
@@ -18,6 +18,6 @@ class Finding:
 
 
 def noted(findings: Iterable[Finding], checks: Container[str], note: str) -> Iterator[Finding]:
-    """Add a note, such as what was not looked at, to the findings of some checks."""
+    """Add a note to the findings of the checks named in ``checks``."""
     for finding in findings:
         yield replace(finding, found=finding.found + note) if finding.check in checks else finding

@@ -1,4 +1,4 @@
-"""``toymqctl forget``."""
+"""``toymqctl forget``: deletes a consumer."""
 
 import click
 
@@ -11,7 +11,7 @@ from toymqctl.quantities import CONSUMER, TOPIC
 @click.argument("consumer", type=CONSUMER)
 @click.pass_obj
 def forget(broker: Broker, topic: str, consumer: str) -> None:
-    """Delete CONSUMER's state: it no longer holds messages on the disk, and starts anew if it subscribes again."""
+    """Delete CONSUMER's state: messages are no longer kept on the disk for it, and it starts anew if it subscribes again."""
     with broker.connect() as client:
         client.forget(topic, consumer)
     click.echo(f"forgot {consumer} of {topic}")

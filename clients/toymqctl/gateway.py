@@ -1,6 +1,7 @@
-"""The HTTP gateway of a command's broker, for webhooks, alerts, connections, inspect and `dlq discard`.
+"""Finds the HTTP gateway of a command's broker, for webhooks, alerts, connections, inspect and `dlq discard`.
 
-``--http-url``, ``TOYMQ_HTTP_URL`` or the context name it. Otherwise the broker is asked over the wire where it listens.
+``--http-url``, ``TOYMQ_HTTP_URL`` or the context gives its URL. Otherwise the broker is asked, over toymq's protocol, where its
+gateway listens.
 """
 
 from collections.abc import Mapping
@@ -25,10 +26,10 @@ MOVES_MAX = 4
 
 
 def gateway_of(broker: Broker, *, any_worker: bool = False) -> HttpGateway:
-    """The gateway of a broker; of several workers that of worker 0, so that each command asks the same one.
+    """Return the gateway of a broker; with several workers that of worker 0, so that every command asks the same worker.
 
     Args:
-        any_worker: whichever answers has what is asked for.
+        any_worker: any worker can answer: take the gateway of the one that the client is connected to.
 
     Raises: ConfigError, ConnectFailed, RequestError, GatewayFailed.
     """
@@ -48,7 +49,8 @@ def gateway_of(broker: Broker, *, any_worker: bool = False) -> HttpGateway:
 
 
 def _check_answers(gateway: HttpGateway, other: str) -> None:
-    """Raises: GatewayFailed: worker 0 stands still, and would be waited for; ``other`` is that of one that does not."""
+    """Check that the gateway of worker 0 answers. Raises: GatewayFailed, with the URL ``other`` of a worker that does
+    answer."""
     try:
         gateway.ask("GET", "/healthz", timeout_s=ANSWERS_S)
     except GatewayFailed as error:
@@ -56,13 +58,13 @@ def _check_answers(gateway: HttpGateway, other: str) -> None:
 
 
 def say_part(found: Mapping[str, Any], what: str) -> None:
-    """Print to stderr which worker or group an answer is of, if others have the rest. An older broker does not say."""
+    """Print to stderr which worker or group an answer comes from, if others have the rest. An older broker does not say."""
     if (part := found.get("part")) is not None:
         click.echo(f"toymqctl: these are the {what} of {part} alone: --http-url asks another one", err=True)
 
 
 def ask_of_topic(broker: Broker, method: str, topic: str, rest: str, body: Any = None) -> Any:
-    """Ask for what is below a topic's path, at the gateway of the group that has the topic.
+    """Send a request for the path ``rest`` below a topic to the gateway of the group that has the topic.
 
     Raises: as ``gateway_of`` and ``HttpGateway.ask``.
     """
@@ -82,5 +84,5 @@ def _gateway(broker: Broker, url: str) -> HttpGateway:
 
 
 def path_of(collection: str, name: str) -> str:
-    """The path of one of a collection. Raises: BadName for what would be another path."""
+    """Return the path of one resource of a collection. Raises: BadName for a name that would make another path."""
     return f"/v1/{collection}/{quote(check_name(collection.removesuffix('s'), name), safe='')}"

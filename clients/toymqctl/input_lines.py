@@ -1,5 +1,5 @@
-"""What ``toymqctl pub`` publishes in bursts: lines of a file or of stdin, or copies of a payload. What was taken is not lost by
-Ctrl-C."""
+"""The input of ``toymqctl pub``, in bursts: lines of a file or of stdin, or copies of a payload. Ctrl-C loses no line that was
+read."""
 
 import os
 import select
@@ -19,7 +19,7 @@ BLOCK_BYTES = 65536
 
 
 class Input(ABC):
-    """What is published, in bursts. Ctrl-C ends it between two of them."""
+    """The messages to publish, in bursts. Ctrl-C ends the input between two messages."""
 
     called = "lines"
     """What is counted."""
@@ -31,11 +31,12 @@ class Input(ABC):
 
     @property
     def incomplete_bytes(self) -> int:
-        """Bytes of a line whose end was not read."""
+        """The number of bytes of a last line whose end was not read."""
         return 0
 
     def wait(self) -> bool:
-        """Wait for input. Returns: False at its end. Raises: KeyboardInterrupt, with nothing read and untaken."""
+        """Wait for input. Returns: False at its end. Raises: KeyboardInterrupt, only when every line that was read has been
+        yielded."""
         self._waiting = True
         try:
             if self._interrupted:
@@ -46,11 +47,11 @@ class Input(ABC):
 
     @abstractmethod
     def burst(self) -> Iterator[Item]:
-        """Yield what is there without waiting, but nothing more behind Ctrl-C."""
+        """Yield the messages that are there without waiting, but no more after Ctrl-C."""
 
     @abstractmethod
     def _has_more(self) -> bool:
-        """Wait. Returns: False at the end."""
+        """Wait until a message can be read. Returns: False at the end of the input."""
 
     @contextmanager
     def kept_on_interrupt(self) -> Iterator[None]:
@@ -72,7 +73,7 @@ class Input(ABC):
 
 
 class Copies(Input):
-    """The same item so many times."""
+    """Yields the same message a number of times."""
 
     called = "messages"
 
@@ -91,9 +92,10 @@ class Copies(Input):
 
 
 class InputLines(Input):
-    """Lines without their newline, in bursts: a burst is what can be read without waiting. The last line may lack its newline.
+    """Yields lines without their newline, in bursts: a burst is what can be read without waiting. The last line may lack its
+    newline.
 
-    Reads past the stream's buffer, so nothing else may have read from it.
+    It bypasses the stream's buffer, so nothing else may have read from the stream.
     """
 
     def __init__(self, stream: BinaryIO, on_read: Callable[[int], None] = lambda _: None) -> None:
@@ -146,7 +148,8 @@ class InputLines(Input):
 
 
 def _reader(stream: BinaryIO) -> tuple[Callable[[int], bytes], int | None]:
-    """What reads the bytes at hand, at most so many, and the descriptor that tells when there are some."""
+    """Return a function that reads at most so many of the bytes at hand, and the descriptor that is readable when there are
+    some."""
     try:
         descriptor = stream.fileno()
     except OSError:

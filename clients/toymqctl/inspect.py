@@ -1,4 +1,4 @@
-"""``toymqctl inspect``: what a message is to each consumer, and why it failed."""
+"""``toymqctl inspect``: the state of a message for each consumer, and why it failed."""
 
 from typing import Any
 

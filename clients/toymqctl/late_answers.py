@@ -1,4 +1,5 @@
-"""What a command says on stderr when an answer is late: it waits for one that may come, and a silent command looks hung."""
+"""Says on stderr what a command waits for when an answer is late: the answer may still come, but a silent command looks
+hung."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -19,11 +20,12 @@ What = Callable[[str], str]
 
 
 class LateAnswers:
-    """Says once what is waited for, of each kind. A context manager for one command; ``waiting`` and ``each`` mark what waits
-    for an answer."""
+    """Prints a line for each kind of late answer, once. A context manager for one command; the code that waits for answers runs
+    within ``waiting`` or ``each``."""
 
     def __init__(self, what: What) -> None:
-        """``what``: what is waited for unless ``waiting`` names something else. Called by the thread."""
+        """``what``: describes what is waited for, unless ``waiting`` gets another description. It is called by this object's
+        thread."""
         self._usual = what
         self._waits: tuple[str, What] | None = None  # for an answer about a topic
         self._moved = False  # since the last look
@@ -41,7 +43,7 @@ class LateAnswers:
 
     @contextmanager
     def waiting(self, topic: str, what: What | None = None) -> Iterator[None]:
-        """While the block runs, an answer about the topic is waited for."""
+        """Mark the time of a block as waiting for an answer about a topic."""
         self._waits, self._moved = (topic, what or self._usual), True
         try:
             yield
@@ -49,14 +51,14 @@ class LateAnswers:
             self._waits = None
 
     def each(self, topic: str, answers: Iterable[T]) -> Iterator[T]:
-        """The answers, each of which is waited for."""
+        """Yield the answers, and mark the time before each as waiting for it."""
         with self.waiting(topic):
             for answer in answers:
                 self._moved = True
                 yield answer
 
     def look(self) -> None:
-        """Say what is waited for when nothing came since the last look."""
+        """Print what is waited for if no answer has come since the last look."""
         if (waits := self._waits) is not None and not self._moved and waits[1] not in self._said:
             topic, what = waits
             self._said.add(what)
@@ -69,12 +71,12 @@ class LateAnswers:
 
 
 def partitions_of(topic: str) -> str:
-    """What a look for the partitions of a topic waits for."""
+    """Describe a wait for the answer whether a topic is partitioned."""
     return f"waiting to hear whether {topic} is partitioned: a group, or a worker, may be away"
 
 
 def publishes_of(client: sync.Client) -> What:
-    """What a publish of a client to a topic waits for."""
+    """Return a function that describes a wait for a client's publish to a topic."""
 
     def what(topic: str) -> str:
         place = client._homes.place(topic)

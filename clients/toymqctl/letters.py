@@ -1,4 +1,4 @@
-"""Dead letters by their headers (docs/dead-letters.md), and groups of equal failures."""
+"""Describes dead letters by their headers (docs/dead-letters.md), and groups them by failure."""
 
 import json
 from collections.abc import Iterable
@@ -10,15 +10,15 @@ from toymqctl.lines import Row
 
 
 def waiting(topic: dict[str, Any]) -> int:
-    """How many letters of a described dead-letter topic neither went back nor were discarded. The ranges in `redriven` do not
-    say it: DESCRIBE has the first thousand, and lost records are among them."""
+    """Return how many dead letters, of a described dead-letter topic, were neither redriven nor discarded. This is not computed
+    from the ranges in `redriven`: DESCRIBE has only the first thousand, and they include lost records."""
     return int(topic.get("letters", topic["messages"]))
 
 
 def described(row: Row, settled: bool) -> dict[str, Any]:
-    """A dead letter without its payload and traceback.
+    """Describe a dead letter as a dict, without its payload and traceback.
 
-    ``settled``: it went back, or was discarded: the broker does not keep which of both.
+    ``settled``: it was redriven or discarded; the broker does not record which.
     """
     headers = row.headers
     return {
@@ -40,13 +40,13 @@ def described(row: Row, settled: bool) -> dict[str, Any]:
 
 
 def error_of(headers: dict[str, str]) -> str | None:
-    """Type and text of the error: ``ValueError: no such template``; None for none."""
+    """Return type and text of a dead letter's error, ``ValueError: no such template``; None if it has none."""
     texts = [text for name in ("toymq-error-type", "toymq-error") if (text := headers.get(name))]
     return ": ".join(texts) or None
 
 
 def traceback_of(headers: dict[str, str]) -> list[str]:
-    """Lines of the traceback; empty without one."""
+    """Return the lines of a dead letter's traceback; [] if it has none."""
     try:
         text = json.loads(headers.get("toymq-traceback", ""))
     except (ValueError, RecursionError):
@@ -60,8 +60,8 @@ def _number(text: str | None) -> int | None:
 
 @dataclass(slots=True)
 class FailureGroup:
-    """Dead letters of one consumer with one reason and one type of error. Of a partitioned topic, those of all partitions:
-    ``parts`` has count, first and last id of each topic. ``oldest`` and ``newest`` are letters."""
+    """The dead letters of one consumer with the same reason and type of error, over all partitions of a topic: ``parts`` has
+    count, first and last id for each partition. ``oldest`` and ``newest`` are described letters."""
 
     oldest: dict[str, Any]
     newest: dict[str, Any]
@@ -72,7 +72,7 @@ class FailureGroup:
         return sum(count for count, _, _ in self.parts.values())
 
     def add(self, letter: dict[str, Any]) -> None:
-        """Count a letter; those of a topic come by their ids."""
+        """Add a letter to the group. Assumes that the letters of each topic come in the order of their ids."""
         topic, msg_id = letter["topic"], letter["id"]
         count, first, _ = self.parts.get(topic, (0, msg_id, msg_id))
         self.parts[topic] = count + 1, first, msg_id
@@ -82,7 +82,8 @@ class FailureGroup:
             self.newest = letter
 
     def to_json(self) -> dict[str, Any]:
-        """Ids of several partitions are in ``parts`` alone: without their topic they mean nothing."""
+        """Return the group for JSON. With several partitions only ``parts`` has ids, which mean nothing without their
+        partition."""
         parts = [{"topic": topic, "count": found[0], "first_id": found[1], "last_id": found[2]}
                  for topic, found in self.parts.items()]  # fmt: skip
         only = parts[0] if len(parts) == 1 else {"topic": whole_name(self.newest["topic"]), "first_id": None, "last_id": None}
@@ -92,7 +93,7 @@ class FailureGroup:
 
 
 def grouped(letters: Iterable[tuple[Row, bool]]) -> list[FailureGroup]:
-    """Group dead letters, the most frequent group first. The text of an error does not count: it differs from message to
+    """Group dead letters, the most frequent group first. The text of an error is not compared, since it differs from message to
     message."""
     found: dict[tuple[str | None, ...], FailureGroup] = {}
     for row, settled in letters:

@@ -1,4 +1,5 @@
-"""How much of its limits a broker uses. Each worker, and each group, has limits of its own: the one with the most counts."""
+"""Shows how much of its limits a broker uses. Each worker, and each group, has limits of its own, so the fullest one is
+shown."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,19 +13,19 @@ FULL_SHARE = 0.9
 
 
 def number_of_topics(topics: Sequence[Mapping[str, Any]]) -> str:
-    """How many there are, as --max-topics counts them, and how many topics of dead letters are beside."""
+    """Format the number of topics that --max-topics counts, and the number of dead-letter topics, which it does not count."""
     beside = len(topics) - len(counting := _counting(topics))
     return f"{len(counting)}" + (f" and {beside} of dead letters" if beside else "")
 
 
 def _counting(topics: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names of those that --max-topics counts."""
+    """Return the names of the topics that --max-topics counts."""
     names = {topic["topic"] for topic in topics}
     return [name for name in names if name.removesuffix(DEAD_LETTERS) not in names - {name}]
 
 
 def used(stats: Mapping[str, Any], cluster: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """What is used of each limit, and the options of those that are nearly reached.
+    """Return a text on the use of each limit, and the options of the limits that are nearly reached.
 
     Args:
         cluster: the answer to CLUSTER.

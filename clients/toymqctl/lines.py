@@ -1,4 +1,4 @@
-"""Messages, delivered or fetched, as lines of text."""
+"""Formats messages, delivered or fetched, as lines of text."""
 
 import base64
 import json
@@ -16,8 +16,8 @@ REDRIVE_KEY = b"redrive:"
 
 
 def own_key(topic: str, key: bytes, headers: dict[str, str]) -> bytes:
-    """The publisher's key, b"" for none. Dead letters and redriven messages have keys of the broker's; a client numbers
-    messages without a key under a name of its own."""
+    """Return the key that the publisher gave, b"" for none. In dead letters and redriven messages the record has a key of the
+    broker's, and in messages without a key a name that the client made up."""
     if topic.endswith(DEAD_LETTERS) or (key.startswith(REDRIVE_KEY) and "toymq-redrives" in headers):
         key = headers.get("toymq-origin-key", "").encode()
     return b"" if key.startswith(PRODUCER_PREFIX) else key
@@ -25,7 +25,7 @@ def own_key(topic: str, key: bytes, headers: dict[str, str]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A message; ``attempt`` is None for a fetched one, ``key`` b"" for none."""
+    """A message to print; ``attempt`` is None for a fetched one, ``key`` b"" for none."""
 
     topic: str
     id: int
@@ -48,12 +48,12 @@ class Row:
         return cls(topic, msg_id, None, ts_ns, own_key(topic, key, named), named, payload)
 
     def format(self, form: str, asked: str | None = None) -> bytes:
-        """One line, with its newline; in "bytes" the payload alone.
+        """Format the message as one line, with its newline; for the form "bytes" return the payload alone.
 
         Args:
             form: one of ``FORMATS``.
-            asked: the name that was read; a pattern or a partitioned topic is not the message's topic, and its id means
-                nothing without that.
+            asked: the topic name that the user gave. If it is a pattern or a partitioned topic, the line begins with the
+                message's own topic, without which its id means nothing.
         """
         if form == "bytes":
             return self.payload

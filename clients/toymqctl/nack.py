@@ -1,4 +1,4 @@
-"""``toymqctl nack``."""
+"""``toymqctl nack``: returns messages to be delivered again, or gives them up."""
 
 import click
 
@@ -30,8 +30,8 @@ def nack(
 ) -> None:
     """Return IDS (7, 3-9 or 3-9,12) of TOPIC that are in flight to CONSUMER, to be delivered again.
 
-    Prints how many were in flight. With --dead it takes also those that were, and wait for their next delivery; exit code 1
-    when it takes none.
+    Prints how many were in flight. With --dead it also takes messages that were delivered before and wait for redelivery; exit
+    code 1 when it takes none.
     """
     if dead and delay_s is not None:
         raise click.UsageError("--dead and --delay exclude each other")

@@ -1,4 +1,4 @@
-"""What is said of a topic that a command makes: its name may be misspelled."""
+"""Warns when a command creates a topic, since its name may be misspelled."""
 
 from collections.abc import Callable
 
@@ -9,10 +9,10 @@ from toymq_py.names import PARTITION_MARK, is_pattern
 
 
 def is_new(topic: str, look: Callable[[], object]) -> bool | None:
-    """Whether a command that names the topic makes it; None: that is not known.
+    """Whether a command that names the topic will create it; None if that is not known.
 
     Args:
-        look: describes the topic. What else it is refused is for the command itself to meet.
+        look: describes the topic. Any error except NoSuchTopic is ignored here: the command itself will meet it.
     """
     if is_pattern(topic) or PARTITION_MARK in topic:  # nothing makes a partition but CREATE of its topic
         return False
@@ -26,5 +26,5 @@ def is_new(topic: str, look: Callable[[], object]) -> bool | None:
 
 
 def say_made(topic: str) -> None:
-    """Report on stderr that a command makes the topic."""
+    """Say on stderr that a command creates the topic."""
     click.echo(f"toymqctl: {topic} was not there and is made now: `toymqctl delete {topic}` removes it", err=True)

@@ -1,4 +1,4 @@
-"""Partitioned topics on the command line: one line for a topic, and its partitions one by one."""
+"""Partitioned topics on the command line: lists with one line for a topic, and publishing that tells the partition."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,14 +22,14 @@ CHUNK = 1024
 
 
 class Dealer:
-    """Chooses partitions as the broker does, so that they can be told: the reply to a PUB has the id alone."""
+    """Chooses a message's partition as the broker does, so that it can be printed: the reply to a PUB has only the id."""
 
     def __init__(self, topic: str, count: int) -> None:
         self._whole = Partitioned(topic, count)
         self._router = Router(randrange(count))
 
     def choose(self, key: str | None, route: str | None, headers: Mapping[str, str] | None) -> str:
-        """The name of the partition of the next message. Raises: BadArgument, as the broker would on such a route."""
+        """Return the name of the partition for the next message. Raises: BadArgument, as the broker would for such a route."""
         group = (headers or {}).get(GROUP.decode())
         block = b"" if group is None else b"%b: %b\n" % (GROUP, group.encode(errors="surrogatepass"))
         keys = [(key or "").encode(errors="surrogatepass")]
@@ -41,9 +41,9 @@ class Dealer:
         self, client: toymq.sync.Client, items: Iterable[Item], headers: Mapping[str, str] | None, *,
         delay: Seconds | None, ttl: Seconds | None,
     ) -> Iterator[str]:  # fmt: skip
-        """Publish all; yield the partition of each, in the order of the items, when it is on the disk.
+        """Publish all items; yield the partition of each, in the order of the items, when the message is on the disk.
 
-        ``headers``: those of each item. Raises: as ``pub_many``, in the place of the item that failed.
+        ``headers``: the headers that every item has. Raises: as ``pub_many``, in the place of the item that failed.
         """
         items = iter(items)
         while chunk := list(islice(items, CHUNK)):
@@ -58,10 +58,11 @@ class Dealer:
 
 
 def dealer(client: toymq.sync.Client, topic: str) -> Dealer | None:
-    """For a partitioned topic; None for another one, and where the broker does not tell.
+    """Make the dealer of a partitioned topic; None for another topic, and when the broker does not tell the number of
+    partitions.
 
-    A token that may only publish sees no topic: DESCRIBE of it would be a refusal in the audit trail for each publish. Raises:
-    BadName.
+    The broker is not asked by DESCRIBE: for a token that may only publish, each publish would add a refusal to the audit trail.
+    Raises: BadName.
     """
     if PARTITION_MARK in topic_name(topic):
         return None
@@ -73,7 +74,7 @@ def dealer(client: toymq.sync.Client, topic: str) -> Dealer | None:
 
 
 def _described(client: toymq.sync.Client, topic: str) -> int | None:
-    """The same of an older broker, which asks all workers or groups."""
+    """Ask an older broker for the number of partitions of a topic; it needs all its workers or groups for the answer."""
     try:
         return client.describe(topic).get(PARTITIONS) if client.topics(f"{topic}{PARTITION_MARK}*") else None
     except RequestError:
@@ -81,13 +82,14 @@ def _described(client: toymq.sync.Client, topic: str) -> int | None:
 
 
 def parts_of(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """The partitions of a described topic; of another one itself."""
+    """Return the partitions of a described topic; of a topic without partitions a list of itself."""
     parts: list[dict[str, Any]] = found.get("parts", [found])
     return parts
 
 
 def grouped(topics: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Topics with the partitions of each as one, in the place of the first: ``orders#0-7``."""
+    """Join the partitions of each topic into one entry, ``orders#0-7``, in the place of the first; other topics stay as they
+    are."""
     found: dict[tuple[str, bool], list[dict[str, Any]]] = {}
     for topic in topics:
         name = topic["topic"]
@@ -100,7 +102,7 @@ def _one(whole: str, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def range_name(whole: str, parts: Sequence[dict[str, Any]]) -> str:
-    """``orders#0-7``, ``orders#1,3-5.dlq``."""
+    """Return a name for some partitions of a topic: ``orders#0-7``, ``orders#1,3-5.dlq``."""
     numbers = sorted(number for part in parts if (number := number_of(part["topic"])) is not None)
     runs = [[each for _, each in run] for _, run in groupby(enumerate(numbers), lambda one: one[1] - one[0])]
     shown = ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

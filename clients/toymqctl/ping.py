@@ -1,4 +1,4 @@
-"""``toymqctl ping``."""
+"""``toymqctl ping``: measures the round trip to the broker."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""Which group of a cluster, or which worker of a broker, has which topic, as the one that answers knows it."""
+"""Tells which group of a cluster, or worker of a broker, has which topic, as the node that answers knows it."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from toymq_py.placement import worker_of
 
 
 def cluster_of(client: sync.Client) -> dict[str, Any]:
-    """The answer to CLUSTER; nothing of a broker that does not know it."""
+    """Return the answer to CLUSTER; {} from an older broker that does not know the command."""
     try:
         return client._ask(cluster())
     except RequestError:
@@ -21,8 +21,8 @@ def cluster_of(client: sync.Client) -> dict[str, Any]:
 
 
 def figures_of_those_there(client: sync.Client) -> dict[str, Any]:
-    """STATS of the workers or groups that answer, ``away`` names the others. Raises: PlacementUnknown: an older broker has none
-    while one is away."""
+    """Return STATS of the workers or groups that answer; ``away`` names the others. Raises: PlacementUnknown from an older
+    broker while any is away."""
     try:
         return client._ask(partial_stats())
     except BadArgument:
@@ -30,7 +30,8 @@ def figures_of_those_there(client: sync.Client) -> dict[str, Any]:
 
 
 def stats_of_those_there(client: sync.Client) -> dict[str, Any]:
-    """STATS of all workers or groups, or, with ``away``, of those that answer. Raises: as ``figures_of_those_there``."""
+    """Return STATS of all workers or groups; if some do not answer, of the others, with ``away``. Raises: as
+    ``figures_of_those_there``."""
     try:
         return client.stats()
     except PlacementUnknown:
@@ -38,7 +39,8 @@ def stats_of_those_there(client: sync.Client) -> dict[str, Any]:
 
 
 def topics_of_those_there(client: sync.Client, pattern: str | None) -> tuple[list[dict[str, Any]], Sequence[Mapping[str, str]]]:
-    """TOPICS of all workers or groups, or of those that answer, and what is away. Raises: as ``figures_of_those_there``."""
+    """Return TOPICS of all workers or groups that answer, and a list of those that do not. Raises: as
+    ``figures_of_those_there``."""
     try:
         return client.topics(pattern), ()
     except PlacementUnknown:
@@ -51,8 +53,7 @@ def topics_of_those_there(client: sync.Client, pattern: str | None) -> tuple[lis
 
 
 def fail_without(away: Sequence[Mapping[str, str]], what: str) -> None:
-    """Exit with 1 if something is away, and say what and why: a program must not take a part for the whole. Raises: SystemExit.
-    """
+    """Exit with 1 if a worker or group is away, and say which and why: a program must not take a part for the whole."""
     for one in away:
         click.echo(f"toymqctl: {what} {one['place']}, which {one['why']}", err=True)
     if away:
@@ -60,13 +61,13 @@ def fail_without(away: Sequence[Mapping[str, str]], what: str) -> None:
 
 
 def workers_of(cluster: Mapping[str, Any]) -> int:
-    """How many workers the broker has."""
+    """Return how many workers the broker has."""
     return max(len(cluster.get("workers", ())), 1)
 
 
 def places_by_topic(cluster: Mapping[str, Any], names: Iterable[str]) -> tuple[str, dict[str, str]]:
-    """What has the topics, "group" or "worker", and that of each of them, of a partitioned one those of its partitions.
-    Nothing where one process has all."""
+    """Return what has the topics, "group" or "worker", and which of them has each topic; for a partitioned topic the list of
+    those of its partitions. ("", {}) if one process has all topics."""
     if "groups" in cluster:
         return "group", groups_by_topic(cluster)
     if (workers := workers_of(cluster)) == 1:
@@ -75,13 +76,13 @@ def places_by_topic(cluster: Mapping[str, Any], names: Iterable[str]) -> tuple[s
 
 
 def unserved(cluster: Mapping[str, Any]) -> list[str]:
-    """The groups whose leaders run without ``--group``: other groups do not know their topics."""
+    """Return the groups whose leaders run without ``--group``: other groups do not know their topics."""
     groups = cluster.get("groups", {}).items()
     return [name for name, group in groups if group["leader"] is not None and not group["placed"]]
 
 
 def groups_by_topic(cluster: Mapping[str, Any]) -> dict[str, str]:
-    """The group of each topic, of a partitioned one the groups of its partitions; nothing where there are no groups."""
+    """Return the group of each topic, for a partitioned one the groups of its partitions; {} for a cluster without groups."""
     return _with_wholes(cluster.get("topics", {}) if "groups" in cluster else {})
 
 
@@ -94,7 +95,7 @@ def _with_wholes(places: Mapping[str, str]) -> dict[str, str]:
 
 
 def place_of(places: Mapping[str, str], topic: str) -> str | None:
-    """The place of a topic, of its dead letters, or of partitions that are one line of a list; None: that is not known."""
+    """Return the group or worker of a topic, a dead-letter topic, or a list's line of several partitions; None if unknown."""
     origin = topic.removesuffix(DEAD_LETTERS)
     return places.get(origin) or places.get(whole_name(origin))
 

@@ -1,4 +1,4 @@
-"""``toymqctl pub``."""
+"""``toymqctl pub``: publishes payloads, or the lines of a file or of stdin."""
 
 import sys
 from collections import Counter
@@ -67,8 +67,8 @@ def pub(
     Prints `OK <id>` for each payload, or a count at the end of a stream. What is printed is on the disk. If the token may
     subscribe to a partitioned topic, the partition stands behind the id, `OK 17 TOPIC#3`, or the count says how many in each.
 
-    Lines are published as they come. Ctrl-C stops after those that were read, of --count after those that were sent; a second
-    one does not wait for the broker.
+    Lines are published as they come. Ctrl-C stops after the lines that were read, or with --count after the messages that were
+    sent; a second Ctrl-C does not wait for the broker.
     """
     if payloads and (path is not None or whole):
         raise click.UsageError(f"PAYLOAD and {'--whole' if path is None else '--file'} exclude each other")
@@ -136,7 +136,7 @@ def _say(receipt: Receipt, where: str = "") -> None:
 
 
 def _say_published(topic: str, counts: Counter[str]) -> None:
-    """How many, and in which partitions."""
+    """Print how many messages were published, and how many to each partition."""
     parts = sorted((number, name) for name in counts if (number := number_of(name)) is not None and name != topic)
     each = ", ".join(f"{name} {counts[name]}" for _, name in parts)
     click.echo(f"published {counts.total()}" + (f": {each}" if each else ""))
@@ -155,12 +155,13 @@ def _headers(lines: tuple[str, ...]) -> dict[str, str] | None:
 
 
 def _all_of(stream: BinaryIO) -> bytes:
-    """Read as much as any broker takes and a byte more, so that what is too large is refused and not cut."""
+    """Read all bytes, at most one more than any broker takes: so a payload that is too large is refused and not cut."""
     return stream.read(PAYLOAD_BYTES_LIMIT + 1)
 
 
 def _publish(publish: Publish, topic: str, source: Input) -> None:
-    """Publish input as it comes, what is at hand together. Print how many the broker has acknowledged, whatever ends it."""
+    """Publish the input as it comes, in bursts of what is at hand. At the end, even by an error, print how many messages the
+    broker has acknowledged."""
     counts: Counter[str] = Counter()
     try:
         with source.kept_on_interrupt():
@@ -173,7 +174,8 @@ def _publish(publish: Publish, topic: str, source: Input) -> None:
 
 
 def _say_what_is_open(source: Input, count: int, error: BaseException | None) -> None:
-    """Say what became of input that was read and is not counted. Where the broker refused a line, it is the next one."""
+    """Say what became of input that was read but is not counted as acknowledged. After a refusal, the refused line is the next
+    one."""
     if source.count > count and not isinstance(error, RequestError):
         click.echo(f"toymqctl: the outcome of the next {source.count - count} {source.called} is unknown", err=True)
     if source.incomplete_bytes and isinstance(error, KeyboardInterrupt):

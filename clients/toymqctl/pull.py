@@ -1,4 +1,4 @@
-"""``toymqctl pull``."""
+"""``toymqctl pull``: leases messages of a work queue, for scripts."""
 
 import sys
 from dataclasses import replace
@@ -46,12 +46,13 @@ def pull(
         toymqctl ack jobs workers 17
         toymqctl nack jobs workers 17 --delay 5s
 
-    A consumer whose messages have an order is pulled with --mode keyed. Without --mode the consumer's last one holds, over
-    restarts of the broker, too.
+    Use --mode keyed if the messages of a group must stay in order. Without --mode the mode that the consumer had last is used,
+    also after a restart of the broker.
 
-    Of a pattern or a partitioned topic each line begins with its topic: `toymqctl ack jobs#3 workers 17`.
+    For a pattern or a partitioned topic each line begins with the message's topic: `toymqctl ack jobs#3 workers 17`.
 
-    `nack --lease` with the `lease` of the JSON leaves the message alone when another worker has it by then.
+    With `nack --lease LEASE`, where LEASE is the `lease` in the JSON, the message is left alone if another worker has it by
+    then.
 
     Without a message the exit code is 0, with --fail-if-empty 1, and a note goes to stderr.
     """

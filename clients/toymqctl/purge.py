@@ -1,4 +1,4 @@
-"""``toymqctl purge``."""
+"""``toymqctl purge``: drops all messages of a topic."""
 
 import click
 

@@ -27,7 +27,7 @@ TIMES = "@-5m, @2026-11-30T00:50:00Z or @<unix-ms>"
 
 
 class Ids(click.ParamType[tuple[IdRange, ...]]):
-    """``7``, ``3-9`` or ``3-9,12,20-31``."""
+    """The type of a click argument that is ranges of ids: ``7``, ``3-9`` or ``3-9,12,20-31``."""
 
     name = "ids"
 
@@ -39,14 +39,14 @@ class Ids(click.ParamType[tuple[IdRange, ...]]):
 
 
 def say_why_fewer(count: int, ids: tuple[IdRange, ...], what: str) -> None:
-    """Report on stderr that a command took fewer messages than were named, which is no error: it may be a repeat."""
+    """Say on stderr that a command took fewer messages than were named. That is no error: the command may be a repeat."""
     named = sum(last - first + 1 for first, last in ids)
     if count < named:
         click.echo(f"toymqctl: {named - count} of {named} {'is' if named - count == 1 else 'are'} not {what}", err=True)
 
 
 class MessageId(click.ParamType[int]):
-    """An id."""
+    """The type of a click argument that is a message's id."""
 
     name = "id"
 
@@ -58,7 +58,8 @@ class MessageId(click.ParamType[int]):
 
 
 class PositionType(click.ParamType[Start]):
-    """``earliest``, ``latest``, an id or a time: ``@<unix-ms>``, ``@2026-11-28T09:30:00Z``, ``@-5m`` for five minutes ago."""
+    """The type of a click argument that is a position: ``earliest``, ``latest``, an id or a time (``@<unix-ms>``,
+    ``@2026-11-28T09:30:00Z``, ``@-5m`` for five minutes ago)."""
 
     name = "position"
 
@@ -76,7 +77,8 @@ class PositionType(click.ParamType[Start]):
 
 
 def _with_unix_ms(position: str) -> str:
-    """The position as the broker takes it. Raises: ConfigError for a time that is none."""
+    """Convert a position to the form that the broker takes, with times as ``@<unix-ms>``. Raises: ConfigError for an invalid
+    time."""
     text = position.removeprefix("@")
     if text == position or text.isdecimal():
         return position
@@ -86,7 +88,8 @@ def _with_unix_ms(position: str) -> str:
 
 
 class _Name(click.ParamType[str], ABC):
-    """A name, completed with the broker's; without a broker nothing is completed."""
+    """The type of a click argument that is a name, which the shell completes with the broker's names; without a broker it
+    completes nothing."""
 
     name = "name"
 
@@ -99,7 +102,7 @@ class _Name(click.ParamType[str], ABC):
 
     @abstractmethod
     def names(self, client: sync.Client, ctx: click.Context) -> Iterable[str]:
-        """Names on the broker."""
+        """Ask the broker for the names to complete."""
 
 
 class TopicName(_Name):
@@ -110,7 +113,8 @@ class TopicName(_Name):
 
 
 class ConsumerName(_Name):
-    """A consumer of the topic, or of all topics when click has not parsed the topic yet."""
+    """A consumer's name, completed with the consumers of the topic; with all consumers when click has not parsed the topic
+    yet."""
 
     name = "consumer"
 
@@ -121,7 +125,7 @@ class ConsumerName(_Name):
 
 
 class SettingWord(click.ParamType[str]):
-    """``visibility=30s``; completed with names of settings."""
+    """A setting, ``visibility=30s``; the shell completes the names of settings."""
 
     name = "setting"
 

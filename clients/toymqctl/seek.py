@@ -1,4 +1,4 @@
-"""``toymqctl seek``."""
+"""``toymqctl seek``: moves a consumer to another message."""
 
 import click
 
@@ -24,7 +24,7 @@ def seek(broker: Broker, topic: str, consumer: str, to: Start, creates: bool) ->
         toymqctl seek orders billing @-5m                    from five minutes ago on
         toymqctl seek orders billing @2026-11-30T00:50:00Z   from then on; also @unix-ms
 
-    Messages below TO count as acked, the others as unacked. Its subscriptions continue at TO.
+    Messages below TO count as acked, the others as unacked. The consumer's subscriptions continue at TO.
     """
     with broker.connect() as client:
         try:

@@ -14,7 +14,7 @@ SETTINGS = sorted(DURATION_SETTINGS | SIZE_SETTINGS | PLAIN_SETTINGS)
 
 
 def parse_settings(words: Sequence[str]) -> dict[str, str]:
-    """``name=value`` by name, for a client's ``create`` and ``config``. The broker checks names and limits.
+    """Parse ``name=value`` words to a dict for a client's ``create`` and ``config``. The broker checks names and limits.
 
     Raises: UsageError.
     """
@@ -31,12 +31,12 @@ def parse_settings(words: Sequence[str]) -> dict[str, str]:
 
 
 def in_wire_units(found: Settings) -> dict[str, int | str]:
-    """A client's settings of a topic, in milliseconds and bytes."""
+    """Convert a topic's settings from a client's units to those of the wire: milliseconds and bytes."""
     return {name: int(text) if text.isdigit() else text for name, text in _on_the_wire(found).items()}
 
 
 def _on_the_wire(settings: Settings) -> dict[str, str]:
-    """Raises: UsageError."""
+    """Convert settings to the texts that the wire has. Raises: UsageError."""
     try:
         return arguments.settings(settings, label=str)
     except BadArgument as error:
@@ -44,5 +44,5 @@ def _on_the_wire(settings: Settings) -> dict[str, str]:
 
 
 def format_settings(settings: Mapping[str, object]) -> list[str]:
-    """The inverse, exactly, of settings in milliseconds and bytes."""
+    """Format settings, in milliseconds and bytes, as ``name=value`` words that ``parse_settings`` reads back exactly."""
     return [f"{name}={format_setting(name, value)}" for name, value in settings.items()]

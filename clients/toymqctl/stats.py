@@ -1,4 +1,4 @@
-"""``toymqctl stats``."""
+"""``toymqctl stats``: shows the broker's statistics."""
 
 from typing import Any
 

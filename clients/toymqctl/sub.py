@@ -1,4 +1,4 @@
-"""``toymqctl sub``."""
+"""``toymqctl sub``: prints the messages of a topic, and acks each."""
 
 from contextlib import suppress
 
@@ -57,8 +57,8 @@ def sub(
         toymqctl sub 'orders.*' --consumer workers --mode shared --window 8
         toymqctl sub orders --format json --timeout 1s
 
-    Without --consumer it is the consumer `toymqctl` of TOPIC. A consumer stays when this command ends, and holds the messages
-    that it has not acked: `toymqctl forget TOPIC toymqctl` deletes it. `toymqctl tail` reads without a consumer.
+    Without --consumer the consumer is named `toymqctl`. It stays when this command ends, and messages that it has not acked are
+    kept on the disk: `toymqctl forget TOPIC toymqctl` deletes it. `toymqctl tail` reads without a consumer.
     """
     count = 0
     answers_s = TIMEOUT_S if timeout_s is None else min(max(timeout_s, ANSWERS_S), TIMEOUT_S)
@@ -85,8 +85,8 @@ def sub(
 
 
 def _say_when_elsewhere(client: sync.Client, topic: str, consumer: str, start: Start) -> None:
-    """Report that the consumer will not begin at ``start``: the broker takes the nearest id (delivery.md), and ignores it for a
-    consumer that exists."""
+    """Say on stderr when the consumer will not begin at ``start``: the broker takes the nearest id that exists (delivery.md),
+    and ignores ``start`` for a consumer that exists."""
     if is_pattern(topic):
         return
     with suppress(NoSuchTopic):

@@ -1,4 +1,4 @@
-"""Tables for people; programs take ``--json``."""
+"""Formats tables for people; programs use ``--json``."""
 
 import json
 import shutil
@@ -18,11 +18,11 @@ by a thousand."""
 
 
 def table(rows: Sequence[Sequence[str]], text: Collection[int] = (0,), room: int | None = None) -> str:
-    """Align columns; the first row has their names. Columns in ``text`` are aligned left, numbers right.
+    """Format rows as a table; the first row has the names of the columns. Columns in ``text`` are aligned left, numbers right.
 
     Args:
-        room: most characters of a line; columns in ``text`` are cut, the widest first. None: unlimited, and a longer text than
-            most moves what is behind it.
+        room: most characters of a line: columns in ``text`` are cut, the widest first. None: unlimited, and an unusually long
+            text shifts the rest of its line.
     """
     shown = [[printable(cell) for cell in row] for row in rows]
     widths = _widths(shown)
@@ -41,8 +41,8 @@ def table(rows: Sequence[Sequence[str]], text: Collection[int] = (0,), room: int
 def fitting(
     rows: Sequence[Sequence[str]], text: Collection[int], room: int | None, spare: Sequence[int], *, least: int = NARROWEST
 ) -> str:  # fmt: skip
-    """A table of the columns that have room, and a line that says which were left out: of ``spare``, as few as will do, in that
-    order. A column in ``text`` has room when ``least`` characters of it have."""
+    """Format a table with the columns that have room, and a line that says which were left out: as few as possible of
+    ``spare``, in that order. A column in ``text`` has room if ``least`` of its characters have."""
     out: list[int] = []
     kept = list(range(len(rows[0])))
     widths = _widths([[printable(cell) for cell in row] for row in rows])
@@ -59,8 +59,8 @@ def fitting(
 
 
 def cut(text: str, width: int) -> str:
-    """A text of ``width`` characters at most: a name without its middle, as long ones differ at their ends, and a sentence
-    without its end."""
+    """Cut a text to at most ``width`` characters: a name in its middle, since long names differ at their ends, a sentence at
+    its end."""
     if len(text) <= width:
         return text
     tail = 0 if " " in text else (width - 1) // 2
@@ -72,7 +72,7 @@ def _widths(shown: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _narrow(widths: list[int], text: Collection[int], room: int) -> None:
-    """Narrow columns in ``text`` as far as possible."""
+    """Reduce the widths of the columns in ``text`` until the table fits into ``room``, as far as possible."""
     excess = sum(widths) + 2 * (len(widths) - 1) - room
     while excess > 0:
         widest = max(text, key=lambda at: widths[at])
@@ -83,22 +83,22 @@ def _narrow(widths: list[int], text: Collection[int], room: int) -> None:
 
 
 def screen_room() -> int | None:
-    """Width of the terminal; None when stdout is not a terminal."""
+    """The width of the terminal; None when stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def printable(text: str) -> str:
-    """Replace unprintable characters: texts of strangers must not move the cursor or reverse the text."""
+    """Replace unprintable characters: a text that strangers wrote must not move the cursor or reverse the text."""
     return text if text.isprintable() else "".join(each if each.isprintable() else "·" for each in text)
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> str:
-    """Names and values, one pair per line."""
+    """Format names and values, one pair per line."""
     return table(list(rows), text=(0, 1))
 
 
 def size(count: int) -> str:
-    """Bytes with a unit: ``108B``, ``3.1KiB``."""
+    """Format a number of bytes with a unit: ``108B``, ``3.1KiB``."""
     for unit, factor in _BYTES:
         if count >= factor:
             return f"{count / factor:.1f}{unit}"
@@ -106,7 +106,7 @@ def size(count: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds with a unit: ``0.3s``, ``12.0m``, ``3.5d``."""
+    """Format seconds with a unit: ``0.3s``, ``12.0m``, ``3.5d``."""
     for unit, factor in _SECONDS:
         if seconds >= factor:
             return f"{seconds / factor:.1f}{unit}"
@@ -114,7 +114,7 @@ def duration(seconds: float) -> str:
 
 
 def print_json(rows: Iterable[Any]) -> None:
-    """Print one value per line."""
+    """Print each value as one line of JSON."""
     for row in rows:
         click.echo(json.dumps(row))
 

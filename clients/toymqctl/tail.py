@@ -1,4 +1,4 @@
-"""``toymqctl tail``."""
+"""``toymqctl tail``: prints the messages of a topic, without a consumer."""
 
 import click
 
@@ -32,8 +32,8 @@ TURN_S = 1.0
 @click.pass_obj
 def tail(broker: Broker, topic: str, count: int, begin: Start | None, follow: bool, max_count: int | None, form: str) -> None:
     """Print the last messages of TOPIC. Reads without a consumer: nothing is acked, moved or created. Of a partitioned topic
-    each partition is read, one after the other, and each line begins with its name; one that is away is left out, and the exit
-    code is 1.
+    each partition is read, one after the other, and each line begins with its name; a partition that is away is left out, and
+    the exit code is 1.
 
     \b
         toymqctl tail orders -f
@@ -65,21 +65,21 @@ def tail(broker: Broker, topic: str, count: int, begin: Start | None, follow: bo
 
 
 class _Place:
-    """How far one topic is read."""
+    """The reading position of ``tail`` in one topic."""
 
     def __init__(self, client: sync.Client, asked: str, topic: str, count: int, begin: Start | None) -> None:
-        """Raises: NoSuchTopic, IsPartitioned."""
+        """Find the first id to read, and the end of the topic. Raises: NoSuchTopic, IsPartitioned."""
         self._asked = asked
         self._topic = topic
         self._at, self._end = _range(client, topic, count, begin)
 
     @property
     def at_end(self) -> bool:
-        """Whether all is read that was there at the beginning; past the end the broker answers with the error."""
+        """Whether all messages that were there at the start have been read."""
         return self._at == self._end
 
     def read(self, client: sync.Client, most: int, wait_s: float, form: str, *, follow: bool) -> int:
-        """Print what comes next. Returns: how many messages. Raises: OutOfRange."""
+        """Print the next messages. Returns: how many. Raises: OutOfRange."""
         from toymq_py.storage.record import iter_frames  # only dlq also needs the records' codec
 
         try:
@@ -102,7 +102,7 @@ class _Place:
 
 
 def _range(client: sync.Client, topic: str, count: int, start: Start | None) -> tuple[int, int]:
-    """First id to read, and the current end. Raises: NoSuchTopic."""
+    """Return the first id to read, and the topic's current end. Raises: NoSuchTopic."""
     first_id, next_id = client.offsets(topic)
     if start is None:
         return max(first_id, next_id - count), next_id

@@ -1,7 +1,7 @@
-"""Which broker a command means: ``--url`` or ``--context``, else ``TOYMQ_URL``, ``TOYMQ_CONTEXT``, the context in use.
+"""Decides which broker a command uses: ``--url`` or ``--context``, else ``TOYMQ_URL``, ``TOYMQ_CONTEXT``, the context in use.
 
-The first that is there decides alone: with a URL nothing of a context is used, so that its token goes to no other broker.
-``TOYMQ_TOKEN``, ``--token-file`` and the options of TLS win over what a context has.
+The first of these that is set decides alone: with a URL nothing of a context is used, so that a context's token goes to no
+other broker. ``TOYMQ_TOKEN``, ``--token-file`` and the TLS options override those of a context.
 """
 
 import os
@@ -18,11 +18,11 @@ from toymqctl.contexts import Context, load, path_of_contexts
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the command line and the environment say; None for what they do not.
+    """The options about the broker on the command line and in the environment; None for those not given.
 
     Attributes:
-        url: of ``--url``; ``url_of_environment`` is that of ``TOYMQ_URL``, which may hold a token.
-        context: name of ``--context``.
+        url: the value of ``--url``; ``url_of_environment`` is that of ``TOYMQ_URL``, which may hold a token.
+        context: the name given by ``--context``.
     """
 
     url: str | None = None
@@ -37,7 +37,7 @@ class Target:
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
 
     def _context(self) -> Context | None:
-        """The context that applies, None for none. Raises: ConfigError, OSError."""
+        """Return the context that applies; None if none does. Raises: ConfigError, OSError."""
         if self.url is not None or (self.url_of_environment is not None and self.context is None):
             return None
         contexts = load(path_of_contexts(self.environment))
@@ -45,7 +45,7 @@ class Target:
         return None if name is None else contexts.find(name)
 
     def broker(self) -> Broker:
-        """The broker of a command. Raises: ConfigError, OSError."""
+        """Return the command's broker. Raises: ConfigError, OSError."""
         context = self._context()
         if context is None:
             context = Context(DEFAULT_URL)
@@ -63,7 +63,7 @@ class Target:
 
 
 def target_of(root: click.Context) -> Target:
-    """What the options of the root command and the environment say."""
+    """Collect the options of the root command and the environment."""
     found = dict(root.params)
     url = found.pop("url", None)
     is_typed = root.get_parameter_source("url") is ParameterSource.COMMANDLINE

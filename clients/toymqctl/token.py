@@ -80,7 +80,7 @@ def create(
 
 
 def _check(option: str, text: str, check: Callable[[str], str]) -> None:
-    """Raises: ConfigError."""
+    """Check the text of an option with ``check``. Raises: ConfigError, which names the option."""
     try:
         check(text)
     except BadName as error:
@@ -89,8 +89,8 @@ def _check(option: str, text: str, check: Callable[[str], str]) -> None:
 
 
 def expiry(text: str) -> datetime:
-    """A time from now, ``90d``, a day, ``2027-01-31``, or a time with its zone. Raises: ConfigError when it is none of them, or
-    is over."""
+    """Parse the end of a token's validity: ``90d`` (from now), ``2027-01-31``, or a date and time with its zone. Raises:
+    ConfigError when it is invalid or over."""
     now = datetime.now(UTC)
     ends = _find_time(text, now)
     if ends is None:
@@ -113,8 +113,8 @@ def _find_time(text: str, now: datetime) -> datetime | None:
 
 
 def append(path: str, name: str, table: str) -> None:
-    """Put a ``[[token]]`` behind those of an auth file, which changes whole or not at all. One that is there keeps its owner
-    and its mode; a new one is for its owner alone.
+    """Append a ``[[token]]`` to an auth file, atomically. An existing file keeps its owner and mode; a new file is readable by
+    its owner alone.
 
     Raises: ConfigError (invalid auth file, name already present, or another process is changing it), OSError.
     """
@@ -149,7 +149,8 @@ def append(path: str, name: str, table: str) -> None:
 
 
 def _read(target: Path, name: str) -> str | None:
-    """The text of an auth file without that name; None when there is none. Raises: ConfigError."""
+    """Return the text of an auth file, after checking that it has no token with that name; None if there is no file. Raises:
+    ConfigError."""
     if not target.exists():
         return None
     text = read_text(str(target), "the auth file")

@@ -1,4 +1,4 @@
-"""``toymqctl topics``."""
+"""``toymqctl topics``: lists the topics."""
 
 from typing import Any
 
@@ -38,11 +38,12 @@ def topics(broker: Broker, pattern: str | None, as_json: bool) -> None:
 
     A narrow terminal gets names without their middle, and fewer columns; --json has all.
 
-    `backlog` is that of the consumer with the most, without any consumer all messages that are due, of dead letters those that
-    wait, of a stream of AMQP none; `oldest` is how long the oldest message of a backlog has been due; `inflight` is a sum.
-    PATTERN: `orders.*`, `events.>`. The partitions of a topic are one line; `orders#*` lists each.
-    In a cluster with groups `group` is which one has the topic, with --workers `worker`. While one does not answer, the topics
-    of the others are listed, and the exit code is 1.
+    `backlog` is that of the consumer with the largest; for a topic without a consumer, all messages that are due; for dead
+    letters, those neither redriven nor discarded; an AMQP stream has none. `oldest` is how long the oldest message of the
+    backlog has been due; `inflight` is the sum over all consumers.
+    PATTERN: `orders.*`, `events.>`. The partitions of a topic are one line; `orders#*` lists each. The column `group` (in a
+    cluster with groups) or `worker` (with --workers) names the one that has the topic. While one does not answer, the topics of
+    the others are listed, and the exit code is 1.
     """
     with broker.connect() as client:
         found, away = topics_of_those_there(client, pattern)

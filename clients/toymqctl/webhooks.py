@@ -1,4 +1,4 @@
-"""``toymqctl webhooks``: the messages of a topic to a URL."""
+"""``toymqctl webhooks``: webhooks, which push the messages of a topic to a URL."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ def _show(broker: Broker, *, as_json: bool) -> None:
 
 
 def read_secret(path: str | None) -> str | None:
-    """The secret in a file. Raises: ConfigError."""
+    """Read the secret from a file; None without a path. Raises: ConfigError."""
     return None if path is None else read_text(path, "the secret in").strip()
 
 
@@ -100,9 +100,9 @@ def set_webhook(
 ) -> None:  # fmt: skip
     """Push the messages of TOPIC, or of a pattern, to URL; replaces the webhook NAME.
 
-    It begins at the first retained message, or where `toymqctl seek --create TOPIC webhook.NAME latest` put it before; one that
-    is replaced goes on where it was. A push that is not taken is tried again as often as `max_attempts` of TOPIC
-    says, then the message is a dead letter.
+    The webhook begins at the first retained message, or where `toymqctl seek --create TOPIC webhook.NAME latest` has put its
+    consumer; a replaced webhook goes on where it was. A push that is not taken is tried again as often as `max_attempts` of
+    TOPIC says, then the message is a dead letter.
     """
     body: dict[str, Any] = {"topic": topic, "url": url, "timeout_ms": round(timeout_s * 1000), "concurrency": concurrency}
     body |= secret_member(secret_file, no_secret=no_secret)
@@ -115,7 +115,7 @@ def set_webhook(
 
 
 def secret_member(secret_file: str | None, *, no_secret: bool) -> dict[str, str | None]:
-    """The member ``secret`` of a definition; nothing to keep the one that is set. Raises: UsageError, ConfigError."""
+    """Return the member ``secret`` of a definition; {} to keep the secret that is set. Raises: UsageError, ConfigError."""
     if no_secret and secret_file is not None:
         raise click.UsageError("--secret-file and --no-secret exclude each other")
     if no_secret:

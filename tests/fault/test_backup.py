@@ -45,7 +45,8 @@ HAPPENINGS = [publishes, rolls, acks, removes_segments, removes_from_behind, pur
 
 
 def moments(seed: int, share: int) -> Iterator[int]:
-    """Each of the first calls, then some of the many that follow; one in ``share`` of these."""
+    """Yield the numbers of some calls to the disk: many of the first ones, few of the later ones, and only one in ``share`` of
+    these."""
     rng = random.Random(seed)
     nth = 0
     while True:
@@ -99,7 +100,7 @@ def test_whatever_happens_between_two_calls_nothing_acknowledged_is_missing(
 
 
 def test_a_source_whose_offsets_began_anew_leaves_no_stale_file_in_the_backup() -> None:
-    """Its numbers are lower than those of the earlier backup."""
+    """The generation numbers of the new offsets files are lower than those in the earlier backup."""
     rig = broker()
     for _ in range(5):
         rig.subscribe("a", "c")
@@ -119,8 +120,8 @@ def test_a_source_whose_offsets_began_anew_leaves_no_stale_file_in_the_backup() 
 @one_in(140)
 @pytest.mark.parametrize("op", ["pwrite", "sync", "rename", "unlink", "sync_dir", "mkdir", "pread"])
 def test_a_backup_that_is_cut_short_is_whole_as_far_as_it_came(op: str, share: int) -> None:
-    """Brought up to date over an earlier one, on a disk that fails at any call and then loses its power: what was there before
-    is there, and it can be run again."""
+    """A backup is updated on a disk that fails at any call and then loses its power. What the earlier backup had is there, and
+    the backup can be run again."""
     for nth in (1, 2, 3, *range(4, 440, share)):
         rig = broker()
         do_backup(rig)

@@ -28,7 +28,7 @@ TOPICS = ("a", "b")
 
 
 class World:
-    """A broker that is killed before each thing that happens to its disk."""
+    """A broker and a backup of its directory. The broker is killed before each event on its disk."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -151,7 +151,7 @@ class World:
         self.starts()
 
     def fails(self) -> None:
-        """A backup on a full disk, and a power cut."""
+        """Make a backup on a disk that is full, then kill the broker or cut the power."""
         op = self.rng.choice(["pwrite", "sync", "rename", "sync_dir", "unlink"])
         self.rig.disk.fail(op, self.rng.randrange(1, 60), errno.ENOSPC, sticky=True, path=TO)
         with suppress(OSError):
@@ -160,7 +160,7 @@ class World:
         self.rig.reopen(power_cut=self.rng.random() < 0.5)
 
     def rots(self) -> None:
-        """Damage of the backup itself: what is lost by that is not the backup's doing."""
+        """Damage the backup itself. The records that are lost by this do not count as lost by ``toymq backup``."""
         if self.rig.disk.exists(f"{TO}/topics"):
             self.spoils(f"{TO}/topics")
             self.held = self.of_backup()
@@ -179,7 +179,8 @@ class World:
         self.held = self.of_backup()
 
     def says_nothing(self, topic: str) -> bool:
-        """Whether the source has no record, and begins further on: nothing tells that it is another log."""
+        """Whether the source has no record of a topic and its log begins above id 0: then nothing shows that it is another log
+        than the one in the backup."""
         path = f"{DIR}/topics/{topic}"
         return not self.frames(DIR, topic) and offsets.load(self.rig.disk, path).state.first_id > 0
 

@@ -13,7 +13,7 @@ STARTS = [sum(map(len, FRAMES[:n])) for n in range(len(FRAMES) + 1)]
 
 
 def owner(position: int) -> int:
-    """The record that a byte of the log belongs to."""
+    """Return the id of the record that has a byte of the log."""
     return next(n for n in range(len(FRAMES)) if STARTS[n] <= position < STARTS[n + 1])
 
 
@@ -116,9 +116,9 @@ def test_each_page_of_a_larger_log_zeroed() -> None:
 
 @pytest.mark.parametrize("key_len", range(0, 240, 3))
 def test_what_one_start_kept_behind_damage_the_next_one_keeps(key_len: int) -> None:
-    """Found by fuzzing: a header that was hit, a record behind it, a torn tail. The first start found that the header's lengths
-    do not add up and kept the record; it cut the tail, and with it what had shown that, and the next start believed the header
-    and cut the record, which had been delivered by then."""
+    """Found by fuzzing, in a log with a damaged header, a record behind it and a torn tail. The first start noticed that the
+    header's lengths do not add up, kept the record, and cut the tail. Without the tail the next start could not notice this,
+    believed the header, and cut the record, which had been delivered by then."""
     disk = disk_with({0: HEADER.pack(1283, 7, 7, key_len) + LOG[HEADER.size : STARTS[5] - 3]})
     first = recover(disk)
     second = recover(disk)

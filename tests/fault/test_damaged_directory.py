@@ -27,7 +27,7 @@ PAGE_BYTES = 4096
 
 
 class Directory:
-    """A data directory with topic "t", whose consumer "c" has acked some, and topic "other"."""
+    """A data directory with the topics "t" and "other". The consumer "c" of "t" has acked some messages."""
 
     def __init__(self, segments: dict[int, list[bytes]], acked: list[int]) -> None:
         self.acked = acked
@@ -49,7 +49,7 @@ class Directory:
         self.segments = segments
 
     def hit(self, path: str, first: int, last: int) -> set[int]:
-        """Ids whose frames have a byte in that range of a log."""
+        """Return the ids whose frames have a byte in a range of a log."""
         base_id = int(path.split("/")[-1].split(".")[0])
         at, found = 0, set()
         for row, frame in enumerate(self.segments[base_id]):
@@ -77,7 +77,7 @@ def disk_of(files: Files) -> SimDisk:
 
 
 class Start:
-    """A broker started on a damaged directory, and what it says and delivers."""
+    """A broker started on a damaged directory: its findings and its deliveries."""
 
     def __init__(self, files: Files, whole: Directory, where: str) -> None:
         self.where = where
@@ -122,7 +122,8 @@ def test_the_directories_are_what_the_tests_assume() -> None:
 
 
 def check(start: Start, whole: Directory, path: str, hit: set[int]) -> None:
-    """Exactly ``hit`` is lost, and what the consumer had acked stays acked, but for what only a damaged file knew."""
+    """Check that exactly the records ``hit`` are lost, and that all acks are still known except those that only a damaged file
+    had."""
     where, every = start.where, set(range(len(whole.payloads)))
     assert not start.failed, where
     assert start.ids == every - hit, f"{where}: lost {every - start.ids}, hit {hit}"
@@ -178,7 +179,8 @@ def test_the_first_segment_gone_costs_its_records_and_is_told() -> None:
 
 
 def test_any_two_files_swapped() -> None:
-    """Nothing false is delivered, whatever stands in the wrong place; what is not read from a log is not missed."""
+    """No wrong message is delivered, whichever file has the place of another one. A record in a log that cannot be read may be
+    missing."""
     for one, other in combinations(sorted(SMALL.files), 2):
         files = {**SMALL.files, one: SMALL.files[other], other: SMALL.files[one]}
         if "other/" in one + other:
@@ -189,7 +191,7 @@ def test_any_two_files_swapped() -> None:
 
 
 def test_stale_sidecars_and_offsets() -> None:
-    """Of an earlier time, of another segment, of another topic: at worst acks are forgotten, and nothing is lost."""
+    """Files of an earlier time, of another segment, or of another topic: acks may be forgotten, but no message is lost."""
     for path, data in SMALL.before.items():
         if path.endswith((".idx", "offsets.json", "offsets.json.prev")):
             start = Start({**SMALL.files, path: data}, SMALL, f"{path} of before")

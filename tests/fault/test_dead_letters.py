@@ -33,7 +33,7 @@ def fresh(*, dedupe_keys: int = 65_536) -> BrokerRig:
 
 
 def work(rig: BrokerRig, seen: list[tuple[int, int]]) -> None:
-    """A worker that fails on everything, until there is nothing left; ``seen``: (id, attempt) of each delivery."""
+    """Run a worker that nacks every message until none is left; ``seen``: (id, attempt) of each delivery."""
     rig.advance(0.2)
     sub = rig.subscribe("t")
     while taken := rig.take(sub):
@@ -46,7 +46,7 @@ def work(rig: BrokerRig, seen: list[tuple[int, int]]) -> None:
 
 
 def until_dead(rig: BrokerRig, do: Callable[[], object], nth: int, *, power_cut: bool) -> bool:
-    """Do it, and die at the nth call to the disk. Returns: whether it came so far."""
+    """Call ``do``, and kill the broker at its nth call to the disk. Returns: whether there were that many calls."""
     disk = rig.disk
     assert isinstance(disk, MortalDisk)
     disk.dies_after, disk.mortal = nth, True
@@ -91,7 +91,8 @@ def test_a_poison_message_becomes_one_dead_letter_wherever_the_broker_dies(
 
 @pytest.mark.parametrize("power_cut", [False, True], ids=["kill", "power cut"])
 def test_exactly_so_many_attempts_although_the_broker_is_killed_between_them(power_cut: bool) -> None:
-    """A kill counts the lowest that a consumer holds (ADR 0053): 0 has its attempts, and then 1, that was behind it."""
+    """A kill counts as an attempt only for the lowest id that a consumer holds (ADR 0053): first message 0 uses up its
+    attempts, then message 1."""
     rig = fresh()
     seen: list[tuple[int, int]] = []
     for _ in range(2 * MAX_ATTEMPTS):
@@ -147,7 +148,8 @@ def test_keys_that_others_pushed_out_make_no_second_copy() -> None:
 
 
 def with_one_letter() -> tuple[BrokerRig, bytes]:
-    """Message 0 of "t" is the letter 0 of "t.dlq". Returns: also the key that it comes back under."""
+    """Make a broker whose message 0 of "t" has become dead letter 0 of "t.dlq". Returns: the broker, and the key with which a
+    redrive publishes the letter."""
     rig = BrokerRig(max_attempts=1)
     rig.publish("t", b"poison", key=b"k")
     rig.take(sub := rig.subscribe("t"))
@@ -217,7 +219,7 @@ def test_a_restart_may_give_the_name_of_a_producer_back_and_leaves_the_letter_wh
 
 @pytest.mark.parametrize("killed", [False, True], ids=["at once", "after a kill"])
 def test_a_count_of_redrives_that_no_number_holds_is_none(killed: bool) -> None:
-    """Found in review: int() of 5,000 digits raises, REDRIVE never ended, and after a restart nor did the start."""
+    """Found in review: int() raises for 5,000 digits, so REDRIVE never ended, and after a restart the broker did not start."""
     rig = BrokerRig(max_attempts=1)
     rig.publish("t", b"poison", key=b"redrive:x", headers=b"toymq-redrives: " + b"9" * 5000 + b"\n")
     rig.take(sub := rig.subscribe("t"))
@@ -235,7 +237,7 @@ def test_a_count_of_redrives_that_no_number_holds_is_none(killed: bool) -> None:
 
 
 def test_a_redrive_that_meets_a_bug_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others that ask, and the end of the broker, would wait for it."""
+    """Otherwise other callers of REDRIVE, and the broker's shutdown, would wait for it."""
     rig, _ = with_one_letter()
     monkeypatch.setattr("toymq_py.deadletter.redrive.return_of", lambda *_: 1 / 0)
     assert rig.redrive("t.dlq") == (0, "INTERNAL")
@@ -244,7 +246,7 @@ def test_a_redrive_that_meets_a_bug_ends(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_letter_that_a_client_brought_back_word_for_word_is_back() -> None:
-    """The two cannot be told apart, and need not be."""
+    """A client's publish with the key of a redrive cannot be told from the redrive, and need not be."""
     rig, key = with_one_letter()
     rig.broker.topic("t").publisher.publish([key], [b"poison"], [BACK])
     rig.loop.drain()
@@ -254,7 +256,8 @@ def test_a_letter_that_a_client_brought_back_word_for_word_is_back() -> None:
 
 @pytest.mark.parametrize("synced", [True, False])
 def test_a_kill_soon_after_each_ack_uses_up_attempts_unless_the_ack_was_synced(synced: bool) -> None:
-    """docs/delivery-guarantees.md says so: the disk knew of each delivery, and of no ack that a kill followed within 100 ms."""
+    """As docs/delivery-guarantees.md says: each delivery was on the disk, but no ack that was followed by a kill within 100
+    ms."""
     rig = BrokerRig(max_attempts=MAX_ATTEMPTS)
     rig.publish("t", b"healthy")
     attempts = []

@@ -30,7 +30,7 @@ TOPICS = ("t", "u")
 
 @dataclass
 class Promises:
-    """What the clients of one run were told."""
+    """The answers that the clients of one run got."""
 
     accepted: dict[tuple[str, int], bytes] = field(default_factory=dict)
     refused: set[bytes] = field(default_factory=set)
@@ -43,7 +43,7 @@ class Promises:
 
 
 class Script:
-    """One life of a broker, with everything that touches the disk in it."""
+    """One life of a broker, with every operation that uses the disk."""
 
     def __init__(self, disk: SimDisk, retain_ms: int) -> None:
         self.promises = Promises()
@@ -115,7 +115,7 @@ class Script:
             return []
 
     def ack(self, topic: str, ids: list[int]) -> None:
-        """With ``sync=1``."""
+        """Ack messages, and wait for the ack to be on the disk."""
         answers: list[object] = []
         try:
             for msg_id in ids:
@@ -137,7 +137,7 @@ class Script:
 
 
 def look(disk: SimDisk, promises: Promises, where: str) -> None:
-    """Start again without faults, and compare."""
+    """Start a broker without faults on the disk, and compare what it has with the promises."""
     for name in filter(is_topic_name, disk.listdir(f"{DIR}/topics") if disk.is_dir(f"{DIR}/topics") else []):
         report = verify_topic(disk, f"{DIR}/topics/{name}", name)
         assert not report.damaged, f"{where}: {report.findings}"
@@ -178,7 +178,7 @@ def fresh() -> SimDisk:
 
 
 def calls(retain_ms: int) -> Counter[str]:
-    """How often the script makes each call."""
+    """Return how often the script makes each call to the disk."""
     script = Script(fresh(), retain_ms)
     script.run()
     assert len(script.promises.accepted) == 13, len(script.promises.accepted)

@@ -21,7 +21,7 @@ def chain(first_id: int, count: int, payload: bytes = b"forged") -> bytes:
 
 
 def carriers() -> Iterator[tuple[str, bytes]]:
-    """Records whose payload or header block holds frames of many ids."""
+    """Yield records whose payload or header block contains frames of many ids."""
     for first_id in (0, 4, CARRIER_ID, CARRIER_ID + 1, CARRIER_ID + 2, CARRIER_ID + 40):
         for count in (1, 3, 40):
             inner = chain(first_id, count)
@@ -42,7 +42,8 @@ def recovered(data: bytes) -> set[bytes]:
 
 @pytest.mark.parametrize("carrier", [frame for _, frame in CARRIERS], ids=[name for name, _ in CARRIERS])
 def test_a_carrier_with_records_behind_it(carrier: bytes) -> None:
-    """Its header zeroed from every length, or one byte of it hit: the carrier is lost, what is behind it stays."""
+    """The carrier's header is zeroed from each length on, or one byte of it is damaged: the carrier is lost, the records behind
+    it stay."""
     behind = some_frames(5, seed=2, first_id=CARRIER_ID + 1)
     head, tail = b"".join(BEFORE), b"".join(behind)
     damaged = [bytes(n) + carrier[n:] for n in range(4, 27)]
@@ -55,7 +56,7 @@ def test_a_carrier_with_records_behind_it(carrier: bytes) -> None:
 
 @pytest.mark.parametrize("carrier", [frame for _, frame in CARRIERS], ids=[name for name, _ in CARRIERS])
 def test_a_carrier_that_was_torn(carrier: bytes) -> None:
-    """Its header is whole and the log is cut anywhere in it: a torn tail."""
+    """The carrier's header is whole, and the log is cut anywhere in the carrier: it is a torn tail."""
     head = b"".join(BEFORE)
     for cut in range(1, len(carrier), 7):
         log = recover(disk_with({0: head + carrier[:cut]}))
@@ -94,7 +95,7 @@ def test_the_limit_that_no_rule_can_lift() -> None:
 
 
 def pattern(name: str, size: int) -> bytes:
-    """Hostile bytes: as many false beginnings as possible."""
+    """Return hostile bytes, which contain as many false frame beginnings as possible."""
     if name == "overlapping long claims":
         unit = struct.pack("<IQQHI", size // 2, 7, 0, 0, 1000)
     elif name == "one frame again and again":

@@ -22,7 +22,7 @@ FIRST = f"{DIR}/topics/t/{segment_name(0)}"
 
 
 def payloads(rig: BrokerRig, topic: str = "t") -> dict[int, bytes]:
-    """Id to payload of everything that can be read."""
+    """Return the payload by id of every message that can be read."""
     log = rig.broker.topic(topic).log
     log.tail.clear()
     found: dict[int, bytes] = {}
@@ -36,7 +36,7 @@ def payloads(rig: BrokerRig, topic: str = "t") -> dict[int, bytes]:
 
 
 def test_a_hole_at_the_end_and_a_refused_publish_before_the_first_good_one() -> None:
-    """The new segment that the hole asks for was forgotten with the refused batch; later messages were unreadable."""
+    """Found: the new segment that the hole requires was forgotten with the refused batch; later messages were unreadable."""
     rig = BrokerRig(min_free_bytes=1000)
     rig.publish("t", *[b"%d" % n for n in range(10)])
     rig.subscribe("t")
@@ -55,7 +55,7 @@ def test_a_hole_at_the_end_and_a_refused_publish_before_the_first_good_one() -> 
 
 
 def acked_segments() -> BrokerRig:
-    """Five messages in segments of their own, acked by c, and a sixth that is not sealed."""
+    """Return a broker with five acked messages, each in its own segment, and a sixth in the active segment."""
     rig = BrokerRig(retain_acked_for_ms=0)
     for n in range(6):
         rig.publish("t", b"%d" % n * 3000)
@@ -90,7 +90,7 @@ def test_another_consumer_in_the_place_of_one_that_was_forgotten() -> None:
 
 
 def test_a_length_and_its_neighbour_are_hit() -> None:
-    """The length claimed a megabyte, and everything behind it was cut as a torn tail."""
+    """Found: the damaged length claimed a megabyte, and all records behind it were cut as a torn tail."""
     frames = [encode_frame(n, 1, b"", b"p" * 70) for n in range(200)]
     data = bytearray(b"".join(frames))
     data[100 * 50 + 2] ^= 0x10
@@ -187,7 +187,7 @@ def test_damage_in_front_of_a_bad_sector_does_not_stop_the_topic(monkeypatch: py
 
 
 def test_a_disk_that_does_not_say_how_full_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The keys of a publish that failed in between stayed known, and the retry was answered DUP."""
+    """Found: the dedupe keys of a publish that failed here stayed known, and the retry was answered DUP."""
     rig = BrokerRig(min_free_bytes=1000)
     rig.publish("t", b"zero")
     topic = rig.broker.topic("t")

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("without_log")
 
 
 def run_history(seed: int) -> int:
-    """Returns: how many messages were acknowledged."""
+    """Run a random history of the broker and check it. Returns: how many messages were acknowledged."""
     rng = random.Random(seed)
     clock = FakeClock()
     disk = SimDisk(rng)
@@ -63,12 +63,13 @@ def test_nothing_acknowledged_is_lost_in_many_histories() -> None:
 
 
 def test_a_sync_and_the_cut_after_it_fail() -> None:
-    """The next process answered DUP for what only the page cache held, and the power went."""
+    """Found: after a failed sync the next process answered DUP for a message that was only in the page cache; then the power
+    was cut."""
     run_history(49_184)
 
 
 def test_a_head_that_is_forgotten_before_its_file_is_gone() -> None:
-    """The next process took the segment for another log's, and counted it as lost."""
+    """Found: the next process took the segment for that of another log, and counted it as lost."""
     run_history(813)
 
 
@@ -77,7 +78,7 @@ def test_the_same_seed_is_the_same_history() -> None:
 
 
 def test_retention_after_a_roll_that_failed() -> None:
-    """The sealed segment was the last one, and retention took it: there was none left to append to."""
+    """Found: the sealed segment was the last one, and retention removed it, so there was no segment to append to."""
     rng = random.Random(1)
     disk, clock = SimDisk(rng), FakeClock()
     loop = SimLoop(clock, rng)

@@ -33,7 +33,7 @@ Hit = Callable[[bytearray], None]
 
 
 def flip(msg_id: int, offset: int, bit: int = 2) -> Hit:
-    """One bit of a record, by its offset."""
+    """Flip one bit of a record; ``offset`` is in the record."""
 
     def hit(data: bytearray) -> None:
         data[msg_id * SIZE + offset] ^= bit
@@ -49,7 +49,7 @@ def over(position: int, content: bytes) -> Hit:
 
 
 def header(msg_id: int, content: bytes) -> Hit:
-    """All of a header, up to the key."""
+    """Damage the whole header of a record, up to the key."""
     return over(msg_id * SIZE, content)
 
 
@@ -61,7 +61,7 @@ def tail(content: bytes) -> Hit:
 
 
 def intact(written: bytes, data: bytes, starts: list[int]) -> set[int]:
-    """Ids of the records whose bytes are what they were, where they were."""
+    """Return the ids of the records whose bytes are unchanged and in their places."""
     return {n for n, (at, end) in enumerate(pairwise(starts)) if end <= len(data) and data[at:end] == written[at:end]}
 
 
@@ -141,7 +141,7 @@ class World:
         return [0, *accumulate(len(starts) - 1 for starts in self.starts)]
 
     def damage(self, rng: random.Random, kinds: Sequence[str]) -> None:
-        """One damage of a random segment."""
+        """Damage a random segment once."""
         part = rng.randrange(len(self.data))
         data, starts = self.data[part], self.starts[part]
         row = rng.randrange(len(starts) - 1)
@@ -171,7 +171,7 @@ class World:
         self.data[part][at : at + size] = bytes(size) if rng.random() < 0.5 else rng.randbytes(size)
 
     def _misplace(self, part: int, source: int, size: int, rng: random.Random) -> None:
-        """A page over another one, of this segment or the other one."""
+        """Copy a page over another page of this segment or of the other segment."""
         data, written = self.data[part], self.written[source]
         if len(written) < size:
             return
@@ -187,7 +187,7 @@ class World:
         return {base_id + n for base_id, written, data, starts in parts for n in intact(written, bytes(data), starts)}
 
     def there(self) -> set[int]:
-        """Ids of the records whose bytes stand anywhere in their segment: a copy may take the place of a lost record."""
+        """Return the ids of the records whose bytes are anywhere in their segment: a copy may replace a lost record."""
         parts = zip(self.bases, self.written, self.data, self.starts, strict=False)
         return {
             base_id + n
@@ -217,7 +217,8 @@ DAMAGES = ("bit", "bit", "neighbours", "length beyond the end", "header", "tail"
 def check_world(
     seed: int, kinds: Sequence[str] = DAMAGES, count_max: int = 4, sizes: Sequence[tuple[int, int]] = ()
 ) -> bool:
-    """Damage a log and look at what is kept. Returns: whether that could be decided."""
+    """Damage a log, and check which records are kept. Returns: False, without a check, when the damage is undecidable
+    (``World.is_undecidable``)."""
     rng = random.Random(seed)
     world = World.of(rng, *sizes)
     for _ in range(rng.randrange(1, count_max + 1)):

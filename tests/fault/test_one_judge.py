@@ -48,7 +48,7 @@ def put(disk: SimDisk, path: str, data: bytes) -> None:
 
 
 def directory(data: dict[str, bytes]) -> SimDisk:
-    """A data directory with one topic."""
+    """Return a data directory with one topic."""
     disk = SimDisk(random.Random(1), tracing=False)
     for path in (DIR, f"{DIR}/topics", TOPIC):
         disk.mkdir(path)
@@ -140,7 +140,7 @@ STRETCHES = {base_id: some_frames(10, first_id=base_id) for base_id in (0, 10, 2
 def test_what_is_there_twice_loses_nothing_and_degrades_the_topic_until_it_is_repaired(
     case: str, files: dict[int, list[bytes]]
 ) -> None:
-    """`verify` said DAMAGED, and records 14 to 13 lost; DESCRIBE, readyz and doctor said that all is well."""
+    """Found: `verify` said DAMAGED, and that records 14 to 13 are lost; DESCRIBE, readyz and doctor said that all is well."""
     del case
     disk = directory({segment_name(base_id): b"".join(frames) for base_id, frames in (STRETCHES | files).items()})
     rig = BrokerRig(disk=disk)
@@ -159,7 +159,8 @@ def test_what_is_there_twice_loses_nothing_and_degrades_the_topic_until_it_is_re
 
 
 def test_one_flipped_bit_in_a_sealed_segment_forgets_no_key_behind_it() -> None:
-    """180 intact keys were stored a second time instead of DUP, and what was delayed by an hour came at once."""
+    """Found: 180 intact dedupe keys were forgotten, so their messages were stored a second time; messages delayed by an hour
+    came at once."""
     rig = BrokerRig(segment_bytes=1 << 16)
     for n in range(200):
         rig.publish("t", b"%03d" % n * 40, key=b"key-%d" % n)
@@ -182,7 +183,7 @@ def test_one_flipped_bit_in_a_sealed_segment_forgets_no_key_behind_it() -> None:
 
 
 def test_a_zeroed_page_and_a_flipped_bit_before_an_index_entry_cost_what_they_hit() -> None:
-    """34 intact records were skipped for ever; verify counted 6."""
+    """Found: the broker never delivered 34 intact records; verify counted 6."""
     rig = LogRig(segment_bytes=1 << 22)
     rig.publish(*[b"%04d" % n * 250 for n in range(1000)])
     segment = rig.log.segments[0]
@@ -200,7 +201,7 @@ def test_a_zeroed_page_and_a_flipped_bit_before_an_index_entry_cost_what_they_hi
 
 
 def test_the_loop_is_not_held_while_a_segment_is_examined() -> None:
-    """A read that meets damage ends at once; the scan is a job of a thread, and whoever waits is woken."""
+    """A read that meets damage ends at once. A thread scans the segment, and then wakes the readers that wait."""
     rig = BrokerRig(segment_bytes=1 << 20)
     rig.publish("t", *[b"%03d" % n + b"." * 997 for n in range(300)])
     rig.reopen()
@@ -289,7 +290,8 @@ def active_segment(kind: str, payload: str, beside: str) -> tuple[SimDisk, Damag
 
 
 def agree_on(disk: SimDisk, kept: set[int], lost: set[int]) -> None:
-    """Whoever looks says so: verify, dump, the reader of directories, a backup, start, delivery, the next start, repair."""
+    """Check that all readers agree: verify, dump, the reader of directories, a backup, start, delivery, the next start,
+    repair."""
     assert verify_topic(disk, TOPIC, "t").lost == len(lost)
     assert {item.msg_id for item in dump_topic(disk, TOPIC) if isinstance(item, Frame)} == kept
     assert read_all(DirectoryReader(DIR, disk)) == kept

@@ -24,8 +24,8 @@ COUNT = len(LOG) // SIZE
 @pytest.mark.parametrize("kept", [40, 3, 1])
 @pytest.mark.parametrize("into", [0, 8, 30, 100], ids="{} bytes into a record".format)
 def test_what_is_behind_most_of_a_log_is_kept_and_told(sealed: bool, kept: int, into: int) -> None:
-    """More ids were missing than the bytes that were left had room for: the records behind counted as a torn tail, and were
-    cut in silence."""
+    """Found: more ids were missing than had room in the remaining bytes, so the records behind counted as a torn tail, and were
+    cut without a finding."""
     first = COUNT - kept - (into > 0)
     data = LOG[: 10 * SIZE + into] + LOG[first * SIZE + into :]
     disk = disk_with({0: data} | ({COUNT: b""} if sealed else {}))
@@ -41,7 +41,7 @@ def test_what_is_behind_most_of_a_log_is_kept_and_told(sealed: bool, kept: int, 
 @pytest.mark.parametrize("count", [1, 20, 100])
 @pytest.mark.parametrize("offset", [0, 5, 26, 50])
 def test_bytes_removed_from_a_record_cost_that_record(offset: int, count: int) -> None:
-    """Its header leads into the next record, which was lost with it."""
+    """Found: by its header the record extends into the next one, which was lost, too."""
     at = 7 * SIZE + offset
     disk = disk_with({0: LOG[:at] + LOG[at + count :]})
     assert set(ids_of(recover(disk))) == {*range(COUNT)} - {7}

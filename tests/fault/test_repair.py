@@ -94,7 +94,7 @@ def test_a_repair_that_is_cut_short_anywhere_can_be_run_again(op: str, end: Call
 
 
 def test_zeros_behind_a_segment_whose_follower_is_empty() -> None:
-    """Repair removed the empty file; the zeros before the next one were damage from then on."""
+    """Found: repair removed the empty next segment; from then on the zeros before the one after it counted as damage."""
     third = b"".join(some_frames(5, first_id=17))
     done = check(disk_with({0: LOG + bytes(9000), 12: b"", 17: third}), "an empty segment")
     assert done.lost == [(12, 16)]
@@ -108,7 +108,8 @@ def test_zeros_behind_a_last_segment_that_ends_before_the_log_does() -> None:
 
 @pytest.mark.parametrize("lost", [(12, 16), (17, 17)])
 def test_a_first_segment_that_is_gone_without_offsets(lost: tuple[int, int]) -> None:
-    """The log began at its first file. The offsets that repair wrote said that it begins at 0: its first ids were missing."""
+    """Found: the log began at its first file, but the offsets that repair wrote said that it begins at 0, so its first ids
+    counted as missing."""
     second, third = (b"".join(some_frames(5, first_id=n)) for n in (12, 17))
     if lost == (12, 16):
         disk = disk_with({7: b"".join(some_frames(5, first_id=7)), 17: third})

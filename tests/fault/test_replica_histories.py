@@ -43,7 +43,7 @@ def open_leader(disk: MeanwhileDisk, clock: FakeClock, rng: random.Random, chose
 
 
 def churn(broker: Broker, rng: random.Random) -> None:
-    """Operations on another topic, which comes and goes."""
+    """Publish to another topic, or delete, purge or configure it."""
     name = rng.choice(("u", "v"))
     choice = rng.random()
     try:
@@ -60,7 +60,7 @@ def churn(broker: Broker, rng: random.Random) -> None:
 
 
 def run_history(seed: int) -> Counter[str]:
-    """Returns: how many messages were acknowledged, and how many times a follower took over."""
+    """Run a history and check it. Returns: how many messages were acknowledged, and how many times a follower took over."""
     rng = random.Random(seed)
     clock, history, chosen = FakeClock(), History(seed), options(rng)
     disk = new_disk(rng)
@@ -115,7 +115,7 @@ def former_copy(disk: MeanwhileDisk, rng: random.Random) -> MeanwhileDisk:
 
 
 def copy_fuzzily(seed: int) -> int:
-    """Returns: how many files the follower has in the end."""
+    """Copy a leader's files while it writes. Returns: how many files the follower has in the end."""
     rng = random.Random(seed)
     clock, history, chosen = FakeClock(), History(seed), options(rng)
     disk = new_disk(rng)
@@ -187,7 +187,7 @@ def lost_by_a_torn_batch(seed: int) -> list[int]:
 
 
 def lost_alone(disk: SimDisk, acked: int, clock: FakeClock, rng: random.Random, chosen: BrokerOptions) -> int:
-    """How many records a copy counts as lost, which must not be any of the first ``acked``."""
+    """Return how many records a copy counts as lost when it is opened alone; none of the first ``acked`` may be lost."""
     log = open_leader(disk, clock, rng, chosen)[0].topic(TOPIC).log  # type: ignore[arg-type]
     lost = [msg_id for first, last in log.lost for msg_id in range(first, last + 1)]
     assert all(msg_id >= acked for msg_id in lost), f"{lost} are lost, {acked} were acknowledged"

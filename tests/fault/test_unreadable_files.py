@@ -21,7 +21,7 @@ STATE = ("topic.json", "offsets.json", "segments.json")
 
 
 def rig_with_settings() -> BrokerRig:
-    """Topic a has every file that a topic has."""
+    """Return a broker whose topic a has every kind of file that a topic can have."""
     rig = broker()
     assert rig.change("configure", "a", visibility="1000") == "OK"
     rig.ack("a", 0, 0, "first")
@@ -30,7 +30,7 @@ def rig_with_settings() -> BrokerRig:
 
 
 def refuse(rig: BrokerRig, name: str) -> str:
-    """Let the disk refuse a file of topic a. Returns: its path."""
+    """Make the disk refuse to read a file of topic a. Returns: the file's path."""
     if name == NEWEST:
         name = rig.broker.topic("a").log.segments[-1].path.rpartition("/")[2]
     path = f"{DIR}/topics/a/{name}"
@@ -115,7 +115,7 @@ def test_a_file_beside_the_topics_that_cannot_be_read_stays() -> None:
 
 
 def test_a_topic_with_settings_that_cannot_be_read_is_degraded_and_serves() -> None:
-    """It was ``failed``, and served nothing."""
+    """Found: the topic was ``failed``, and served nothing."""
     rig = rig_with_settings()
     rig.disk = rig.disk.kill()
     refuse_settings(rig.disk)
@@ -136,7 +136,7 @@ def refuse_settings(disk: SimDisk) -> None:
 def test_what_stands_in_the_place_of_a_state_file_is_put_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, what: str
 ) -> None:
-    """It ended backup and repair. A FIFO is not opened in a way that waits, nor is a file of 20 GB read."""
+    """Found: it ended backup and repair. A FIFO is opened without blocking, and a file of 20 GB is not read."""
     fs, root = RealFileSystem(), tmp_path / "d"
     copy_out(rig_with_settings().disk.kill(), root)
     place = root / "topics" / "a" / name
@@ -154,7 +154,7 @@ def test_what_stands_in_the_place_of_a_state_file_is_put_aside(
 
 
 def copy_out(disk: SimDisk, root: Path) -> None:
-    """The data directory of a simulated disk, on the machine's."""
+    """Copy the data directory of a simulated disk to the real disk."""
     for path, data in disk.snapshot().items():
         if path.startswith(f"{DIR}/") and not path.endswith("/"):
             to = root / path.removeprefix(f"{DIR}/")

@@ -32,7 +32,7 @@ HOUR_S = 3600
 
 
 def told(disk: SimDisk) -> dict[str, str]:
-    """What ``verify`` says, by topic."""
+    """Return the findings of ``verify`` by topic."""
     return {each.topic: "; ".join(f.text for f in each.findings if f.damage) for each in verify(disk, DIR) if each.damaged}
 
 
@@ -40,7 +40,7 @@ def told(disk: SimDisk) -> dict[str, str]:
 
 
 def without_settings() -> BrokerRig:
-    """A topic that keeps for long what is acked has lost its settings, and is opened again."""
+    """Return a broker whose topic, which kept acked messages for long, has lost its settings and is opened again."""
     rig = broker(retain_acked_for_ms=1000)
     assert rig.change("configure", "a", retain_acked_for=str(1000 * HOUR_S), visibility="7000") == "OK"
     rig.flush("a")
@@ -51,7 +51,7 @@ def without_settings() -> BrokerRig:
 
 
 def test_settings_that_are_missing_are_told_and_remove_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """The defaults held in silence: what was to be kept for long was removed."""
+    """Found: the defaults applied without a warning, and messages that should be kept for long were removed."""
     rig = without_settings()
     assert "topic a is degraded: its settings cannot be trusted: topic.json: the file is missing" in caplog.text
     described = rig.numbers("a")
@@ -104,7 +104,7 @@ def test_a_directory_of_an_older_toymq_knows_from_its_next_start() -> None:
 
 
 def test_no_power_cut_makes_a_topic_whose_settings_were_never_stored_a_damaged_one() -> None:
-    """Each operation of a first CONFIG fails in turn, or is the last one before a power cut."""
+    """Each disk operation of a first CONFIG fails in turn, or is the last one before a power cut."""
     for nth in range(1, 40):
         rig = BrokerRig(disk=SimDisk(random.Random(nth)))
         rig.publish("a", b"x")
@@ -126,7 +126,7 @@ def test_strict_recovery_does_not_start_without_settings_that_were_there() -> No
 
 
 def with_a_file_for_a_topic(name: str = "a", **options: Any) -> BrokerRig:
-    """What had the name before is gone."""
+    """Return a broker with a file in the place of a topic's directory, which is gone."""
     rig = broker(**options)
     rig.broker.close()
     if rig.disk.is_dir(f"{DIR}/topics/{name}"):
@@ -136,7 +136,7 @@ def with_a_file_for_a_topic(name: str = "a", **options: Any) -> BrokerRig:
 
 
 def test_a_file_in_the_place_of_a_topic_is_told_and_begins_no_topic(caplog: pytest.LogCaptureFixture) -> None:
-    """It was skipped in silence; a publish was refused with an error of the disk."""
+    """Found: the file was skipped without a warning; a publish was refused with an error of the disk."""
     rig = with_a_file_for_a_topic()
     rig.restart()
     text = f"{DIR}/topics/a is no directory, and takes the place of topic a"
@@ -173,7 +173,7 @@ def test_a_backup_says_so_and_keeps_what_it_has() -> None:
 
 
 def test_one_in_the_place_of_a_partition_harms_itself() -> None:
-    """The broker did not start: it tried to make the partition."""
+    """Found: the broker did not start, since it tried to create the partition."""
     rig = BrokerRig()
     partition_operations.create(rig.broker, "orders", {"partitions": "2"}, lambda error: None)
     rig.loop.advance(0)
@@ -209,7 +209,7 @@ def without_topics() -> BrokerRig:
 
 @pytest.mark.parametrize("left", [("LOCK",), ("webhooks.json",), ("LOCK", "webhooks.json", "quarantine")])
 def test_a_used_directory_without_topics_does_not_begin_empty(left: tuple[str, ...]) -> None:
-    """It began empty, and said nothing."""
+    """Found: the broker began with no topics, and said nothing."""
     rig = without_topics()
     remove_tree(rig.disk, DIR)
     rig.disk.mkdir(DIR)
@@ -227,7 +227,7 @@ def test_a_used_directory_without_topics_does_not_begin_empty(left: tuple[str, .
 
 
 def test_an_empty_mount_point_in_the_place_of_topics_does_not_begin_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It began empty, and what was published was hidden when the file system was mounted."""
+    """Found: the broker began with no topics, and its new messages were hidden once the file system was mounted."""
     with monkeypatch.context() as patch:
         mounted(patch, DIR)
         rig = broker()
@@ -391,7 +391,7 @@ def test_a_disk_that_refuses_the_mark_of_a_mount_point_does_not_keep_a_broker_fr
 
 @pytest.mark.parametrize("name", ["offsets.json", "segments.json", "topic.json"])
 def test_damaged_files_of_mounted_topics_are_put_aside(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Repair ended with "Invalid cross-device link"."""
+    """Found: repair ended with "Invalid cross-device link"."""
     mounted(monkeypatch, DIR)
     rig = broker()
     rig.broker.close()

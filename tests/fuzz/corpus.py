@@ -19,12 +19,12 @@ FILES_MAX = 60
 
 
 def kept(target: str) -> list[Path]:
-    """The files of one target, in order."""
+    """Return the corpus files of a target, sorted."""
     return sorted((CORPUS / target).iterdir())
 
 
 def reached(call: Callable[[bytes], Any], data: bytes) -> set[Feature]:
-    """What of the broker's code one input reaches."""
+    """Return which jumps between lines of the broker's code an input reaches, and roughly how often each."""
     arcs: Counter[Arc] = Counter()
 
     def trace(frame: FrameType, _event: str, _argument: object) -> Callable[..., Any] | None:
@@ -51,7 +51,8 @@ def reached(call: Callable[[bytes], Any], data: bytes) -> set[Feature]:
 
 
 def smallest(call: Callable[[bytes], Any], inputs: Iterable[bytes], known: set[Feature]) -> list[bytes]:
-    """Few and small inputs that reach about all that all of them do beyond what is ``known``; those that add most, first."""
+    """Choose few and small inputs that together reach nearly everything that all inputs reach and ``known`` lacks; those that
+    add most come first."""
     chosen: list[bytes] = []
     have = set(known)
     found = [(data, reached(call, data)) for data in sorted(set(inputs), key=lambda data: (len(data), data))]
@@ -66,7 +67,7 @@ def smallest(call: Callable[[bytes], Any], inputs: Iterable[bytes], known: set[F
 
 
 def keep(target: str, chosen: list[bytes]) -> None:
-    """Put these in the place of what was kept."""
+    """Replace the corpus files of a target by the chosen inputs."""
     folder = CORPUS / target
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():

@@ -150,7 +150,7 @@ def _recovery(disk: SimDisk) -> None:
 
 
 def repaired(log: bytes) -> bytes:
-    """With the right checksum in each frame that could be one: what a fuzzer never guesses."""
+    """Return the log with the right checksum in each frame that could be one, since a fuzzer never guesses a checksum."""
     data = bytearray(log)
     at = 0
     while at + FRAME_OVERHEAD <= len(data):
@@ -208,7 +208,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {"parser": parser, "client": clien
 
 
 def run(target: str, data: bytes) -> Any:
-    """One input, without what the broker would say in its log."""
+    """Run a target on one input, with the broker's logging off."""
     logging.disable(logging.CRITICAL)
     try:
         return TARGETS[target](data)

@@ -22,7 +22,8 @@ ACTIONS = (
 
 
 class Carrier:
-    """Takes output when it was told that there is some, as a link does, and the broker that it carries it to."""
+    """Takes the output of a conversation when an announcement says that there is some, as a link does; also acts as the broker
+    that gets the output."""
 
     def __init__(self) -> None:
         self.peer = Conversing(online=False)
@@ -34,7 +35,7 @@ class Carrier:
 
     @property
     def told(self) -> bool:
-        """Of something that was not looked for since."""
+        """Whether there was an announcement since the output was last taken."""
         return self.peer.told > self._seen
 
     def do(self, action: str) -> None:
@@ -79,7 +80,7 @@ class Carrier:
                 pass
 
     def flush(self) -> list[str]:
-        """Nothing is taken without a connection."""
+        """Take the output and return its lines; without a connection nothing is taken."""
         self._seen = self.peer.told
         if not self.connected:
             return []
@@ -94,7 +95,7 @@ class Carrier:
             assert self.flush() == [], "it is due, and nothing was announced"
 
     def settle(self) -> None:
-        """Until nothing is announced, with a broker that answers everything."""
+        """Take output, and answer every command as a broker does, until nothing is announced or unanswered."""
         while self.told or self._unanswered:
             self.flush()
             while self._unanswered:

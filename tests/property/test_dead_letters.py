@@ -28,7 +28,7 @@ VERBS = ("publish", "take", "take", "take", "nack", "nack", "dead", "ack", "step
 
 
 class Life:
-    """What outsiders know of one data directory."""
+    """A data directory, and what its clients know of it."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -127,7 +127,7 @@ class Life:
         self.seen["a refused REDRIVE"] += error is not None
 
     def check(self) -> None:
-        """A letter for each message and consumer, at most; a record in the topic for each letter, at most."""
+        """Check that there is at most one dead letter per message and consumer, and at most one redriven record per letter."""
         rig = self.rig
         back = Counter(key for _, key, _, _ in rig.records("t") if key.startswith(b"redrive:"))
         assert all(count == 1 for count in back.values()), "a letter went back twice"
@@ -136,7 +136,7 @@ class Life:
             assert all(count == 1 for count in found.values()), f"two letters of one message: {found}"
 
     def drain(self) -> None:
-        """Each gives up on everything that is left; then all letters go back, and are acked."""
+        """Let each consumer fail all remaining messages until they are dead letters; then redrive all letters and ack them."""
         rig = self.rig
         self.restart(power_cut=False)
         for _ in range(2 * MAX_ATTEMPTS):

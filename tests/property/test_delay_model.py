@@ -53,7 +53,7 @@ class DelayMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 4), delay=steps, ttl=steps, size=st.sampled_from([1, 400]))
     def publish(self, count: int, delay: int | None, ttl: int | None, size: int) -> None:
-        """Large ones, so that segments are sealed."""
+        """Publish messages, some of them so large that segments are sealed."""
         delays, ttls = (None if n is None else [10 * n - 5] * count for n in (delay, ttl))
         publisher = self.rig.broker.topic_or_new("t").publisher
         publisher.publish([b""] * count, [b"x" * size] * count, None, delays, ttls)

@@ -33,7 +33,7 @@ ROUNDS = 12
 
 
 class NeverRuns(Runnable):
-    """The replies are not waited for: they are taken."""
+    """A task that nobody wakes: the test takes the replies itself."""
 
     def __init__(self) -> None:
         pass
@@ -60,7 +60,7 @@ class Wire:
                 self._handler.apply(command)
 
     def answers(self) -> list[tuple[bytes, int, bytes]]:
-        """Producer, sequence and first word of the reply."""
+        """Return the producer, the sequence and the first word of each reply."""
         lines = b"".join(self._replies.take_due(math.inf)).splitlines()
         return [(*self.sent.popleft(), line.split(b" ")[0]) for line in lines]
 

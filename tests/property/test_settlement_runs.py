@@ -32,7 +32,8 @@ said = st.lists(runs, min_size=1, max_size=6).map(lambda found: [line for lines 
 
 
 def made(taken: list[int], max_attempts: int) -> SessionRig:
-    """Consumer c of topic t is shared by two sessions, which took so many messages each; the first came twice."""
+    """Make consumer c of topic t, shared by two sessions that took ``taken`` messages. If the first one took any, it nacked
+    message 0 and got it again."""
     session = SessionRig()
     rig = session.rig
     rig.broker.create("t", {"max_attempts": str(max_attempts)}, lambda error: None)
@@ -52,7 +53,7 @@ def made(taken: list[int], max_attempts: int) -> SessionRig:
 
 
 def hear(session: SessionRig, pieces: Iterable[bytes]) -> bytes:
-    """The answers to what comes in these pieces."""
+    """Send the pieces to the session; return its answers."""
     connection = ServerConnection(100)
     answers = b""
     for piece in pieces:
@@ -65,7 +66,7 @@ def hear(session: SessionRig, pieces: Iterable[bytes]) -> bytes:
 
 
 def state_of(session: SessionRig) -> dict[str, Any]:
-    """Each message's place, and what is counted."""
+    """Return the state of each message and the counters."""
     broker = session.rig.broker
     channel = broker.topic("t").channels["c"]
     places = {

@@ -43,12 +43,12 @@ class Row:
     """Its holder had it when a time-out counted an attempt of what stood before it."""
 
     def lose(self, counts: bool) -> None:
-        """It comes back without a word."""
+        """Note that the message loses its lease without a NACK. ``counts``: whether the delivery counts as an attempt."""
         self.attempts -= not counts
         self.holder = None
 
     def settle(self) -> None:
-        """It is acked, or given back by a word."""
+        """Note that the message is acked, or given back with a NACK."""
         self.losses = 0
         if self.holder is not None:
             self.holder.late = False

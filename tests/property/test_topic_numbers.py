@@ -98,7 +98,7 @@ class TopicNumbers(RuleBasedStateMachine):
         return self.rig.clock.monotonic()
 
     def near(self, number: int) -> int:
-        """An id that is there or comes next, from one of ``IDS``: mostly one that is retained."""
+        """Return an id that exists or comes next, chosen by a number from ``IDS``: mostly a retained one."""
         model = self.model
         return max(len(model.at) - number % (len(model.at) - model.first_id + 3), 0)
 
@@ -230,7 +230,7 @@ class TopicNumbers(RuleBasedStateMachine):
 
     @rule(sure=RARELY)
     def outlive(self, sure: bool) -> None:
-        """All of it gets too old."""
+        """Let all messages exceed the topic's ``retain_max_age``."""
         if not sure:
             return
         assert self.rig.change("configure", "t", retain_max_age="1000") == "OK"
@@ -242,7 +242,7 @@ class TopicNumbers(RuleBasedStateMachine):
     @precondition(lambda self: self.model.at)
     @rule(power_cut=st.booleans())
     def restart(self, power_cut: bool) -> None:
-        """With the offsets on disk: what a kill may take back is looked at elsewhere."""
+        """Restart with the offsets on the disk: acks that a kill may lose are the matter of other tests."""
         self.rig.flush("t")
         self.rig.reopen(power_cut=power_cut)
         self.sessions.clear()

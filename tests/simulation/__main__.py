@@ -1,4 +1,5 @@
-"""Worlds by the thousand: ``python -m tests.simulation --seeds 5000``. Exit code 1 and the smallest evidence for a bad one."""
+"""Runs thousands of simulated worlds: ``python -m tests.simulation --seeds 5000``. If a world breaks a promise, it prints the
+smallest plan that still does, and exits with 1."""
 
 import sys
 import time
@@ -30,7 +31,7 @@ def main(seeds: int, first: int, out: Path | None, cluster: bool, jobs: int, wit
 
 
 def brokers(seeds: range, out: Path | None, *, workers: bool) -> None:
-    """One broker in each world, of one process or of several."""
+    """Run worlds of a single broker, of one process or of several workers."""
     began = time.perf_counter()
     messages = deliveries = kills = 0
     with click.progressbar(seeds, label="worlds", file=sys.stderr) as bar:
@@ -60,7 +61,7 @@ def brokers(seeds: range, out: Path | None, *, workers: bool) -> None:
 
 
 def clusters(seeds: range, jobs: int, rule: str | None) -> None:
-    """A cluster in each world."""
+    """Run worlds of a cluster."""
     began = time.perf_counter()
     told = faults = 0
     cpu_s = 0.0

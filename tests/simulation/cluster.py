@@ -1,4 +1,5 @@
-"""One seed, one world of a cluster: two or three nodes of the real code, an etcd in memory, clients, and what goes wrong.
+"""Runs a simulated world of a cluster from a seed: two or three nodes with the real code, an etcd in memory, clients, and
+faults.
 
     world = run(seed)                  # raises Broken when a promise is broken
     world = run(seed, Plan(...))       # the same dice, another plan
@@ -6,8 +7,8 @@
 What is real: the node, its terms and links, the broker and its server. What is simulated: time, threads, disks, the network,
 etcd. ``SimOffice`` stands for ``cluster.office``, and ``SimProcess`` for ``cluster.process`` and the supervisor.
 
-What is looked at: all that clients are told (``Ledger``); whenever the leader or the in-sync set changes in etcd, and with each
-fault, the disk of each copy that may be elected, as a power cut at that moment leaves it; at the end, every copy.
+What is checked: all that clients are told (``Ledger``); whenever the leader or the in-sync set changes in etcd, and at each
+fault, the disk of each copy that may be elected, as a power cut at that moment would leave it; at the end, every copy.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ class Broken(AssertionError):
 
 
 class ClusterWorld:
-    """Everything of one seed."""
+    """The world of one seed."""
 
     def __init__(self, seed: int, plan: Plan) -> None:
         self.plan = plan
@@ -80,7 +81,7 @@ class ClusterWorld:
     # -- clients
 
     async def connect(self, client: Client) -> int:
-        """Connect a client to a node that serves. Returns: its epoch."""
+        """Connect a client to a node that serves. Returns: the epoch in which that node leads."""
         while True:
             serving = [each.process for each in self.hosts.values() if each.process is not None and each.process.listener]
             if serving:
@@ -130,7 +131,8 @@ class ClusterWorld:
         await self._until(lambda: self._all_in_sync() and not self._differing(), "all copies are equal")
 
     async def _join_again(self) -> None:
-        """Followers copy while the last offsets are flushed, and nothing changes afterwards: what a copy lacks stays so."""
+        """Let followers join again while the last offsets are flushed; nothing changes afterwards, so what a copy lacks then it
+        lacks for good."""
         for turn in range(3):
             await Publisher(self, f"last{turn}", random.Random(self.rng.random())).run()
             await asyncio.sleep(0.1 * self.rng.random())
@@ -140,7 +142,8 @@ class ClusterWorld:
             await self._until_equal()
 
     async def _wipe(self) -> None:
-        """etcd loses all its keys, and an operator makes the cluster anew: no copy that knows better takes part."""
+        """Let etcd lose all its keys, and an operator make the cluster anew: copies that were in the old cluster must not join
+        it."""
         self.etcd.wipe()
         await self.etcd.agreement("another tool", CLUSTER, GROUP).create_settings(self.settings)
         await asyncio.sleep(WIPED_S)
@@ -157,7 +160,7 @@ class ClusterWorld:
             await asyncio.sleep(0.1)
 
     def shown(self) -> str:
-        """For people."""
+        """Describe the world for people."""
         nodes = []
         for host in self.hosts.values():
             node = host.process.node if host.process is not None else None
@@ -180,7 +183,8 @@ class ClusterWorld:
             self.check_electable()
 
     def _check_promises(self) -> None:
-        """A copy that was added has promised the epoch of the leader that added it. Notes a bug."""
+        """Check that a copy that was added to the in-sync set has promised the epoch of the leader that added it. A violation
+        is noted as a bug."""
         state = state_of(self.etcd, self.tool)
         before, self._in_sync = self._in_sync, frozenset(state.in_sync.members if state.in_sync is not None else ())
         for host in self.hosts.values():
@@ -192,9 +196,10 @@ class ClusterWorld:
                 self.bugs.append(f"{host.name} was added under epoch {state.leader.epoch}, and has promised {promised}")
 
     def check_electable(self) -> None:
-        """Each copy that may be elected, and that of the leader, has all that was told. Notes a bug.
+        """Check that each copy that may be elected, and the leader's, has all that clients were told. A violation is noted as a
+        bug.
 
-        One that could be elected throughout is looked at again when more was told.
+        A copy that could be elected at the last check, too, is checked again only if clients were told more since.
         """
         state = state_of(self.etcd, self.tool)
         members = set(state.in_sync.members) if state.in_sync is not None else set()
@@ -222,7 +227,7 @@ class ClusterWorld:
         return [path for path in paths if len({copy.get(path) for copy in copies}) > 1]
 
     def check_copies(self, hosts: list[SimHost]) -> None:
-        """Open each copy as after a power cut of all at this moment. Raises: Broken."""
+        """Open each copy as after a power cut of all machines at this moment, and check it. Raises: Broken."""
         for host in hosts:
             rng = random.Random(self._check_rng.random())
             disk = host.disk.peek_crash(rng)
@@ -242,7 +247,7 @@ def _content(disk: SimDisk) -> dict[str, bytes]:
 
 
 class _Errors(logging.Handler):
-    """Collects what is logged with a traceback: bugs."""
+    """A logging handler that collects what is logged with a traceback: bugs."""
 
     def __init__(self, bugs: list[str]) -> None:
         super().__init__(logging.ERROR)
@@ -271,7 +276,7 @@ def _log_for(bugs: list[str], verbose: bool) -> Iterator[None]:
 
 
 def run(seed: int, plan: Plan | None = None, *, verbose: bool = False) -> ClusterWorld:
-    """The world of a seed, to its end; ``plan``: that of the seed without. Raises: Broken."""
+    """Run the world of a seed to its end, by ``plan`` or else by the seed's own plan. Raises: Broken."""
     world = ClusterWorld(seed, plan or plan_of(seed))
     with _log_for(world.bugs, verbose):
         task = world.loop.create_task(world.run())

@@ -1,4 +1,4 @@
-"""Clients of a simulated cluster, and what they were told: it may never be contradicted."""
+"""Clients of a simulated cluster, and a ledger of what they were told, which later answers must never contradict."""
 
 import asyncio
 import random
@@ -30,7 +30,7 @@ class World(Protocol):
 
 
 class Ledger:
-    """What clients were told. Every method raises AssertionError when it contradicts what they were told before."""
+    """What clients were told. Every method raises AssertionError when a new answer contradicts an earlier one."""
 
     def __init__(self) -> None:
         self.keys: dict[tuple[str, int], bytes] = {}
@@ -51,7 +51,7 @@ class Ledger:
         assert id_before == msg_id, f"{what}: {key!r} of {topic} is {msg_id}, and it was {id_before}: one message with two ids"
 
     def ok(self, topic: str, msg_id: int, key: bytes, epoch: int, sent_at: float, *, is_duplicate: bool) -> None:
-        """``sent_at``: when the publish was."""
+        """Note the OK of a publish. ``sent_at``: when the publish was sent."""
         self.told(topic, msg_id, key, f"epoch {epoch}, {'DUP' if is_duplicate else 'OK'}")
         self.acknowledged.add((topic, msg_id))
         if is_duplicate:
@@ -74,7 +74,7 @@ class Ledger:
         assert acked is None or acked > epoch, f"epoch {epoch}: {topic} {msg_id} came again: epoch {acked} had its ack synced"
 
     def acked(self, topic: str, msg_id: int, epoch: int) -> None:
-        """With ``sync=1``; connections that were made before do not count (see ``Consumer``)."""
+        """Note an answered ack with ``sync=1``: in this and later epochs the message must not be delivered again."""
         self._acked[topic, msg_id] = max(epoch, self._acked.get((topic, msg_id), 0))
 
     def undelivered(self) -> list[tuple[str, int]]:
@@ -84,7 +84,7 @@ class Ledger:
         return self.acknowledged <= self._delivered
 
     def check(self, broker: Broker, where: str) -> None:
-        """Whether a copy has all that was told."""
+        """Check that a copy has all that clients were told."""
         found = {topic.name: dict(_records(topic)) for topic in broker.topics.values()}
         for (topic, msg_id), key in self.keys.items():
             what = "acknowledged" if (topic, msg_id) in self.acknowledged else "delivered"
@@ -99,7 +99,7 @@ class Ledger:
 
 
 def _records(topic: Topic) -> Iterator[tuple[int, bytes]]:
-    """Id and key of each record."""
+    """Yield the id and key of each record."""
     at = topic.log.first_id
     while at < topic.log.committed_id:
         run, row, following = topic.log.read(at, 1000)
@@ -109,7 +109,7 @@ def _records(topic: Topic) -> Iterator[tuple[int, bytes]]:
 
 
 class Publisher:
-    """Publishes until the world is calm; repeats what got no OK, with the same key."""
+    """Publishes until the world is calm; repeats, with the same key, what got no OK."""
 
     def __init__(self, world: World, name: str, rng: random.Random) -> None:
         self._world = world
@@ -149,7 +149,7 @@ class Publisher:
             await asyncio.sleep(pause_s if self._made < MANY else 10 * pause_s)
 
     async def _publish(self, client: Client, epoch: int) -> bool:
-        """Publish all that is open. Returns: whether all of it was stored."""
+        """Publish all messages without an OK. Returns: whether all were stored."""
         flying = list(self._open)
         sent_at = asyncio.get_running_loop().time()
         client.write(b"".join(encode_command(Publish(topic, [key], [body])) for topic, key, body in flying))
@@ -180,7 +180,7 @@ class Publisher:
 
 
 class Consumer:
-    """Reads a topic and acks, some with ``sync=1``."""
+    """Reads a topic and acks its messages, some with ``sync=1``."""
 
     def __init__(self, world: World, name: str, rng: random.Random, topic: str) -> None:
         self._world = world
@@ -220,7 +220,7 @@ class Consumer:
 
 
 async def heard(client: Client) -> object:
-    """The next reply; None when the connection is lost or says nothing."""
+    """Return the next reply; None when the connection is lost or silent."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             while not client.heard and not client.lost:

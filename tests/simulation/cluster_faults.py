@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated cluster, and when: now, or at a moment of the protocol."""
+"""Injects faults into a simulated cluster: at once, or at a certain moment of the protocol."""
 
 import asyncio
 import errno
@@ -28,14 +28,14 @@ End = Callable[[], None]
 
 
 def state_of(etcd: SimulatedEtcd, agreement: KeptAgreement) -> GroupState:
-    """Of the group, as etcd has it at this moment."""
+    """Return the state of the group that etcd has at this moment."""
     keys = agreement._keys
     return keys.decode_state(etcd.get(keys.state))
 
 
 @dataclass(slots=True)
 class _Armed:
-    """A step that waits for its moment. ``came``: set when that has come."""
+    """A step that waits for its moment. ``came``: set when the moment has come."""
 
     step: Step
     rng: random.Random
@@ -43,7 +43,7 @@ class _Armed:
 
 
 class Faults:
-    """Each ``_on_…`` does one thing to a host, and may return what ends it."""
+    """Injects the faults of a plan. Each method ``_on_…`` does one thing to a host, and may return what ends it."""
 
     def __init__(self, world: World, tool: KeptAgreement) -> None:
         self._world = world
@@ -55,7 +55,7 @@ class Faults:
         self._kinds = {name.removeprefix("_on_"): getattr(self, name) for name in dir(self) if name.startswith("_on_")}
 
     def heal(self) -> None:
-        """No fault from here on."""
+        """End all faults; none happens from here on."""
         world = self._world
         self._calm = True
         world.network.cut.clear()
@@ -70,7 +70,7 @@ class Faults:
             world.loop.call_later(0.2, host.start)
 
     def _repair(self, host: SimHost) -> None:
-        """Another disk, or an operator that restarts what failed."""
+        """Replace a host's failed disk, or restart what failed, as an operator does."""
         host.disk.heal()
         host.disk.capacity_bytes = None
         if host.had_faults:
@@ -80,7 +80,8 @@ class Faults:
     # -- when
 
     async def do(self, step: Step) -> None:
-        """Wait for the moment of a step, do it, rest. What ends by itself may end after the next has begun."""
+        """Wait for the moment of a step, carry it out, and rest. A fault that ends by itself may end after the next step has
+        begun."""
         self._rng = rng = random.Random(step.seed)
         if step.when:
             await self._until(step, rng)
@@ -100,7 +101,7 @@ class Faults:
         self._world.machines.after_pass = self._armed = None
 
     def _look(self) -> None:
-        """Whether the state is there that a step waits for."""
+        """Carry the waiting step out if the state that it waits for has come."""
         armed = self._armed
         if armed is not None and self._is(armed.step.when):
             self._come(armed, None)
@@ -124,14 +125,15 @@ class Faults:
         return False
 
     def transaction(self, client: str, transaction: Transaction, *, done: bool) -> None:
-        """A client sends a transaction, or etcd has done it. The step that waits for it strikes at once."""
+        """Note that a client sends a transaction, or that etcd has done it; a step that waits for this is carried out at
+        once."""
         moment = f"{self._name_of(transaction, done=done)} {'done' if done else 'sent'}"
         armed = self._armed
         if armed is not None and armed.step.when == moment:
             self._come(armed, client)
 
     def _name_of(self, transaction: Transaction, *, done: bool) -> str:
-        """As ``Step.when`` has it; T1 counts as T2."""
+        """Name a transaction as in ``Step.when``; T1 counts as T2."""
         keys = self._tool._keys
         puts = {change.key: change for change in transaction.changes}
         if isinstance(puts.get(keys.leader), Delete):
@@ -205,7 +207,7 @@ class Faults:
         return resume
 
     def _on_long_pause(self, host: SimHost) -> None:
-        """Longer than a lease."""
+        """Pause a process for longer than a lease."""
         resume = self._on_pause(host)
         if resume is not None:
             self._world.loop.call_later(self._rng.uniform(3.0, 6.0), resume)
@@ -237,14 +239,14 @@ class Faults:
         return self._cut({(host.name, each) for each in others} | {(each, host.name) for each in others})
 
     def _on_cut_from(self, host: SimHost) -> End:
-        """One way."""
+        """Cut what a host sends, in one direction only."""
         return self._cut({(host.name, each) for each in self._world.hosts if each != host.name})
 
     def _on_cut_to(self, host: SimHost) -> End:
         return self._cut({(self._another(host), host.name)})
 
     def _on_isolation(self, host: SimHost) -> End:
-        """From everything but clients."""
+        """Cut a host off from everything but clients."""
         self._world.etcd.cut_off(host.name)
         heal = self._on_partition(host)
 
@@ -291,7 +293,7 @@ class Faults:
         self._world.etcd.lose(host.name, *self._rng.choices(list(Loss), k=self._rng.randrange(1, 4)))
 
     def _on_late_requests(self, host: SimHost) -> None:
-        """The next transaction arrives late, others that come soon behind it never."""
+        """Delay a host's next transaction to etcd, and lose those that follow soon after it."""
         self._world.etcd.lose(host.name, Loss.LATE, *[Loss.REQUEST] * self._rng.randrange(3))
 
     def _on_lossy_etcd(self, host: SimHost) -> End:

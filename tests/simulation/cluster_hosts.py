@@ -1,4 +1,4 @@
-"""The machines of a simulated cluster, and the processes on them: the real node, link, broker and server."""
+"""The machines of a simulated cluster, and their processes, which run the real node, link, broker and server."""
 
 import asyncio
 import errno
@@ -36,7 +36,7 @@ IN_OFFICE_S = 0.5
 
 
 class World(Protocol):
-    """What hosts share."""
+    """What all hosts share."""
 
     rng: random.Random
     machines: Machines
@@ -52,7 +52,7 @@ class World(Protocol):
 
 
 class JobThreads:
-    """Implements ``Scheduler`` for one process."""
+    """The sync threads of one process; implements ``Scheduler``."""
 
     def __init__(self, process: "SimProcess", run_job: RunJob = run_guarded) -> None:
         self._process = process
@@ -61,7 +61,7 @@ class JobThreads:
         self._began: dict[int, float] = {}
 
     def longest_s(self) -> float:
-        """How long the job takes that began first."""
+        """How many seconds the oldest running job takes so far."""
         return self._loop.now - min(self._began.values(), default=self._loop.now)
 
     def soon(self, call: Callable[[], None]) -> None:
@@ -89,7 +89,7 @@ class JobThreads:
             ended()
 
     def _run(self, job: Callable[[], None], done: Callable[[], None]) -> Callable[[], None] | None:
-        """Returns: what comes after the job; None when the process died in it."""
+        """Run a job. Returns: what is to be done after it; None when the process died in it."""
         disk = self._process.disk
         disk.mortal = True
         try:
@@ -104,7 +104,7 @@ class JobThreads:
 
 
 class SimOffice:
-    """An ``Office``: the real broker and its server, on the simulated disk and network."""
+    """An ``Office``: runs the real broker and its server on the simulated disk and network."""
 
     def __init__(self, process: "SimProcess") -> None:
         self._process = process
@@ -166,7 +166,7 @@ class SimOffice:
 
 
 class SimProcess:
-    """One life of a node's process, from its start to its end by itself or by ``SimHost.die``."""
+    """One life of a node's process, from its start until it ends by itself or by ``SimHost.die``."""
 
     def __init__(self, host: "SimHost") -> None:
         self.host = host
@@ -183,7 +183,7 @@ class SimProcess:
         self.task.add_done_callback(self._ended)
 
     async def _run(self) -> None:
-        """Raises: what ends a process, see ``_ended``."""
+        """Run the node. Raises: what ends a process, see ``_ended``."""
         host, world, loop = self.host, self.host.world, self.loop
         self.lock = made_and_locked(self.disk, ROOT, 1, None)
         file = ReplicaFile.load(self.disk, ROOT)
@@ -206,7 +206,7 @@ class SimProcess:
         await self.node.run()
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """The process ends; the supervisor starts another."""
+        """Note that the process ended by itself; the supervisor starts another."""
         world, error = self.host.world, None if task.cancelled() else task.exception()
         expected = isinstance(error, TermEnded) or (self.host.had_faults and isinstance(error, OSError | DataDirectoryError))
         if error is not None and not expected:
@@ -217,7 +217,7 @@ class SimProcess:
     # -- links
 
     async def _connect(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """As ``Connect``."""
+        """Connect to another node; implements ``Connect``."""
         world, there = self.host.world, self.host.world.hosts[address.partition(":")[0]]
         passes, here = world.network.passes, self.host.name
         while not (passes(here, there.name) and passes(there.name, here)):  # noqa: ASYNC110 (a SYN, again and again)
@@ -254,7 +254,7 @@ class SimProcess:
             self.host.world.bugs.append(f"a link of {self.host.name} was ended by {error!r}")
 
     async def _replica(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """As ``cluster.process``."""
+        """Serve a replica's connection, as ``cluster.process`` does."""
         node = self.node
         try:
             if node is not None:
@@ -272,7 +272,7 @@ class SimProcess:
 
     @property
     def listener(self) -> HostListener | None:
-        """Where clients are taken; None while there are none."""
+        """The listener for clients; None while the process takes none."""
         listener = self.office.listener if self.office is not None else None
         return None if listener is None or listener.closed else listener
 
@@ -282,7 +282,7 @@ class SimProcess:
 
 
 class SimHost:
-    """A machine: its disk, and a process on it now and then."""
+    """A machine with its disk, on which processes run one after the other."""
 
     def __init__(self, world: "World", name: str) -> None:
         self.world = world
@@ -302,18 +302,18 @@ class SimHost:
         return self.slow_s * rng.random() + rng.choice((0.0001, 0.0005, 0.002, 0.01))
 
     def start(self) -> None:
-        """No error when it runs."""
+        """Start a process. No error when one runs."""
         if self.process is None:
             self.has_no_power = False
             self.process = SimProcess(self)
 
     def reset_links(self) -> None:
-        """All connections between this node and others end."""
+        """Reset all connections between this node and other nodes."""
         for transport in self.process.transports if self.process is not None else ():
             transport.loop.call_soon(transport.abort)
 
     def die(self, how: str, *, power: bool, restart_s: float | None = None) -> None:
-        """SIGKILL, a power cut, or the end of the process by itself. No error when there is no process."""
+        """End the process: by SIGKILL, by a power cut, or by itself. No error when there is none."""
         process, self.process = self.process, None
         if process is None:
             return

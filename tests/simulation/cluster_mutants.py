@@ -1,7 +1,7 @@
-"""Rules of replication, each left out of the code under the name that it has in ``tests/model/rules.py``.
+"""Mutants of the replication code: each leaves out one rule, under the rule's name in ``tests/model/rules.py``.
 
-``FOUND`` names a seed whose world shows the harm; ``NOT_SHOWN`` says of each other rule why no world does. After a change of
-the worlds other seeds do: ``python -m tests.simulation --cluster --without RULE --seeds 1000``.
+``FOUND`` has, for each rule, a seed whose world breaks a promise without it; ``NOT_SHOWN`` says of each other rule why no world
+does. After a change of the worlds other seeds are needed: ``python -m tests.simulation --cluster --without RULE --seeds 1000``.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ Patch = pytest.MonkeyPatch
 
 
 def nothing(*_: object, **__: object) -> None:
-    """Instead of what has to be done."""
+    """Do nothing, in place of what has to be done."""
 
 
 def ack_before_sync(patch: Patch) -> None:
@@ -63,7 +63,8 @@ def unclean(patch: Patch) -> None:
 
 
 def epoch_reused(patch: Patch) -> None:
-    """T5 stands in two places: START revokes the lease of the life before, and a node that finds itself comes back."""
+    """Leave out rule T5 in its two places: START revokes the lease of the life before, and a node that finds its own leadership
+    in etcd must not resume it."""
 
     def instead(found: Decision, state: GroupState, standing: Standing) -> Decision:
         if isinstance(found, ComeBack) and state.leader is not None and state.in_sync is not None:
@@ -153,7 +154,7 @@ def expand_count_late(patch: Patch) -> None:
 
 def expand_early(patch: Patch) -> None:
     async def wait_until(self: LeaderLink, is_so: Callable[[], bool]) -> None:
-        """Not at all."""
+        """Do not wait."""
 
     patch.setattr(LeaderLink, "_wait_until", wait_until)
 
@@ -168,7 +169,7 @@ def no_truncate(patch: Patch) -> None:
 
 
 def _answered(patch: Patch, without_answer: Callable[[InSyncSet, tuple[str, ...]], bool]) -> None:
-    """T3, with another meaning of an answer that does not come."""
+    """Change what T3 concludes from a transaction whose answer does not come."""
 
     async def put(self: InSyncSet, value: tuple[str, ...]) -> None:
         while True:
@@ -275,16 +276,18 @@ def no_spool(patch: Patch) -> None:
 
 
 def serves_undropped(patch: Patch) -> None:
-    """A new leader does not wait until each member is dropped that has connected already (ADR 0097, 11)."""
+    """Leave out the rule that a new leader waits until each member that has connected and does not follow is dropped (ADR 0097,
+    11)."""
 
     async def all_dropped(self: RequiredFollowers) -> None:
-        """Not at all."""
+        """Do not wait."""
 
     patch.setattr(RequiredFollowers, "all_dropped", all_dropped)
 
 
 def cache_trusted(patch: Patch) -> None:
-    """A copy that joins does not write again what a failed sync may have left in the cache alone (ADR 0002, 0118)."""
+    """Leave out the rule that a joining copy writes again what a failed sync may have left only in the cache (ADR 0002,
+    0118)."""
     patch.setattr(follower_stream, "may_be_cached_only", lambda manifest, any_file: {})
 
 
@@ -297,7 +300,7 @@ def copied_unsynced(patch: Patch) -> None:
 
 
 def unsynced_forgotten(patch: Patch) -> None:
-    """A copy that joins again does not sync what it had not synced (ADR 0276)."""
+    """Leave out the rule that a copy that joins again syncs what it had not synced (ADR 0276)."""
     patch.setattr(ReplicaFiles, "sync_unsynced", nothing)
 
 
@@ -315,7 +318,7 @@ def prefix_by_size(patch: Patch) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """``seed``: of a world that finds it."""
+    """A mutant. ``seed``: of a world that finds it."""
 
     leave_out: Callable[[Patch], None]
     seed: int

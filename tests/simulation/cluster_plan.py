@@ -1,10 +1,11 @@
-"""What happens in one simulated cluster: drawn from a seed, or written down, and made smaller when it fails.
+"""The plan of faults in one simulated cluster: drawn from a seed, or written by hand, and made smaller when a world fails.
 
     plan = plan_of(seed)
     smallest = shrink(plan, fails)
 
-Swarm testing: each seed draws which faults its world knows and how dense they are. A world with all of them at once rarely
-comes to the states in which one alone does harm. A third of the seeds draw a trap instead: the window of one rule.
+Swarm testing: each seed draws which kinds of faults its world has, and how dense they are. A world with all kinds at once
+rarely reaches the states in which one kind alone does harm. A third of the seeds draw a trap instead, which aims at the window
+of time that one rule protects.
 """
 
 import random
@@ -99,8 +100,8 @@ RESTS_S = (0.01, 0.3, 1.0, 3.0, 6.0)
 class Step:
     """Faults at one moment, then a rest.
 
-    ``acts``: kinds and the target of each, all at once; ``when``: the moment, "" is now; ``provoked_by``: the fault that should
-    bring the moment about, "" is none; ``seed``: of all details.
+    ``acts``: kinds of faults, each with its target, all injected at once; ``when``: the moment to wait for, "" for now;
+    ``provoked_by``: a fault that should bring this moment about, "" for none; ``seed``: decides all details.
     """
 
     acts: tuple[tuple[str, str], ...]
@@ -112,8 +113,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a world is, and what goes wrong in it. ``ending``: "resets", followers join while the last offsets are flushed;
-    "wipe", etcd loses all its keys."""
+    """The properties of a world, and the faults in it. ``ending``: "resets": followers join again while the last offsets are
+    flushed; "wipe": etcd loses all its keys."""
 
     hosts: int = 2
     min_in_sync: int = 1
@@ -129,7 +130,7 @@ class Plan:
 
 
 def plan_of(seed: int) -> Plan:
-    """The plan of a seed."""
+    """Draw the plan of a seed."""
     rng = random.Random(f"plan {seed}")
     hosts = rng.choice((2, 2, 3))
     return Plan(
@@ -181,7 +182,7 @@ def _swarm(rng: random.Random) -> tuple[Step, ...]:
 
 
 def smaller(plan: Plan) -> list[Plan]:
-    """Plans with less in them, the smallest first."""
+    """Return plans with less in them, the smallest first."""
     found = [replace(plan, steps=plan.steps[:at] + plan.steps[at + 1 :]) for at in range(len(plan.steps))]
     for at, step in enumerate(plan.steps):
         less = [replace(step, acts=step.acts[:n] + step.acts[n + 1 :]) for n in range(len(step.acts)) if len(step.acts) > 1]
@@ -200,7 +201,7 @@ def smaller(plan: Plan) -> list[Plan]:
 
 
 def shrink(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
-    """The smallest plan that still fails: one thing is left out at a time. Assumes that ``plan`` does."""
+    """Return the smallest plan that still fails, by leaving out one thing at a time. Assumes that ``plan`` fails."""
     while (less := next((each for each in smaller(plan) if fails(each)), None)) is not None:
         plan = less
     return plan

@@ -1,4 +1,4 @@
-"""Simulated clusters by the thousand, on several processes; the plan of one that fails is made smaller."""
+"""Runs thousands of simulated clusters in several processes, and makes the plan of a failing one smaller."""
 
 import gc
 import multiprocessing
@@ -20,7 +20,8 @@ SEEDS_AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one world. ``told``: messages that clients were told of; ``broken``: a promise, "" is none."""
+    """The outcome of one world. ``told``: number of messages that were acknowledged to clients; ``broken``: the promise that
+    was broken, "" for none."""
 
     seed: int
     told: int = 0
@@ -30,7 +31,7 @@ class Outcome:
 
 
 def look_at(seed: int, rule: str | None = None, plan: Plan | None = None) -> Outcome:
-    """Run a world, with a rule left out of the code or not."""
+    """Run a world, without ``rule`` in the code if one is given."""
     began = time.process_time()
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)  # begun by a process at its end
@@ -46,7 +47,7 @@ def look_at(seed: int, rule: str | None = None, plan: Plan | None = None) -> Out
 
 
 def look_at_all(seeds: range, jobs: int, rule: str | None = None) -> Iterator[Outcome]:
-    """The outcomes of many worlds, in the order in which they end."""
+    """Run many worlds; yield their outcomes in the order in which they end."""
     look = partial(look_at, rule=rule)
     if jobs == 1:
         gc.freeze()
@@ -57,7 +58,8 @@ def look_at_all(seeds: range, jobs: int, rule: str | None = None) -> Iterator[Ou
 
 
 def smallest(seed: int, rule: str | None = None) -> tuple[Plan, Outcome]:
-    """The smallest plan under which a seed still breaks a promise, and which. Assumes that it does under its own."""
+    """Return the smallest plan under which a seed still breaks a promise, and the outcome. Assumes that the seed's own plan
+    does."""
     found = look_at(seed, rule)
 
     def fails(plan: Plan) -> bool:

@@ -1,4 +1,5 @@
-"""Worlds of a cluster: what was acknowledged is on every copy that may be elected, whatever fails; and mutants that are found.
+"""Simulated clusters: whatever fails, every copy that may be elected has all that was acknowledged; and each mutant of the code
+is found.
 
 Contract: replication.md, 13.3; ADR 0097, 0118.
 """

@@ -1,4 +1,5 @@
-"""Worlds of work queues: every promise of delivery.md is kept; and for each of them a mutant of the broker that is caught."""
+"""Simulated work queues: every promise of delivery.md is kept; and for each promise a mutant of the broker is caught that
+breaks it."""
 
 import os
 from collections import Counter
@@ -149,7 +150,7 @@ def test_a_ttl_that_is_not_kept_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def keyless(monkeypatch: pytest.MonkeyPatch, prefix: bytes) -> None:
-    """Keys of what the broker itself appends are never found again."""
+    """Mutant: the keys of records that the broker itself appends are never found again."""
     real = Publisher.publish_unlimited
     numbers = count()
 

@@ -1,4 +1,5 @@
-"""Worlds from seeds: nothing acknowledged is lost, nothing unexpected comes; and mutants of the broker that must be caught."""
+"""Simulated brokers: nothing acknowledged is lost, and nothing unexpected is delivered; and mutants of the broker are
+caught."""
 
 import os
 import subprocess
@@ -55,7 +56,7 @@ def test_the_same_seed_is_the_same_history() -> None:
 
 
 def caught(seeds: int = 150, first: int = 0) -> str:
-    """The first promise that a mutant breaks."""
+    """Return the first promise that a mutant breaks in one of the worlds."""
     for seed in range(first, first + seeds):
         try:
             _, verdict = run(seed)
@@ -121,7 +122,8 @@ def test_a_world_ends_when_everything_was_seen() -> None:
 
 
 def test_a_broker_that_answers_sub_before_the_consumer_is_on_the_disk_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found here first: a kill forgot the consumer, and retention took what it had not seen (ADR 0009)."""
+    """A bug that the simulation found: after a kill the consumer was forgotten, and retention removed messages that it had not
+    seen (ADR 0009)."""
     subscribe = Topic.subscribe
 
     def known(*arguments: Any, **options: Any) -> tuple[Subscription, Registration]:
@@ -137,7 +139,8 @@ def test_a_broker_that_does_not_sync_names_is_caught(monkeypatch: pytest.MonkeyP
 
 
 def test_a_broker_that_trusts_names_of_one_that_was_killed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found here first: made, not synced, found there by the next one, and gone with the power."""
+    """A bug that the simulation found: a killed broker had made a file name and not synced it; the next broker found it and
+    relied on it, and a power cut lost it."""
     make, sync_dir = SimDisk.mkdir, SimDisk.sync_dir
 
     def mkdir(self: SimDisk, path: str) -> None:
@@ -160,7 +163,7 @@ def test_a_broker_whose_nack_acks_the_message_away_is_caught(monkeypatch: pytest
 
 
 def with_leases(monkeypatch: pytest.MonkeyPatch, deadline_of: Callable[[float], float]) -> None:
-    """All first deliveries get another deadline than the one that was asked for."""
+    """Mutant: all first deliveries get another deadline than the one that was asked for."""
     take = Consumer.take_fresh
 
     def take_fresh(self: Consumer, owner: Lessee, first: int, last: int, deadline: float, now: float | None = None) -> None:
@@ -188,7 +191,7 @@ run(4712)
 
 
 def test_a_broker_whose_ticker_never_comes_to_an_end_is_caught() -> None:
-    """In a process of its own: the world is left in the middle, and its coroutines complain when they are collected."""
+    """Runs in a separate process: the world is left half-way, and its coroutines warn when they are garbage-collected."""
     done = subprocess.run([sys.executable, "-c", NEVER_DONE], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "RuntimeError: seed 4712: the simulation goes on and on at 1000." in done.stderr

@@ -1,4 +1,5 @@
-"""Worlds of several workers: every promise is kept, whatever is killed; and mutants of what holds them together are caught."""
+"""Simulated brokers with several workers: every promise is kept, whatever is killed; and mutants of the code between workers
+are caught."""
 
 import os
 from collections import Counter
@@ -101,7 +102,7 @@ def test_the_plan_of_a_world_that_fails_is_made_smaller(monkeypatch: pytest.Monk
 
 @pytest.fixture
 def passed_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[PendingReply]]:
-    """The places of replies to what was passed on."""
+    """Return the set of replies that wait for the answer to a command that was passed on to another worker."""
     found: set[PendingReply] = set()
     send = PlaceLinks.send
 

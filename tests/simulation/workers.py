@@ -1,10 +1,11 @@
-"""One seed, one world of a broker with ``--workers N``: its processes over one directory, in virtual time.
+"""Runs a simulated world of a broker with ``--workers N`` from a seed: its processes on one directory, in virtual time.
 
     history, verdict = run(seed)
 
-Beside what is real in ``world``: what a worker passes on to another one, lists and patterns over all, ``MOVED``, and ``toymq
-workers --set`` between two lives. Any worker is killed, also inside what it does on the disk or in recovery, while the others
-go on; the power fails for all. The workers share one listener; each has one for the others.
+In addition to what is real in ``world``, these are real, too: commands that a worker passes on to another one, lists and
+patterns over all workers, ``MOVED``, and ``toymq workers --set`` between two lives. Any worker may be killed, also in the
+middle of its work on the disk or in recovery, while the others go on; a power cut ends all. The workers share one listener, and
+each has another one for the other workers.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ FOLLOWS = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much happens in one world."""
+    """How much happens in one world, as counts."""
 
     messages: int = 25
     """Per publisher."""
@@ -59,7 +60,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Process:
-    """A worker's process."""
+    """The process of one worker."""
 
     worker: int
     disk: MortalDisk
@@ -72,7 +73,7 @@ class Process:
 
 @dataclass(slots=True)
 class Division:
-    """The workers of one life of the supervisor."""
+    """All workers during one life of the supervisor."""
 
     number: int
     everyone: SharedListener
@@ -85,7 +86,7 @@ class Division:
 
 
 class WorkerWorld(World):
-    """The supervisor, and the clients of work queues."""
+    """The world: the supervisor, and clients of work queues."""
 
     def __init__(self, seed: int, plan: Plan) -> None:
         super().__init__(seed, OneProcess(plan.messages, plan.publishers, lives=plan.lives, queues=True))
@@ -98,7 +99,8 @@ class WorkerWorld(World):
     # -- what clients call
 
     async def connect(self, client: Client) -> None:
-        """Connect, and wait until a worker has accepted: what waits in a queue outlives a worker."""
+        """Connect a client, and wait until a worker has accepted it: a connection that waits in the listener's queue outlives a
+        worker."""
         while True:
             division = self._division
             if division is not None:
@@ -153,7 +155,7 @@ class WorkerWorld(World):
         return disk
 
     async def _start(self, number: int) -> None:
-        """Divide a new directory, and start the workers."""
+        """Divide a new directory among ``number`` workers, and start them."""
         disk = self._beside()
         lock = made_and_locked(disk, ROOT, 1, "sim")
         if number > 1:
@@ -169,7 +171,7 @@ class WorkerWorld(World):
         self._division = division
 
     async def _start_worker(self, division: Division, worker: int) -> bool:
-        """Returns: whether it came through its recovery."""
+        """Start a worker. Returns: whether it survived its recovery."""
         disk = self._beside()
         threads = VirtualThreads(self.loop, disk, lambda: self._killed(division, worker))
         number = division.number
@@ -200,7 +202,8 @@ class WorkerWorld(World):
         return True
 
     async def _live_with_kills(self, jumps: float = 0.2) -> None:
-        """Until so and so many things happened, with kills of single workers. ``jumps``: how often the clock does."""
+        """Run until a number of events have happened, killing single workers meanwhile. ``jumps``: the probability that the
+        clock jumps."""
         division = self._division
         assert division is not None
         await self.ready()
@@ -225,7 +228,7 @@ class WorkerWorld(World):
                 await self._happened.wait()
 
     def _killed(self, division: Division, worker: int) -> None:
-        """SIGKILL of one worker; a successor follows, unless all have ended."""
+        """Kill one worker by SIGKILL; a successor follows, unless all workers have ended."""
         process = division.processes.pop(worker, None)
         if process is None:
             return
@@ -249,7 +252,7 @@ class WorkerWorld(World):
             pass
 
     async def _end(self, how: str) -> None:
-        """The end of the supervisor and all workers: orderly, or with the power."""
+        """End the supervisor and all workers: orderly, or by a power cut."""
         division = self._division
         assert division is not None
         self._division = None
@@ -279,7 +282,8 @@ class WorkerWorld(World):
         await asyncio.sleep(0.05 * self.rng.random())
 
     def _divided_anew(self, number: int) -> int:
-        """``toymq workers --set``, killed at one call after the other, with the power or without. Returns: the number."""
+        """Run ``toymq workers --set``, killed at one call after the other, by SIGKILL or a power cut. Returns: the new number
+        of workers."""
         if (load(self._beside(), ROOT) or 1) == number:
             return number
         for killed in itertools.count():
@@ -299,7 +303,7 @@ class WorkerWorld(World):
         raise AssertionError
 
     def find(self, path: str) -> tuple[SharedListener, Connections]:
-        """The listener that ``own>other`` names, and the process that connects."""
+        """Return the listener that a path ``own>other`` names, and the connections of the process that connects."""
         own, _, other = path.partition(">")
         division = self._division
         if division is None or int(own) not in division.connections:
@@ -308,7 +312,7 @@ class WorkerWorld(World):
 
 
 def run(seed: int, plan: Plan = Plan()) -> tuple[list[Event], Verdict]:
-    """Everything that happens in the world of a seed, and whether the promises were kept."""
+    """Run the world of a seed. Returns: everything that happened, and the verdict whether the promises were kept."""
     logger = logging.getLogger("toymq_py")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -331,7 +335,7 @@ def run(seed: int, plan: Plan = Plan()) -> tuple[list[Event], Verdict]:
 
 
 def shrink(seed: int, plan: Plan) -> tuple[Plan, Verdict]:
-    """The smallest plan under which a seed still breaks a promise. Assumes that it does under this one."""
+    """Return the smallest plan under which a seed still breaks a promise. Assumes that it does under this plan."""
     _, verdict = run(seed, plan)
     smaller = True
     while smaller:

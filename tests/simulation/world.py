@@ -1,4 +1,4 @@
-"""One seed, one world: the real broker and server, clients, kills and power cuts, all in virtual time.
+"""Runs a simulated world from a seed: the real broker and server, clients, kills and power cuts, all in virtual time.
 
     history, verdict = run(seed)
 
@@ -41,12 +41,12 @@ QUIET_S = 3.0
 
 
 class Killed(BaseException):
-    """The process dies here, in the middle of what it does on the disk."""
+    """Raised where the process dies, in the middle of its work on the disk."""
 
 
 class MortalDisk(SimDisk):
-    """Dies with ``Killed`` at the n-th call from now on of a sync thread, or of recovery; ``dies_on``: of one kind, on a path
-    that ends so."""
+    """A disk that raises ``Killed`` at the n-th call from now on by a sync thread, or by recovery. ``dies_on``: count only
+    calls of one kind on a path with this ending."""
 
     dies_after: int | None = None
     dies_on = ("", "")
@@ -68,7 +68,7 @@ class MortalDisk(SimDisk):
 
 
 class VirtualClock:
-    """Implements ``toymq_py.clock.Clock``; the wall clock may be set, back too."""
+    """A clock in virtual time; implements ``toymq_py.clock.Clock``. The wall clock may be set, also backwards."""
 
     def __init__(self, loop: SimEventLoop) -> None:
         self._loop = loop
@@ -82,7 +82,8 @@ class VirtualClock:
 
 
 class VirtualThreads:
-    """Implements ``toymq_py.storage.commit.sync_threads.Scheduler`` for one process; a dead one does nothing any more."""
+    """The sync threads of one process; implements ``toymq_py.storage.commit.sync_threads.Scheduler``. Those of a dead process
+    do nothing more."""
 
     def __init__(self, loop: SimEventLoop, disk: MortalDisk, killed: Callable[[], None]) -> None:
         self._loop = loop
@@ -97,7 +98,7 @@ class VirtualThreads:
         self._loop.call_later(delay_s, self._if_alive, call)
 
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
-        """The job runs whole at some moment, and is known to be done at a later one."""
+        """Run a whole job at some later moment, and report it done at a still later one."""
 
         def run() -> None:
             self._disk.mortal = True
@@ -113,7 +114,8 @@ class VirtualThreads:
         self._loop.call_later(self._loop.rng.choice((0.0001, 0.0005, 0.002, 0.01)), self._if_alive, run)
 
     def run_here(self, job: Callable[[], None], done: Callable[[], None]) -> None:
-        """Time passes, which nothing on the loop has; one may die here, too."""
+        """Run a job on the loop's own thread: time passes, in which nothing else on the loop runs; the process may die in it,
+        too."""
         self._disk.mortal = True
         try:
             job()
@@ -134,7 +136,7 @@ class VirtualThreads:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much happens in one world."""
+    """How much happens in one world, as counts."""
 
     messages: int = 24
     """Per publisher."""
@@ -151,7 +153,7 @@ QUEUES = Plan(messages=40, lives=4, queues=True)
 
 
 class World:
-    """The supervisor: processes come and go, clients stay."""
+    """The world: a supervisor whose broker processes come and go, and clients, which stay."""
 
     def __init__(self, seed: int, plan: Plan) -> None:
         self.seed = seed
@@ -220,7 +222,7 @@ class World:
     # -- processes
 
     async def run(self) -> None:
-        """All lives of the broker, then the clients' last wishes."""
+        """Run all lives of the broker, then let the clients finish."""
         if self.plan.queues:
             await self._run_queues()
             return
@@ -274,7 +276,7 @@ class World:
         self.recorder("nemesis", "clock", ahead_ns=ahead_ns)
 
     async def _live(self, end: str, stop: asyncio.Event | None = None) -> None:
-        """One process, from start to end: until ``stop``, else until so and so many things happened."""
+        """Run one process from start to end: until ``stop`` is set, or else until a number of events have happened."""
         died = self._died = asyncio.Event()
         threads = VirtualThreads(self.loop, self.disk, died.set)
         while True:
@@ -356,7 +358,7 @@ class World:
 
 
 def run(seed: int, plan: Plan = Plan()) -> tuple[list[Event], Verdict]:
-    """Everything that happens in the world of a seed, and whether the promises were kept."""
+    """Run the world of a seed. Returns: everything that happened, and the verdict whether the promises were kept."""
     logger = logging.getLogger("toymq_py")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -378,7 +380,7 @@ def run(seed: int, plan: Plan = Plan()) -> tuple[list[Event], Verdict]:
 
 
 def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """A world that hangs leaves its tasks: they end here, and not when the collector finds them in another test."""
+    """End the tasks that a hanging world leaves: here, and not when the garbage collector finds them in another test."""
     for task in asyncio.all_tasks(loop):
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         with suppress(Exception, BaseExceptionGroup):
@@ -386,7 +388,7 @@ def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def shrink(seed: int, plan: Plan) -> tuple[Plan, Verdict]:
-    """The smallest plan under which a seed still breaks a promise. Assumes that it does under this one."""
+    """Return the smallest plan under which a seed still breaks a promise. Assumes that it does under this plan."""
     _, verdict = run(seed, plan)
     smaller = True
     while smaller:

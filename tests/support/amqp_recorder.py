@@ -1,8 +1,8 @@
-"""Records what clients of RabbitMQ and a broker say to each other, for tests/unit/amqp/test_recorded.py.
+"""Records the bytes that RabbitMQ client libraries and a toymq broker exchange, for tests/unit/amqp/test_recorded.py.
 
-``python -m tests.support.amqp_recorder`` writes tests/unit/amqp/recorded anew: a broker, a relay before it, each client with
-a short session through the relay; workers of frameworks are processes of their own. Of the machine its name alone is in such
-bytes: letters of the same number stand for it.
+``python -m tests.support.amqp_recorder`` writes tests/unit/amqp/recorded anew: it starts a broker and a relay in front of it,
+and each client has a short session through the relay; workers of frameworks run as processes of their own. The machine's host
+name is in the bytes, and is replaced by as many letters.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ IDLE_S = 0.2
 
 
 class Relay:
-    """Passes connections on to a port, and keeps the bytes of both directions of each."""
+    """Passes connections on to a port, and keeps the bytes that each connection sends in each direction."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -113,7 +113,7 @@ def use_kombu(url: str) -> None:
 
 
 def use_worker(url: str, send: Callable[[str], object], *arguments: str) -> None:
-    """A worker process, and a task that it does."""
+    """Start a framework's worker process, and have it do one task."""
     with tempfile.TemporaryDirectory() as directory:
         said = Path(directory)
         with WorkerProcess(*arguments, broker_url=url, said=said) as worker:

@@ -1,4 +1,4 @@
-"""A blocking AMQP 0-9-1 connection of methods and bytes, for tests of what no client library sends."""
+"""A blocking AMQP 0-9-1 connection that sends methods and raw bytes, for tests of what no client library sends."""
 
 import socket
 import ssl
@@ -15,7 +15,7 @@ NOTHING = properties.NOTHING
 
 
 class AmqpWire:
-    """A connection; ``login`` begins it. Heartbeats are passed over."""
+    """An AMQP connection, which ``login`` opens. Received heartbeats are ignored."""
 
     def __init__(self, url: str, tls: ssl.SSLContext | None = None) -> None:
         self.socket = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), TIMEOUT_S)
@@ -34,11 +34,12 @@ class AmqpWire:
         self.close()
 
     def close(self) -> None:
-        """Without a word. A broker that stops waits a second for the word of those that are connected."""
+        """Close the socket without connection.close. A broker that stops waits a second for the connections that are still
+        open."""
         self.socket.close()
 
     def login(self, user: str = "guest", password: str = "guest", *, vhost: str = "/", heartbeat: int = 0) -> "AmqpWire":
-        """Up to connection.open-ok, with channel 1 open."""
+        """Open the connection, up to connection.open-ok, and channel 1."""
         self.socket.sendall(PROTOCOL_HEADER)
         self.expect("connection.start")
         response = f"\0{user}\0{password}".encode()
@@ -74,7 +75,7 @@ class AmqpWire:
         self.socket.sendall(method + head + b"".join(frames.body_frames(channel, body, 131_072)))
 
     def event(self) -> Method | Content:
-        """The next method, with its content. Raises: ConnectionError at the end of the stream."""
+        """Return the next method, with its content. Raises: ConnectionError at the end of the stream."""
         while True:
             while self._events:
                 _, what = self._events.pop(0)
@@ -99,7 +100,7 @@ class AmqpWire:
         return found
 
     def closed_with(self, name: str = "channel.close") -> tuple[int, str]:
-        """Code and text with which the broker closes the channel or the connection."""
+        """Return the code and text with which the broker closes the channel or the connection."""
         method = self.expect(name)
         return method["reply_code"], method["reply_text"]
 
@@ -113,5 +114,5 @@ def declare(wire: AmqpWire, queue: str, **how: Any) -> Any:
 
 
 def bodies(wire: AmqpWire, count: int) -> list[bytes]:
-    """The bodies of the next deliveries."""
+    """Return the bodies of the next deliveries."""
     return [wire.content().body for _ in range(count)]

@@ -11,7 +11,7 @@ from toymq_spark.manifest import Archive, Manifest, describe
 
 
 class Rows:
-    """Stands for a DataFrame: every method returns it, and ``parquet`` writes its ids to one file."""
+    """A fake DataFrame: every method returns itself, and ``parquet`` writes its ids to one file."""
 
     def __init__(self, ids: list[int], meanwhile: Callable[[], object] = lambda: None) -> None:
         self._ids = ids
@@ -39,12 +39,12 @@ def three_batches(place: Path) -> Archive:
 
 
 def ids(store: Archive) -> list[int]:
-    """Ids of all rows, in the order of the files."""
+    """Return the ids of all rows, in the order of the files."""
     return [row for path in store.paths() for row in pq.ParquetFile(path).read()["offset"].to_pylist()]
 
 
 def archived(place: Path, *files: tuple[str, list[int]]) -> Archive:
-    """An archive of one batch: a file for each topic and its ids, each file of another day."""
+    """Make an archive of one batch with a file for each (topic, ids); each file is of another day."""
     archive = Archive(place)
     attempt = archive.attempt("0000000000")
     for number, (topic, ids) in enumerate(files):

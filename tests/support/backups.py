@@ -1,4 +1,4 @@
-"""A broker with three topics beside its backup, what happens to it meanwhile, and what a power cut leaves of the copy."""
+"""A broker with three topics, things that happen to it during a backup, and what a power cut leaves of the backup."""
 
 import random
 from collections.abc import Callable
@@ -18,7 +18,7 @@ HOUR_MS = 3_600_000
 
 
 class Interrupted:
-    """A disk on which something else happens before the nth call, counted over files and names alike."""
+    """A disk that calls ``happens`` before its nth call, counted over calls of files and of the disk alike."""
 
     def __init__(self, disk: SimDisk, nth: int, happens: Callable[[], object]) -> None:
         self._disk = disk
@@ -44,7 +44,7 @@ class Interrupted:
 
 
 class InterruptedFile:
-    """A file of one."""
+    """A file of an ``Interrupted`` disk, whose calls count, too."""
 
     def __init__(self, disk: Interrupted, file: File) -> None:
         self._disk = disk
@@ -61,11 +61,11 @@ class InterruptedFile:
 
 
 class Crashing(Interrupted):
-    """A disk of which is kept what a power cut would leave of it, wherever the order of what is written matters: before each
-    rename and each sync of a directory."""
+    """A disk that keeps copies of what a power cut would leave of it. It makes them before each rename and each sync of a
+    directory, where the order of writes matters."""
 
     def __init__(self, disk: SimDisk, draws: int = 40) -> None:
-        """``draws``: how often chance decides about what is not synced; what it left before is not kept again."""
+        """``draws``: how many random power cuts are tried at each moment; a result that was kept before is not kept again."""
         super().__init__(disk, 0, lambda: None)
         self._draws = draws
         self.crashed: list[SimDisk] = []
@@ -86,7 +86,8 @@ class Crashing(Interrupted):
 
 
 def broker(**options: Any) -> BrokerRig:
-    """Three topics of three sealed segments and an active one, with a consumer that has acked nothing."""
+    """Return a broker with three topics, each with three sealed segments and an active one, and a consumer that has acked
+    nothing."""
     rig = BrokerRig(**{"retain_acked_for_ms": HOUR_MS} | options)
     for topic in TOPICS:
         rig.subscribe(topic, "first")
@@ -102,7 +103,7 @@ def do_backup(rig: BrokerRig, fs: Any = None, *, prune: bool = False) -> BackupR
 
 
 def restored(rig: BrokerRig) -> BrokerRig:
-    """A broker on what comes back from the backup."""
+    """Restore the backup, and return a broker on the result."""
     reports = restore(rig.disk, TO, BACK, pid=3)
     assert [report.findings for report in reports if report.findings] == []
     return BrokerRig(disk=rig.disk, data_dir=BACK)
@@ -147,7 +148,7 @@ def acks(rig: BrokerRig) -> None:
 
 
 def removes_segments(rig: BrokerRig) -> None:
-    """Retention, after everything was acked."""
+    """Ack everything, and let retention remove segments."""
     acks(rig)
     before = [len(rig.files(topic)) for topic in TOPICS]
     rig.advance(2 * HOUR_MS / 1000)
@@ -155,7 +156,8 @@ def removes_segments(rig: BrokerRig) -> None:
 
 
 def removes_from_behind(rig: BrokerRig, topics: tuple[str, ...] = TOPICS) -> None:
-    """Retention where one message stays unacked: the segments behind it go, and their range is in the offsets."""
+    """Let retention remove segments after an unacked message (the first): the removed range is then recorded in the offsets
+    file."""
     for topic in topics:
         subscription = rig.subscribe(topic, "first")
         for msg_id, _ in rig.take(subscription)[1:]:
@@ -165,7 +167,7 @@ def removes_from_behind(rig: BrokerRig, topics: tuple[str, ...] = TOPICS) -> Non
 
 
 def purges(rig: BrokerRig) -> None:
-    """And then more is published: what is gone begins where the consumers stand."""
+    """Purge the topics and publish more: the removed range begins where the consumers stand."""
     for topic in TOPICS:
         assert isinstance(rig.purge(topic), int)
         rig.publish(topic, b"after" * 20)
@@ -177,7 +179,7 @@ def deletes(rig: BrokerRig) -> None:
 
 
 def makes_anew(rig: BrokerRig) -> None:
-    """A topic of the same name, with as many records of the same sizes."""
+    """Delete each topic and create another one of the same name, with as many records of the same sizes."""
     rig.clock.advance(1e-6)
     for topic in TOPICS:
         rig.delete(topic)
@@ -189,8 +191,8 @@ def makes_anew(rig: BrokerRig) -> None:
 
 
 def moves(rig: BrokerRig) -> None:
-    """What dead letters and redrives do: stored in one topic, then acked in the other, in either direction; then what was
-    acked goes."""
+    """Do what dead letters and redrives do: store messages in one topic, then ack them in the other, in either direction. Then
+    retention removes what is acked."""
     for one, other in (("a", "c"), ("c", "b"), ("b", "a")):
         subscription = rig.subscribe(one, "first")
         payloads = contents(rig, one)
@@ -212,5 +214,5 @@ def spoil(disk: SimDisk, path: str, position: int) -> None:
 
 
 def webhooks(*names: str) -> bytes:
-    """The document of the gateway, as far as a backup is concerned."""
+    """Make the gateway's document of webhooks, with as much as a backup looks at."""
     return checked_json.encode("webhooks", {name: {"topic": "a", "url": "https://example.com/"} for name in names})

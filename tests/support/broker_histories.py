@@ -1,4 +1,4 @@
-"""Random lives of a whole broker on a simulated disk, and what its clients may rely on afterwards."""
+"""Random operations on a whole broker on a simulated disk, and checks of what its clients may rely on afterwards."""
 
 import errno
 import random
@@ -20,7 +20,7 @@ KEYS = 40
 
 @dataclass
 class History:
-    """What outsiders know: it may never be contradicted."""
+    """What clients were told by the broker: later answers must never contradict it."""
 
     seed: int
     records: dict[int, tuple[bytes, bytes, bytes]] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class History:
     waiting: list[tuple[Published, list[bytes], list[bytes], list[bytes]]] = field(default_factory=list)
 
     def settle(self) -> None:
-        """Take in what has been answered since."""
+        """Add what the broker has answered since the last call."""
         still = []
         for outcome, keys, payloads, headers in self.waiting:
             error = outcome.error or outcome.commit.error
@@ -59,7 +59,7 @@ class History:
 
 
 def check(broker: Broker, history: History) -> None:
-    """Everything acknowledged is there as it was; nothing refused is."""
+    """Check that everything acknowledged is there unchanged, and that nothing refused is there."""
     topic = broker.topics.get(TOPIC)
     where = f"seed {history.seed}"
     if topic is None:
@@ -92,10 +92,10 @@ def live(
     broker: Broker, loop: SimLoop, disk: SimDisk, history: History, rng: random.Random, *,
     faults: bool = True, also: Callable[[], None] = lambda: None,
 ) -> None:  # fmt: skip
-    """One life: random operations, each followed by a random part of what is due.
+    """Run one life of the broker: random operations, each followed by a random part of the loop's due work.
 
     Args:
-        faults: calls of the disk fail now and then.
+        faults: whether calls of the disk fail now and then.
         also: called with each operation.
     """
     subscription: Subscription | None = None
@@ -142,7 +142,7 @@ def live(
 def come_and_go(
     topic: Topic, subscription: Subscription | None, history: History, rng: random.Random
 ) -> Subscription | None:
-    """A subscriber that leaves and returns while publishes go into one batch."""
+    """Let a subscriber leave and return while publishes go into one batch."""
     for _ in range(rng.randrange(2, 5)):
         publish(topic, history, rng)
         if subscription is not None and not subscription.closed:
@@ -203,7 +203,7 @@ def ack(topic: Topic, msg_id: int, history: History, rng: random.Random) -> None
 
 
 def move(topic: Topic, history: History, rng: random.Random) -> None:
-    """Acks are void from here on: SEEK and FORGET bring messages back on purpose."""
+    """Move the consumer by SEEK or FORGET: both bring messages back on purpose, so earlier acks no longer count."""
     history.moved = True
     history.settled.clear()
     if rng.random() < 0.5 and CONSUMER in topic.consumers:

@@ -1,4 +1,4 @@
-"""A real broker in a process of its own, and a connection that speaks bytes."""
+"""A real broker in a process of its own, and a connection that sends and receives bytes."""
 
 import os
 import signal
@@ -21,13 +21,13 @@ ROOT = Path(__file__).parents[2]
 
 
 def environment() -> dict[str, str]:
-    """So that the packages are found, installed or not."""
+    """Return environment variables with which subprocesses find the packages, whether they are installed or not."""
     paths = [str(ROOT), str(ROOT / "clients"), str(ROOT / "chaos"), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def run(*arguments: str, timeout_s: float = TIMEOUT_S, executed: bool = False) -> "subprocess.CompletedProcess[str]":
-    """A ``toymq`` command to its end. ``executed``: never forked."""
+    """Run a ``toymq`` command to its end. ``executed``: start it by exec, never forked."""
     if not executed and can_fork(environment()):
         return forked_broker.run(forked_broker.TOYMQ, *arguments, environment=environment(), timeout_s=timeout_s)
     return subprocess.run(
@@ -38,7 +38,7 @@ def run(*arguments: str, timeout_s: float = TIMEOUT_S, executed: bool = False) -
 def run_program(
     program: str, folder: Path, *, preloaded: tuple[str, ...], warnings: str = "error"
 ) -> "subprocess.CompletedProcess[str]":
-    """A Python program to its end, in a folder."""
+    """Run a Python program to its end, in a folder."""
     if can_fork(environment()):
         return forked_broker.run(
             program, environment=environment(), timeout_s=TIMEOUT_S, folder=folder, preloaded=preloaded, warnings=warnings
@@ -50,13 +50,13 @@ def run_program(
 
 
 class BrokerProcess(broker_process.BrokerProcess):
-    """``toymq serve`` on a free port. A context manager; what is left is killed."""
+    """A ``toymq serve`` on a free port. A context manager, which kills the broker at its end."""
 
     def __init__(
         self, data_dir: Path | str, *options: str, descriptors: int | None = None, executed: bool = False
     ) -> None:
-        """``descriptors``: how many the process may have. ``executed``: never forked. Started again, it listens on the port it
-        had."""
+        """``descriptors``: how many file descriptors the process may have. ``executed``: start it by exec, never forked. After
+        a restart the broker listens on the same port."""
         self._executed = executed
         self._descriptors = descriptors
         limited = ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh", *COMMAND]
@@ -78,20 +78,21 @@ class BrokerProcess(broker_process.BrokerProcess):
         return super()._popen(command, environment)
 
     def terminate(self) -> None:
-        """SIGTERM, without waiting."""
+        """Send SIGTERM, without waiting."""
         self.signal(signal.SIGTERM)
 
     def hang_up(self) -> None:
-        """SIGHUP: it reads its files again."""
+        """Send SIGHUP: the broker reads its files again."""
         self.signal(signal.SIGHUP)
 
     def said(self) -> str:
-        """Stderr so far."""
+        """The broker's stderr so far."""
         log = self._log.fileno()
         return os.pread(log, os.fstat(log).st_size, self._log_start).decode()
 
     def ended(self) -> tuple[int, str]:
-        """Exit code and stderr, once it has ended, also behind ``stop``; without the line that the tests run from source."""
+        """Wait for the broker's end, also after ``stop``. Returns: exit code and stderr, without the line that says that the
+        tests run from source."""
         code = self.wait(TIMEOUT_S)
         return code, "".join(line for line in self.stderr.splitlines(keepends=True) if FROM_SOURCE not in line)
 
@@ -103,7 +104,7 @@ class BrokerProcess(broker_process.BrokerProcess):
         self.start()
 
     def connect(self, tls: ssl.SSLContext | None = None) -> "Wire":
-        """With ``tls`` to the port on which it is spoken."""
+        """Connect to the broker; with ``tls`` to its TLS port."""
         return Wire(self.port) if tls is None else Wire(self.tls_port, tls)
 
     def rss_bytes(self) -> int:
@@ -114,7 +115,7 @@ class BrokerProcess(broker_process.BrokerProcess):
 
 
 class Wire:
-    """A blocking connection of bytes and lines."""
+    """A blocking connection that sends bytes and reads lines."""
 
     def __init__(self, port: int, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> None:
         self.socket = socket.create_connection((host, port), TIMEOUT_S)
@@ -137,7 +138,8 @@ class Wire:
         return self._reader.readline().removesuffix(b"\n")
 
     def follow(self, transcript: str) -> None:
-        """Send the lines of a page that begin with "> ". Raises: AssertionError when others do not come in their place."""
+        """Play a transcript of a documentation page: send the lines that begin with "> ". Raises: AssertionError when the
+        answers differ from the other lines."""
         for line in transcript.splitlines():
             if line.startswith("> "):
                 self.send(line[2:].encode() + b"\n")
@@ -153,7 +155,7 @@ class Wire:
         return self.line()
 
     def message(self) -> tuple[int, int, bytes]:
-        """(id, attempt, body) of the next line, which must be a MSG."""
+        """Read the next line, which must be a MSG, as (id, attempt, body)."""
         line = self.line()
         tokens = line.split(b" ")
         assert tokens[0] == b"MSG", f"a delivery was expected, not {line!r}"
@@ -162,7 +164,8 @@ class Wire:
         return int(tokens[2]), int(tokens[3]), body
 
     def nothing_before_pong(self) -> None:
-        """Nothing was pushed: the answer to PING comes first. (Deliveries to this session that are due are written before.)"""
+        """Check that nothing was pushed: the next line is the answer to PING. (Deliveries to this session that are due are
+        written before it.)"""
         answer = self.ask(b"PING\n")
         assert answer == b"PONG", f"nothing was expected, {answer!r} came"
 

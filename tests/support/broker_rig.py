@@ -1,4 +1,4 @@
-"""The broker on the simulated disk, loop and clock, without sessions."""
+"""A broker on a simulated disk, loop and clock, without sessions."""
 
 import random
 from collections.abc import Callable
@@ -27,14 +27,14 @@ DIR = "/data/d"
 
 
 def is_examined(log: Log) -> bool:
-    """Whether a thread looks how far damage goes that a read met."""
+    """Whether a thread is finding out how far the damage that a read met extends."""
     told: list[bool] = []
     log.when_examined(lambda: told.append(True))
     return not told
 
 
 class BrokerRig:
-    """Every method runs the loop until nothing is left to do, unless it says otherwise."""
+    """A broker with shortcuts for tests. Every method runs the loop until nothing is left to do, unless it says otherwise."""
 
     def __init__(
         self, *, disk: SimDisk | None = None, tracer: Callable[[Clock], Tracer] | None = None,
@@ -52,8 +52,8 @@ class BrokerRig:
         self.restart()
 
     def restart(self, *, again: bool = False) -> None:
-        """A new broker on the disk as it is; the one before must have ended. ``again``: behind kills in a row consumers begin
-        carefully (ADR 0249); else none was before."""
+        """Start a new broker on the disk as it is; the previous one must have ended. ``again``: as after several kills in a
+        row, when consumers begin carefully (ADR 0249)."""
         if not again:
             end_cleanly(self.disk, self.options.data_dir)
         self.loop = SimLoop(self.clock, random.Random(3))
@@ -64,7 +64,7 @@ class BrokerRig:
         self.broker.open(1)
 
     def reopen(self, *, power_cut: bool = False, placement: Placement = ALONE, again: bool = False) -> None:
-        """A new process on the same disk. ``again``: see ``restart``."""
+        """Kill the process, or cut the power, and start a new broker on the same disk. ``again``: see ``restart``."""
         self._placement = placement
         self.disk = self.disk.crash() if power_cut else self.disk.kill()
         self.restart(again=again)
@@ -76,7 +76,7 @@ class BrokerRig:
         self.loop.drain()
 
     def publish(self, topic: str, *payloads: bytes, key: bytes = b"", headers: bytes | None = None) -> list[Published]:
-        """``headers``: a block that each of them has."""
+        """Publish messages and return their results. ``headers``: a header block that each message has."""
         blocks = None if headers is None else [headers] * len(payloads)
         outcomes = self.broker.topic_or_new(topic).publisher.publish([key] * len(payloads), payloads, blocks)
         self.loop.drain()
@@ -112,7 +112,7 @@ class BrokerRig:
         mode: Mode = "exclusive",
         wake: Callable[[PatternSubscription], bool] = lambda _: True,
     ) -> PatternSubscription:
-        """Subscribe a pattern; what it loses stands in ``ended`` as "name CODE"."""
+        """Subscribe to a pattern; topics that the subscription loses are noted in ``ended`` as "name CODE"."""
         subscription = PatternSubscription(
             TopicPattern(pattern), consumer, mode=mode, window=window, visibility_s=30,
             start=Start.parse(start) if start else None,
@@ -131,7 +131,7 @@ class BrokerRig:
         return poll
 
     def settle(self, following: MultiSubscription | AnyPoll) -> None:
-        """It is registered now. Raises: what was wrong."""
+        """Run the loop until a subscription is registered. Raises: the error, if that failed."""
         told: list[OSError | RequestError | None] = []
         following.when_registered(told.append)
         self.loop.advance(0)
@@ -140,7 +140,7 @@ class BrokerRig:
             raise problem
 
     def take(self, subscription: Subscription | PatternSubscription) -> list[tuple[int, int]]:
-        """(id, attempt) of everything that can be taken now, damage examined on the way."""
+        """Return (id, attempt) of everything that can be delivered now; damage is examined on the way."""
         found: list[tuple[int, int]] = []
         while True:
             while (delivery := subscription.take(1 << 20)) is not None:
@@ -152,7 +152,7 @@ class BrokerRig:
 
     @staticmethod
     def shown(*deliveries: Delivery | None) -> list[str]:
-        """``topic first-last xattempt`` of each."""
+        """Format each delivery as ``topic first-last xattempt``."""
         return [f"{d.topic} {d.first_id}-{d.last_id} x{d.attempt}" for d in deliveries if d is not None]
 
     def ack(self, topic: str, first: int, last: int, consumer: str = "c", *, flush: bool = True) -> int:
@@ -162,7 +162,7 @@ class BrokerRig:
         return count
 
     def nack(self, topic: str, first: int, last: int, consumer: str = "c", **how: Any) -> int:
-        """Gives back at once unless told otherwise; ``dead`` and the texts of a failure as in NACK."""
+        """Nack messages, by default without a delay; ``how``: ``dead`` and the texts of a failure as in NACK."""
         failure = failure_of(*(how.pop(name, None) for name in ("reason", "error_type", "error", "traceback")))
         count = self.broker.topic(topic).nack(consumer, [(first, last)], how.pop("delay_s", 0.0), failure=failure, **how)
         self.loop.advance(0)
@@ -171,7 +171,7 @@ class BrokerRig:
     def redrive(
         self, topic: str, ids: list[tuple[int, int]] | None = None, max_count: int | None = None
     ) -> tuple[int, str | None]:
-        """How many went back, and the code of what went wrong."""
+        """Redrive dead letters. Returns: how many went back, and the code of the error, if any."""
         answers: list[tuple[int, str | None]] = []
 
         def done(count: int, error: OSError | RequestError | None) -> None:
@@ -186,7 +186,7 @@ class BrokerRig:
         return log.read(at, 1000)
 
     def records(self, topic: str) -> list[tuple[int, bytes, bytes, dict[str, str]]]:
-        """(id, key, payload, headers) of all that is retained."""
+        """Return (id, key, payload, headers) of all retained records."""
         log = self.broker.topic(topic).log
         found = []
         at = log.first_id
@@ -202,14 +202,14 @@ class BrokerRig:
         return found
 
     def flush(self, topic: str) -> None:
-        """Offsets to stable storage."""
+        """Write the consumers' offsets to stable storage."""
         errors: list[OSError | RequestError | None] = []
         self.broker.topic(topic).flush_offsets(errors.append)
         self.loop.advance(0)
         assert errors == [None]
 
     def change(self, verb: str, topic: str, **settings: str) -> str:
-        """CREATE or CONFIG; returns "OK" or the code, OSError as STORAGE."""
+        """Run CREATE or CONFIG. Returns: "OK" or the error's code; STORAGE for an OSError."""
         answers: list[str] = []
 
         def done(error: OSError | RequestError | None) -> None:
@@ -224,7 +224,7 @@ class BrokerRig:
         return answer
 
     def delete(self, topic: str) -> int | str:
-        """How many messages went, or why not."""
+        """Delete a topic. Returns: how many messages it had, or the error's code."""
         answers: list[int | str] = []
         self.broker.delete(topic, lambda count, error: answers.append(count if error is None else str(error.strerror)))
         self.loop.advance(0)
@@ -232,7 +232,7 @@ class BrokerRig:
         return answer
 
     def purge(self, topic: str) -> int | str:
-        """How many messages went, or why not."""
+        """Purge a topic. Returns: how many messages were dropped, or the error's code."""
         answers: list[int | str] = []
         self.broker.topic(topic).purge(lambda count, error: answers.append(count if error is None else str(error)))
         self.loop.advance(0)
@@ -240,17 +240,17 @@ class BrokerRig:
         return answer
 
     def numbers(self, topic: str) -> dict[str, Any]:
-        """What DESCRIBE says, with the consumers by name."""
+        """Return what DESCRIBE says of a topic, with the consumers by name."""
         described = self.broker.topic(topic).describe()
         return described | {"consumers": {each["consumer"]: each for each in described["consumers"]}}
 
     def files(self, topic: str) -> list[str]:
-        """Names in a topic's directory."""
+        """Return the file names in a topic's directory."""
         head = f"{DIR}/topics/{topic}/"
         return sorted(path.removeprefix(head) for path in self.disk.snapshot() if path.startswith(head) and path != head)
 
     def segment_files(self, topic: str) -> list[str]:
-        """Names of the segments in a topic's directory."""
+        """Return the names of the segment files in a topic's directory."""
         return [name for name in self.files(topic) if name.endswith(".log")]
 
     def put(self, path: str, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What DESCRIBE and STATS tell, for tests without a broker."""
+"""Answers to DESCRIBE and STATS, for tests without a broker."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Buckets for tests: in memory, and one that fails at chosen calls, before or behind what was asked of it."""
+"""Fake buckets of an object store: one in memory, and one whose calls fail before or after they take effect."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -10,11 +10,11 @@ T = TypeVar("T")
 
 
 class Killed(BaseException):
-    """The process of the caller dies here."""
+    """Raised where the process of the caller is to die."""
 
 
 class MemoryBucket:
-    """Objects in a dict."""
+    """A bucket whose objects are in a dict."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -48,8 +48,8 @@ class MemoryBucket:
 
 
 class FaultyBucket:
-    """Passes calls on to another bucket. A ``share`` of the calls is refused, or done and its answer lost, or the caller is
-    killed, before it or behind it."""
+    """Passes calls on to another bucket. A ``share`` of the calls fails: it is refused, or done but its answer is lost, or the
+    caller is killed before or after it."""
 
     def __init__(self, bucket: MemoryBucket, chance: random.Random, share: float) -> None:
         self._bucket = bucket

@@ -1,4 +1,4 @@
-"""How much work a piece of code is, as a number that no busy machine changes."""
+"""Measures the work of code by its number of function calls, which does not depend on how busy the machine is."""
 
 import sys
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ class CallCount:
 
 @contextmanager
 def counted_calls() -> Iterator[CallCount]:
-    """The calls of functions, of Python and of C, while the block runs in this thread."""
+    """Count the calls of Python and C functions in this thread while the block runs."""
     counted = CallCount()
 
     def count(frame: FrameType, event: str, argument: object) -> None:

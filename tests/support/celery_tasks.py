@@ -1,4 +1,5 @@
-"""Celery's app of tests/e2e/amqp/test_celery.py and ``make celery-demo``; a worker's has ``TEST_BROKER``, ``TEST_SAID``."""
+"""The Celery app of tests/e2e/amqp/test_celery.py and ``make celery-demo``. A worker reads the environment variables
+``TEST_BROKER`` (the URL) and ``TEST_SAID`` (a directory)."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -35,7 +36,7 @@ def retried(self: Any, number: int) -> None:
 
 
 def worker(broker: BrokerProcess, said: Path, *options: str) -> WorkerProcess:
-    """``celery worker`` with two processes. ``said``: a directory in which the tasks say that they are done."""
+    """Start ``celery worker`` with two processes. ``said``: a directory in which the tasks report that they are done."""
     return WorkerProcess(
         "celery", "-A", "tests.support.celery_tasks", "worker", "-c", str(PROCESSES), "--without-mingle", *options,
         broker_url=f"{broker.amqp}//", said=said,
@@ -43,7 +44,7 @@ def worker(broker: BrokerProcess, said: Path, *options: str) -> WorkerProcess:
 
 
 def sender(tasks: Mapping[str, Any]) -> Callable[[int], object]:
-    """Sends a task "add", however long the broker is away."""
+    """Return a function that sends a task "add", and retries while the broker is away."""
     policy = {"max_retries": 100, "interval_start": 0.1}
     return lambda number: tasks["add"].apply_async((number,), retry=True, retry_policy=policy)
 

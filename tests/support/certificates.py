@@ -15,7 +15,7 @@ ENCRYPTED_KEY = str(TLS / "encrypted-key.pem")
 
 
 def client_context(*, certificate: bool = False) -> ssl.SSLContext:
-    """Believes the broker's certificate; with ``certificate`` it shows one of its own."""
+    """Return a TLS context that trusts the broker's certificate; with ``certificate`` it presents a client certificate."""
     context = ssl.create_default_context(cafile=CERT)
     if certificate:
         context.load_cert_chain(CLIENT_CERT, CLIENT_KEY)
@@ -23,7 +23,7 @@ def client_context(*, certificate: bool = False) -> ssl.SSLContext:
 
 
 def named_context() -> ssl.SSLContext:
-    """Shows the certificate of ``NAMED_CERT``."""
+    """Return a TLS context that presents the client certificate ``NAMED_CERT``."""
     context = ssl.create_default_context(cafile=CERT)
     context.load_cert_chain(NAMED_CERT, NAMED_KEY)
     return context

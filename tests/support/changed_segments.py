@@ -1,4 +1,4 @@
-"""Segments that another program changes below the running broker, on the simulated disk."""
+"""Changes that another program makes to segment files of a running broker, on the simulated disk."""
 
 from tests.support.broker_rig import DIR, BrokerRig
 from toymq_py.storage.offline.verify import verify_topic
@@ -13,7 +13,7 @@ def look(rig: BrokerRig) -> list[str]:
 
 
 def overwrite(rig: BrokerRig, path: str, data: bytes) -> None:
-    """As ``cp`` does: the file stays, its bytes go."""
+    """Overwrite a file's content in place, as ``cp`` does."""
     file = rig.disk.open(path)
     file.truncate(0)
     file.pwrite(data, 0)
@@ -21,7 +21,7 @@ def overwrite(rig: BrokerRig, path: str, data: bytes) -> None:
 
 
 def rename_over(rig: BrokerRig, path: str, data: bytes) -> None:
-    """As ``mv`` and rsync do: another file takes the name."""
+    """Replace a file by another one with the same name, as ``mv`` and rsync do."""
     file = rig.disk.open(f"{path}.copy", create=True)
     file.pwrite(data, 0)
     file.close()
@@ -29,14 +29,15 @@ def rename_over(rig: BrokerRig, path: str, data: bytes) -> None:
 
 
 def lost_by_all(rig: BrokerRig, topic: str) -> tuple[int, int]:
-    """What DESCRIBE counts as lost, and what ``toymq verify`` does."""
+    """Return the number of lost records by DESCRIBE, and that by ``toymq verify``."""
     rig.flush(topic)
     report = verify_topic(rig.disk, f"{DIR}/topics/{topic}", topic)
     return rig.numbers(topic)["lost"], report.lost
 
 
 def topics_of_one_shape() -> BrokerRig:
-    """Two topics whose segments begin with the same ids and are of the same size: only their heads tell them apart."""
+    """Return a broker with two topics whose segments begin with the same ids and have the same sizes: only the segment headers
+    tell them apart."""
     rig = BrokerRig()
     for topic, letter in (("public", b"o"), ("payroll", b"p")):
         for n in range(9):

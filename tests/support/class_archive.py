@@ -1,9 +1,9 @@
-"""An archive of the classes that Spark loads, from which the JVM of the tests maps them: to read and link more than ten
-thousand anew takes it half of its first minute.
+"""A JVM class-data archive of the classes that Spark loads, which the tests' JVM maps into memory: to load and link these more
+than ten thousand classes takes half of the JVM's first minute.
 
-``make test`` sets ``TOYMQ_KEEP_CLASSES``: a run that finds no archive in its environment has its JVM write one at its end, of
-the classes that the tests have used. That costs what two later runs save, so a CI, which throws it away, does without. A JVM
-that finds an archive of another Java, or of other jars, goes on without it.
+``make test`` sets ``TOYMQ_KEEP_CLASSES``: if there is no archive in the Python environment yet, the JVM writes one at its end,
+with the classes that the tests have used. That takes as long as two later runs save, so CI, which would throw it away, does not
+do it. A JVM ignores an archive that was written by another Java, or for other jars.
 """
 
 import os
@@ -25,7 +25,7 @@ WITHIN_S = 300
 
 
 def options(place: Path) -> str:
-    """Of a JVM that takes the classes from the archive, if there is one."""
+    """Return JVM options: to use the archive if it exists, else to write it at the end if ``TOYMQ_KEEP_CLASSES`` is set."""
     # A seventh of its start would be a check of Spark's classes.
     unverified = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote -Xlog:cds=off -Xlog:cds+dynamic=off"
     if place.exists():
@@ -35,7 +35,7 @@ def options(place: Path) -> str:
 
 @contextmanager
 def kept(spark: SparkSession, place: Path) -> Iterator[None]:
-    """Behind it the session has ended. If its JVM writes an archive, that is in place."""
+    """A context after which the session's JVM has ended; if the JVM writes an archive, that is then at ``place``."""
     gateway, jvm = spark.sparkContext._gateway, jvm_of(spark)
     yield
     if not place.exists() and os.environ.get(KEEP) and gateway is not None and jvm is not None and jvm.stdin is not None:
@@ -49,5 +49,5 @@ def kept(spark: SparkSession, place: Path) -> Iterator[None]:
 
 
 def _written(place: Path) -> Path:
-    """Where the JVM of this process writes."""
+    """The path to which this process's JVM writes its archive."""
     return place.with_suffix(f".{os.getpid()}")

@@ -1,4 +1,4 @@
-"""Groups of a cluster, each a ``ClusterRig`` on one etcd, and what their nodes say."""
+"""Groups of a cluster, each a ``ClusterRig`` on the same etcd, and questions to their nodes."""
 
 import asyncio
 import contextlib
@@ -19,14 +19,14 @@ Groups = dict[str, ClusterRig]
 
 @contextlib.contextmanager
 def two_groups(root: Path, *options: str) -> Iterator[Groups]:
-    """Groups a and b, of a node each, which serve."""
+    """Start groups a and b with one node each, and wait until they serve."""
     with running_groups(root, {"a": ("a1",), "b": ("b1",)}, *options) as rigs:
         serving(rigs)
         yield rigs
 
 
 def serving(rigs: Groups) -> None:
-    """Wait until each group has a leader, and that of each first node knows all of them. Such a node has no others."""
+    """Wait until each group has a leader, and the first node of each group knows all leaders."""
     for rig in rigs.values():
         asyncio.run(rig.leader())
     until = MONOTONIC() + WAIT_S
@@ -49,14 +49,14 @@ def connected(rig: ClusterRig) -> Any:
 
 
 def stored(rig: ClusterRig) -> set[str]:
-    """The topics on the disk of a group's first node."""
+    """Return the topics on the disk of a group's first node."""
     return {path.name for path in (next(iter(rig.nodes.values())).data_dir / "topics").iterdir()}
 
 
 def say(rig: ClusterRig, data: bytes, count: int) -> list[bytes]:
-    """So many lines that a group's first node answers to a client that follows nothing.
+    """Return ``count`` lines of the answer of a group's first node to a client that does not follow MOVED.
 
-    Again while it has been elected and does not serve yet.
+    Asks again while the node has been elected and does not serve yet.
     """
     node = next(iter(rig.nodes.values()))
     until = MONOTONIC() + WAIT_S
@@ -71,12 +71,12 @@ def say(rig: ClusterRig, data: bytes, count: int) -> list[bytes]:
 
 
 def asked(rig: ClusterRig, command: bytes, lines: int = 2) -> Any:
-    """The JSON of an answer."""
+    """Send a command and return the JSON of the answer."""
     return json.loads(say(rig, command + b"\n", lines)[-1])
 
 
 async def listed(client: Any, pattern: str) -> Any:
-    """Topics, asked for until no group is away."""
+    """List topics, repeatedly until no group is away."""
     while True:
         try:
             return await client.topics(pattern)

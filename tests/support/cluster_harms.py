@@ -1,7 +1,8 @@
-"""Harm to a cluster on machines of its own, each a row of replication.md, section 11; and one round of it, judged.
+"""Faults ("harms") for a cluster on machines of its own, each a row of the table in replication.md, section 11; and a round
+that applies and judges them.
 
-A round: clients publish and consume, one harm after another happens and heals, then all is delivered; the checker judges what
-clients saw, the copies are equal, and each of them, opened alone, has all that was acknowledged or delivered.
+In a round, clients publish and consume, one harm after another happens and heals, then all messages are delivered. The checker
+judges what clients saw; the copies must be equal, and each, opened alone, must have all that was acknowledged or delivered.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ STOPPED_S = REPLICA_TIMEOUT_S + 1.0
 
 
 class Scene(NamedTuple):
-    """What a harm is done to. ``leader`` leads the group ``rig`` when it begins."""
+    """The groups and machines to which a harm is done. ``leader`` leads the group ``rig`` when the harm begins."""
 
     groups: Groups
     rig: ClusterRig
@@ -39,7 +40,7 @@ class Scene(NamedTuple):
         return [node for node in self.rig.nodes.values() if node is not self.leader]
 
     async def another_leads(self) -> None:
-        """Wait until it does, and clients are served."""
+        """Wait until another node leads and serves clients."""
         await self.rig.leader(other_than=self.leader.name)
         await self.world.more()
 
@@ -53,13 +54,13 @@ def _on(node: ClusterNode) -> Machine:
 
 
 async def process_killed(scene: Scene) -> None:
-    """The leader's process: its successor in the same place revokes its lease."""
+    """Kill the leader's process: its successor on the same machine revokes its lease."""
     scene.leader.signal_node(signal.SIGKILL)
     await scene.world.more()
 
 
 async def machine_lost(scene: Scene) -> None:
-    """The leader's machine, with its member of etcd."""
+    """Kill the leader's machine, with its member of etcd."""
     leader = scene.leader
     member = scene.rig.etcd.members[_on(leader).number - 1]
     leader.kill_machine()
@@ -70,7 +71,7 @@ async def machine_lost(scene: Scene) -> None:
 
 
 async def handed_over(scene: Scene) -> None:
-    """The leader is stopped in order: no ack that was answered may be lost."""
+    """Stop the leader orderly: no ack that was answered may be lost."""
     scene.world.ends_in_order = "epoch"
     scene.leader.terminate()
     await scene.another_leads()
@@ -80,14 +81,14 @@ async def handed_over(scene: Scene) -> None:
 
 
 async def leader_paused(scene: Scene) -> None:
-    """SIGSTOP until another leads; it wakes as one that thinks it leads."""
+    """SIGSTOP the leader until another node leads; when it wakes it thinks that it still leads."""
     scene.leader.signal_node(signal.SIGSTOP)
     await scene.another_leads()
     scene.leader.signal_node(signal.SIGCONT)
 
 
 async def follower_paused(scene: Scene) -> None:
-    """SIGSTOP of a follower until it is dropped."""
+    """SIGSTOP a follower until the leader drops it from the in-sync set."""
     scene.followers[0].signal_node(signal.SIGSTOP)
     await asyncio.sleep(STOPPED_S)
     await scene.world.more()
@@ -95,34 +96,35 @@ async def follower_paused(scene: Scene) -> None:
 
 
 async def follower_killed(scene: Scene) -> None:
-    """A follower's process."""
+    """Kill a follower's process."""
     scene.followers[0].signal_node(signal.SIGKILL)
     await scene.world.more()
 
 
 async def leader_not_heard(scene: Scene) -> None:
-    """One way: what the leader sends to the other machines vanishes, what they send arrives."""
+    """One-way cut: what the leader sends to the other machines vanishes; what they send arrives."""
     for node in scene.followers:
         scene.machines.cut(_on(scene.leader), _on(node))
     await scene.another_leads()
 
 
 async def leader_hears_nothing(scene: Scene) -> None:
-    """One way: what the other machines send to the leader's vanishes, acknowledgements and etcd's answers among it."""
+    """One-way cut: what the other machines send to the leader's machine vanishes, acknowledgements and etcd's answers
+    included."""
     for node in scene.followers:
         scene.machines.cut(_on(node), _on(scene.leader))
     await scene.another_leads()
 
 
 async def acknowledgements_lost(scene: Scene) -> None:
-    """One way: what one follower sends to the leader vanishes. The leader drops it, and goes on."""
+    """One-way cut: what one follower sends to the leader vanishes. The leader drops the follower and goes on."""
     scene.machines.cut(_on(scene.followers[0]), _on(scene.leader), networks=("data",))
     await asyncio.sleep(STOPPED_S)
     await scene.world.more()
 
 
 async def apart_from_followers(scene: Scene) -> None:
-    """The leader reaches etcd and no follower: it drops them, and goes on alone (min_in_sync is 1)."""
+    """Cut the leader off from its followers but not from etcd: it drops them, and goes on alone (min_in_sync is 1)."""
     for node in scene.followers:
         scene.machines.part(_on(scene.leader), _on(node), networks=("data",))
     await asyncio.sleep(STOPPED_S)
@@ -130,21 +132,22 @@ async def apart_from_followers(scene: Scene) -> None:
 
 
 async def apart_from_etcd(scene: Scene) -> None:
-    """The leader reaches its followers and no majority of etcd: another is elected, and the followers refuse the old one."""
+    """Cut the leader off from the majority of etcd but not from its followers: another node is elected, and the followers
+    refuse the old leader."""
     for node in scene.followers:
         scene.machines.part(_on(scene.leader), _on(node), networks=("agreement",))
     await scene.another_leads()
 
 
 async def alone_with_clients(scene: Scene) -> None:
-    """The leader reaches nothing but clients: it can neither sync elsewhere nor drop the others."""
+    """Cut the leader off from everything but clients: it can neither replicate nor drop the followers."""
     for node in scene.followers:
         scene.machines.part(_on(scene.leader), _on(node))
     await scene.another_leads()
 
 
 async def cut_off(scene: Scene) -> None:
-    """The leader reaches nothing, and its clients hear nothing."""
+    """Cut the leader off from everything; its clients hear nothing."""
     for node in scene.followers:
         scene.machines.part(_on(scene.leader), _on(node))
     scene.machines.part(_on(scene.leader), scene.machines.hub)
@@ -152,30 +155,30 @@ async def cut_off(scene: Scene) -> None:
 
 
 async def moved(scene: Scene) -> None:
-    """A topic of the group goes to the next one, in order."""
+    """Move a topic of the group to the next group, without a fault."""
     scene.world.ends_in_order = "move"
     await _moved(scene)
     scene.world.ends_in_order = None
 
 
 async def moved_while_it_dies(scene: Scene) -> None:
-    """As ``moved``, while the process is killed that gives it away."""
+    """Move a topic, and kill the process that gives it away meanwhile."""
     await _moved(scene, scene.leader)
 
 
 async def moved_while_the_other_dies(scene: Scene) -> None:
-    """As ``moved``, while the process is killed that is to take it."""
+    """Move a topic, and kill the process that is to take it meanwhile."""
     await _moved(scene, await _next(scene).leader())
 
 
 def _next(scene: Scene) -> ClusterRig:
-    """The group that topics of this one are moved to."""
+    """Return the group to which topics of this group are moved."""
     rigs = list(scene.groups.values())
     return rigs[(rigs.index(scene.rig) + 1) % len(rigs)]
 
 
 async def _moved(scene: Scene, killed: ClusterNode | None = None) -> None:
-    """Move each topic of the group to the next one, kill a node in between, and wait until its clients are there."""
+    """Move each topic of the group to the next group, kill a node meanwhile, and wait until the topics' clients work there."""
     to = _next(scene).group
     kept = KeptPlaces(EtcdClient(EtcdOptions(scene.rig.etcd.urls)), CLUSTER, to)
     try:
@@ -212,8 +215,8 @@ MOVES: dict[str, Harm] = {harm.__name__: harm for harm in (moved, moved_while_it
 
 @dataclass(slots=True)
 class Outcome:
-    """Of one round. ``gaps``: the longest time without an answer to a publish, by harm; ``broken``: what was promised and
-    not kept."""
+    """The outcome of one round. ``gaps``: by harm, the longest time without an answer to a publish, in seconds; ``broken``: the
+    promises that were broken."""
 
     failovers: int = 0
     stored: int = 0
@@ -226,8 +229,8 @@ def run_round(
     *options: str, ttl_s: float = 2.0, groups: Sequence[str] = (GROUP,),
     share: int = 1,
 ) -> Outcome:  # fmt: skip
-    """One round with these harms, on three machines, each with a node of each group. ``told`` hears of each. A history that is
-    broken stays in ``directory``.
+    """Run one round with these harms, on three machines, each with a node of each group. ``told`` is called after each harm. A
+    history that breaks a promise is left in ``directory``.
 
     Raises: AssertionError when the cluster does not come back from a harm.
     """

@@ -1,4 +1,5 @@
-"""A cluster of real processes: a real etcd, ``toymq serve --cluster`` on each node, a client that publishes throughout."""
+"""A cluster of real processes: a real etcd, ``toymq serve --cluster`` on each node, and a client that publishes all the
+time."""
 
 import asyncio
 import contextlib
@@ -30,14 +31,14 @@ WAIT_S = 60.0
 
 
 class ClusterNode(BrokerProcess):
-    """A node: its supervisor is this process, the node a child of it."""
+    """One node: this object's process is the node's supervisor, and the node itself is its child."""
 
     def __init__(
         self, directory: Path, name: str, etcd: EtcdCluster, *options: str, machine: Machine | None = None,
         executed: bool = False, amqp: bool = False,
     ) -> None:  # fmt: skip
-        """``machine``: where it runs; None for here, on free ports. ``executed``: never forked. ``amqp``: it speaks AMQP,
-        on ``amqp_port``."""
+        """``machine``: where the node runs; None for this machine, on free ports. ``executed``: start it by exec, never forked.
+        ``amqp``: whether it serves AMQP, on ``amqp_port``."""
         self.name = name
         self.machine = machine
         self.host = machine.data if machine is not None else LOCAL
@@ -64,19 +65,19 @@ class ClusterNode(BrokerProcess):
 
     @property
     def running(self) -> bool:
-        """Whether it was started, and was not waited for."""
+        """Whether the node was started and its exit has not been collected."""
         return self._process is not None
 
     @property
     def node_pid(self) -> int:
-        """Of the process that holds the directory. Raises: ProcessLookupError."""
+        """The id of the process that has the data directory open. Raises: ProcessLookupError."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
         if not children:
             raise ProcessLookupError(f"{self.name} has no process")
         return int(children[0])
 
     def until(self, holds: Callable[[], bool], what: str) -> None:
-        """Wait for something of this node. Raises: AssertionError, with its log."""
+        """Wait until ``holds`` is true of this node. Raises: AssertionError, with the node's log."""
         ends_at = MONOTONIC() + WAIT_S
         while not holds():
             assert MONOTONIC() < ends_at, f"not within {WAIT_S:g} s: {what}\n{self.log_path.read_text()}"
@@ -86,7 +87,8 @@ class ClusterNode(BrokerProcess):
         os.kill(self.node_pid, number)
 
     def kill_machine(self) -> None:
-        """As if the machine lost its power, but for its page cache: the supervisor first, so that nothing starts again."""
+        """Kill the node as a power loss of its machine would, except that the page cache survives: the supervisor first, so
+        that nothing is restarted."""
         if self._process is None:
             return
         try:
@@ -103,12 +105,12 @@ class ClusterNode(BrokerProcess):
             time.sleep(0.01)
 
     def kill(self) -> None:
-        """What ``BrokerProcess`` does at its end."""
+        """Kill the node; called at the end of ``BrokerProcess``."""
         self.kill_machine()
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process holds files and sockets: one that waits for its parent to look does not."""
+    """Whether a process still holds files and sockets; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:
@@ -116,14 +118,14 @@ def _runs(pid: int) -> bool:
 
 
 class ClusterRig:
-    """Nodes on one etcd. ``nodes`` by name."""
+    """Nodes that share one etcd; ``nodes`` has them by name."""
 
     def __init__(
         self, directory: Path, etcd: EtcdCluster, names: Sequence[str], *options: str, machines: Machines | None = None,
         executed: bool = False, amqp: bool = False, group: str | None = None,
     ) -> None:  # fmt: skip
-        """``machines``: one for each node; None for all of them here. ``executed``: nodes are never forked. ``group``: theirs,
-        of several on this etcd."""
+        """``machines``: one for each node; None: all run on this machine. ``executed``: nodes are started by exec, never
+        forked. ``group``: the nodes' group, if several share the etcd."""
         self.directory = directory
         self.group = group or GROUP
         if group is not None:
@@ -139,7 +141,7 @@ class ClusterRig:
 
     @property
     def urls(self) -> list[str]:
-        """For ``toymq.connect``."""
+        """The URLs of all nodes, for ``toymq.connect``."""
         return [node.url for node in self.nodes.values()]
 
     async def agreed(self, call: Callable[[EtcdAgreement], Awaitable[object]]) -> object:
@@ -150,7 +152,7 @@ class ClusterRig:
             await agreement.close()
 
     def make(self, min_in_sync: int = 1, ttl_s: float = 2.0) -> None:
-        """Make the cluster, as ``toymqctl cluster init`` does."""
+        """Make the cluster in etcd, as ``toymqctl cluster init`` does."""
         settings = ClusterSettings(UUID if self.group == GROUP else str(uuid.uuid4()), len(self.nodes), min_in_sync, ttl_s)
         asyncio.run(self.agreed(lambda agreement: agreement.create_settings(settings)))
 
@@ -178,13 +180,13 @@ class ClusterRig:
         return found
 
     async def seats(self) -> list[Seat]:
-        """What each node has said of itself. Raises: EtcdError."""
+        """Return what each node reports of itself in etcd. Raises: EtcdError."""
         found = await self.agreed(lambda agreement: agreement.seats())
         assert isinstance(found, list)
         return found
 
     async def until(self, what: str, holds: Callable[[GroupState], bool]) -> GroupState:
-        """Wait until the agreement says so. Raises: AssertionError, with what it says, and the logs."""
+        """Wait until ``holds`` is true of the group's state in etcd. Raises: AssertionError, with that state and the logs."""
         until = MONOTONIC() + WAIT_S
         agreement = EtcdAgreement(EtcdOptions(self.etcd.urls), CLUSTER, self.group)
         try:
@@ -201,7 +203,7 @@ class ClusterRig:
             await agreement.close()
 
     async def leader(self, *, other_than: str | None = None) -> ClusterNode:
-        """Wait for a leader."""
+        """Wait for a leader, and return its node."""
         state = await self.until(
             f"a leader other than {other_than}", lambda s: s.leader is not None and s.leader.member.name != other_than
         )
@@ -219,8 +221,8 @@ class ClusterRig:
         return "\n".join(f"== {name}\n{path.read_text()[-6000:]}" for name, path in there.items())
 
     async def settled_differences(self) -> list[str]:
-        """Wait until the directories are equal, and still are a moment later: a look takes time, and offsets are flushed after
-        acks. Returns: how they differ after a while."""
+        """Wait until the nodes' directories are equal, and still are a moment later: a comparison takes time, and offsets are
+        flushed after acks. Returns: the differences that remain after a while."""
         until, equal_since = MONOTONIC() + WAIT_S, None
         while True:
             found, now = self.differences(), MONOTONIC()
@@ -230,7 +232,7 @@ class ClusterRig:
             await asyncio.sleep(0.1)
 
     def differences(self) -> list[str]:
-        """Shared files in which the directories differ, but for what is reserved at the end of a log."""
+        """Return the shared files in which the directories differ, ignoring the space reserved at the end of a log."""
         roots = [node.data_dir for node in self.nodes.values()]
         walked = [(root, Path(directory, file)) for root in roots for directory, _, files in os.walk(root) for file in files]
         found = []
@@ -242,8 +244,8 @@ class ClusterRig:
 
 
 def written_bytes(path: Path) -> bytes | None:
-    """What a file of a node has, without what is reserved at the end of a log; None where it is not, since a running node puts
-    files aside and makes them anew at any time."""
+    """Return the content of a node's file, without the space reserved at the end of a log; None if the file does not exist: a
+    running node replaces files at any time."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -268,8 +270,8 @@ def running_cluster(
 def groups_on_machines(
     directory: Path, machines: Machines, groups: Sequence[str], *options: str, ttl_s: float = 2.0
 ) -> Iterator[dict[str, ClusterRig]]:
-    """As ``running_groups``, a node of each group and a member of etcd on each machine. This thread is where clients of them
-    are. The only group is ``GROUP``, which no option names."""
+    """Start groups as ``running_groups`` does, with a node of each group and a member of etcd on each machine. This thread
+    enters the clients' network. A single group must be ``GROUP``, for which no option is given."""
     with etcd_on_machines(directory, machines) as etcd, contextlib.ExitStack() as running:
         rigs = {}
         for name in groups:
@@ -299,7 +301,7 @@ def running_groups(
 
 
 class Load:
-    """Publishes with keys to a topic until it is stopped, and knows what got OK. A context manager."""
+    """Publishes messages with keys to a topic until it is stopped, and remembers which got OK. A context manager."""
 
     def __init__(self, urls: list[str], topic: str = "jobs", window: int = 32) -> None:
         self._urls = urls
@@ -345,7 +347,7 @@ class Load:
                         last = now
 
     async def more(self, count: int = 1000, within_s: float = WAIT_S) -> None:
-        """Wait until so many more got OK."""
+        """Wait until ``count`` more messages got OK."""
         wanted, until = len(self.acked) + count, MONOTONIC() + within_s
         while len(self.acked) < wanted:
             assert self._task is not None
@@ -355,7 +357,7 @@ class Load:
             await asyncio.sleep(0.02)
 
     async def lost(self) -> list[bytes]:
-        """What got OK, and is not delivered now under the id that it got."""
+        """Return the messages that got OK but are not delivered now under the id that the OK had."""
         found: dict[bytes, list[int]] = {}
         async with (
             await toymq.connect(self._urls, timeout_s=WAIT_S, wait_s=WAIT_S) as client,

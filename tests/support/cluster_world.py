@@ -1,9 +1,9 @@
 """The world of the chaos harness's clients (``toymq_chaos.workload``) on a cluster of real nodes, of one group or several.
 
-To the checker the lives of a broker are the epochs of a topic's group: a client counts for the epoch that the node told when it
-connected, and a higher one that is told ends the life before. So does the topic's move to another group. Each topic has its
-own checker and its own clients: a publisher, an exclusive consumer that makes dead letters, two that share one by key, one that
-reads the dead letters, and one that sends them back. Belongs to one event loop.
+For the checker, an epoch of the topic's group is a life of a broker: a client belongs to the epoch that its node told when it
+connected, and a higher epoch ends the life before, as does the topic's move to another group. Each topic has its own checker
+and its own clients: a publisher, an exclusive consumer that makes dead letters, two clients that share a keyed consumer, one
+that reads the dead letters, and one that redrives them. Belongs to one event loop.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ QUIET_S = VISIBILITY_S + 1.5
 
 
 class Read(NamedTuple):
-    """A record of a replica, opened alone."""
+    """A record read from a replica that was opened alone."""
 
     key: str
     digest: str
@@ -78,16 +78,16 @@ class _Topic:
 
     @property
     def needed(self) -> set[tuple[str, str]]:
-        """Its subscriptions."""
+        """The subscriptions that the topic's clients must have, as (topic, consumer)."""
         return {(self.name, EXCLUSIVE), (self.name, KEYED), (self.name + DEAD_LETTERS, READER)}
 
 
 class ClusterWorld:
-    """A ``workload.World``. A context manager: its clients publish and consume until ``drain``."""
+    """A ``workload.World`` on a cluster. A context manager: its clients publish and consume until ``drain``."""
 
     def __init__(self, groups: Groups, seed: int, share: int = 1) -> None:
-        """Topics begin in one group after the other. ``share``: of the messages a short test publishes one in so many, as they
-        are most of what it costs."""
+        """Topics are created in the groups in turn. ``share``: a short test publishes only one in ``share`` of the messages,
+        since they are most of its cost."""
         self._share = share
         self._habits = replace(HABITS, rate=HABITS.rate / share)
         self._groups = groups
@@ -114,7 +114,7 @@ class ClusterWorld:
 
     @property
     def stored(self) -> int:
-        """Publishes with OK or DUP."""
+        """The number of publishes that got OK or DUP."""
         return sum(topic.stored for topic in self.topics.values())
 
     # -- as ``workload.World``
@@ -128,14 +128,14 @@ class ClusterWorld:
             self._all_subscribed.set()
 
     async def connect(self, client: Client) -> None:
-        """Connect to a node that says that it leads, of the highest epoch that was told, and of the group that has the client's
-        topic. It may be lost at once. As with the product's clients, the node that was just lost comes last."""
+        """Connect a client to the node that leads the group with the client's topic, by the highest epoch that was told. The
+        connection may be lost at once. Like the real clients, it tries the node that was just lost last."""
         while not await self._connect(client):  # noqa: ASYNC110 (of another process)
             await asyncio.sleep(0.02)
         self.recorder(client.name, "connect")
 
     async def _connect(self, client: Client) -> bool:
-        """Returns: whether there is a connection, alive or lost."""
+        """Try to connect a client. Returns: whether a connection was made, even if it is lost by now."""
         user = client.name.partition(".")[0]
         topic = self._topic_of(client.name)
         home = topic.home
@@ -166,8 +166,8 @@ class ClusterWorld:
         return False
 
     async def _epoch_of(self, client: Client, node: ClusterNode, topic: _Topic, *, stays: bool = False) -> int:
-        """What a node leads as it says; 0: nothing, or it says nothing, or that the topic has moved. The connection ends,
-        unless it ``stays``."""
+        """Ask a node which epoch it leads; 0 if none, if it does not answer, or if the topic has moved. The connection is
+        closed then, unless ``stays``."""
         loop, epoch, home = asyncio.get_running_loop(), 0, topic.home
         transport: asyncio.Transport | None = None
         try:
@@ -196,7 +196,7 @@ class ClusterWorld:
         return int((MONOTONIC() - self._began) * 1e9)
 
     def _topic_of(self, name: str) -> _Topic:
-        """That of a client. It is the end of its name."""
+        """Return the topic of a client, which is the end of the client's name."""
         return self.topics[name.partition(".")[0].rpartition("-")[2]]
 
     def _take(self, event: Event) -> None:
@@ -258,7 +258,7 @@ class ClusterWorld:
         await asyncio.gather(*self._tasks, *self._publishing, return_exceptions=True)
 
     async def more(self, count: int = 100) -> None:
-        """Wait until so many more publishes are stored, of each topic its part; in a short test, its share."""
+        """Wait until ``count`` more publishes are stored (in a short test only its share), divided among the topics."""
         wanted = {topic: topic.stored + count // self._share // len(self.topics) for topic in self.topics.values()}
         until = MONOTONIC() + WAIT_S
         while any(topic.stored < least for topic, least in wanted.items()):
@@ -270,7 +270,7 @@ class ClusterWorld:
             await asyncio.sleep(0.02)
 
     async def drain(self) -> Verdict:
-        """End the publishers, wait until all was delivered and acked. Returns: the checkers' verdict."""
+        """End the publishers, and wait until all messages are delivered and acked. Returns: the checkers' verdict."""
         self.calm = True
         async with asyncio.timeout(2 * WAIT_S):
             await asyncio.gather(*self._publishing)
@@ -284,7 +284,8 @@ class ClusterWorld:
         return total
 
     def owed(self, group: str) -> dict[tuple[str, int], Read]:
-        """What each replica of a group must have: all that was stored or delivered of its topics, by topic and id."""
+        """Return what each replica of a group must have: every message of its topics that was stored or delivered, by topic and
+        id."""
         return {
             (event.topic or "", event.id or 0): Read(event.key or "", event.digest or "")
             for topic in self.topics.values()
@@ -294,7 +295,8 @@ class ClusterWorld:
 
 
 async def _epoch_led(node: ClusterNode) -> int:
-    """0: it does not lead. Not from STATS, which asks all groups, of which one may be away. Raises: OSError, TimeoutError."""
+    """Return the epoch that a node leads; 0 if it does not lead. It does not ask STATS, which needs all groups, of which one
+    may be away. Raises: OSError, TimeoutError."""
     reader, writer = await asyncio.open_connection(node.host, node.http_port)
     try:
         writer.write(b"GET /healthz HTTP/1.0\r\nhost: localhost\r\n\r\n")
@@ -306,13 +308,13 @@ async def _epoch_led(node: ClusterNode) -> int:
 
 
 async def _asked(client: Client, command: Command) -> Any:
-    """JSON that a node answers; of an error nothing. Raises: ConnectionLost, TimeoutError."""
+    """Send a command and return the JSON of the answer; None for an error. Raises: ConnectionLost, TimeoutError."""
     reply = await client.ask(command)
     return json.loads(reply.body) if isinstance(reply, JsonReply) else {}
 
 
 class _Redriver(Operator):
-    """Sends a topic's dead letters back, again and again, over a connection each time."""
+    """Redrives a topic's dead letters again and again, over a new connection each time."""
 
     def __init__(self, world: ClusterWorld, name: str, rng: random.Random, topic: str) -> None:
         super().__init__(world, name, rng)
@@ -324,7 +326,7 @@ class _Redriver(Operator):
 
 
 class _Patient(asyncio.Protocol):
-    """Passes on to a client what comes, and ends the connection when nothing does."""
+    """Passes received data on to a client, and ends the connection when none comes for a while."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -352,10 +354,10 @@ class _Patient(asyncio.Protocol):
 
 
 class _NoTransport:
-    """Of a client whose connection was refused."""
+    """The transport of a client whose connection was refused."""
 
     def abort(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is no connection."""
 
     def is_closing(self) -> bool:
         return True

@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 class Collected(NamedTuple):
-    """A span: ids as hex digits, ``parent`` "" for none."""
+    """A span that was received: ids as hex digits, ``parent`` "" for none."""
 
     service: str
     name: str
@@ -44,7 +44,7 @@ class Collector:
 
 @contextmanager
 def collecting() -> Iterator[Collector]:
-    """Listens on a free port meanwhile."""
+    """Run a collector on a free port while the block runs."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -55,7 +55,7 @@ def collecting() -> Iterator[Collector]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Not on stderr."""
+            """Log nothing to stderr."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     collector = Collector(f"http://127.0.0.1:{server.server_address[1]}")

@@ -1,4 +1,4 @@
-"""A model of a consumer, with one row per id."""
+"""A simple model of a consumer's state, with one row per message id, to compare the real consumer with."""
 
 from dataclasses import dataclass, field
 from itertools import count
@@ -29,7 +29,7 @@ class Row:
 
 @dataclass
 class Hang:
-    """A lessee that hangs, from the first message on that counted."""
+    """A lessee whose leases time out: tells which of the time-outs count as attempts."""
 
     on: object = None
     lot: int = 0  # time-outs of other messages that count nothing
@@ -64,14 +64,14 @@ class Model:
             self.rows[i].scheduled = row.scheduled
 
     def return_(self, row: Row) -> None:
-        """To the ready ones, unless it is out of attempts."""
+        """Make a row ready again, or hold it if it is out of attempts."""
         row.become("held" if 0 < self.max_attempts <= row.attempt else "ready")
 
     def pick(self, first: int, last: int, *states: str) -> list[Row]:
         return [self.rows[i] for i in range(first, last + 1) if self.rows[i].state in states]
 
     def cursor(self) -> int:
-        """Where the next fresh delivery begins."""
+        """The id at which the next fresh delivery begins."""
         return next((i for i, r in self.rows.items() if r.state == "fresh" and not r.scheduled), self.end)
 
     def floor(self) -> int:
@@ -88,7 +88,7 @@ class Model:
         return len(got)
 
     def settle(self, row: Row) -> None:
-        """Its owner answers."""
+        """Note that the row's owner answered, so it is not late any more."""
         if row.state == "inflight":
             self.late.discard(row.owner)
 
@@ -119,18 +119,20 @@ class Model:
         return bool(due)
 
     def touch(self, row: Row, deadline: float) -> None:
-        """Its owner renews it. One that hung has come to it, if it got it behind what it hung on."""
+        """Renew the row's lease. If its owner hung and got this row after the one that it hung on, it has come to the row, so
+        it is not late any more."""
         row.deadline = deadline
         if row.owner in self.hung and not row.behind:
             self.late.discard(row.owner)
 
     def has_counted(self, owner: object) -> bool:
-        """Whether it hangs on something that has counted, so that its loss counts nothing."""
+        """Whether an owner hangs on a message that has counted an attempt already, so that the loss of its connection counts
+        none."""
         return owner in self.late and owner in self.hung
 
     def count_first(self, rows: list[Row]) -> dict[object, Row]:
-        """Of what comes back from one owner without a word, only what it got before all that it holds counts; nothing of what
-        it had behind one that has counted, until it settles something. Returns: by owner, what counts."""
+        """When leases end without an answer, count an attempt only for the first message that its owner still holds; messages
+        that the owner got after one that has counted do not count until it settles one. Returns: the counted row by owner."""
         firsts: dict[int, Row] = {}
         held = [row for row in self.rows.values() if row.state == "inflight"]
         for row in sorted(held, key=lambda row: (row.behind and row.owner in self.late, row.turn)):

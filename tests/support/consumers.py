@@ -1,4 +1,4 @@
-"""A consumer in a state, and what of it would be redelivered."""
+"""Makes a consumer in a given state, and shows which of its messages would be redelivered."""
 
 from toymq_py.consumer import Consumer, ConsumerSnapshot, DeliveryPolicy
 from toymq_py.consumer.lease_run import Lessee, RunState
@@ -9,7 +9,8 @@ S, T, U = Lessee(100), Lessee(100), Lessee(100)
 
 
 def consumer(start: int = 0, *, delivered: int = 0) -> Consumer:
-    """A consumer "c" with so many messages leased to S until 30.0. S, T and U have let no lease end before."""
+    """Make a consumer "c" with ``delivered`` messages leased to owner S until 30.0. Owners S, T and U have let no lease end
+    before."""
     for lessee in (S, T, U):
         lessee.late = False
     it = Consumer("c", start=start, since_ns=7)
@@ -19,7 +20,7 @@ def consumer(start: int = 0, *, delivered: int = 0) -> Consumer:
 
 
 def all_ready(it: Consumer) -> list[tuple[int, int, int]]:
-    """What would be redelivered; the consumer itself is left as it was."""
+    """Return what would be redelivered; the consumer itself is not changed."""
     again = [(run.first, run.last, run.attempt + 1) for run in it._runs if run.state is RunState.READY]
     return sorted(again + [(first, last, 1) for first, last in ranges_of(list(it._due))])
 

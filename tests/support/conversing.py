@@ -1,4 +1,4 @@
-"""The sans-IO conversation of a client, and a broker's side of it that says what a test wants."""
+"""The sans-IO conversation of a client, and a fake broker's side that says what a test wants."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ GREETING_LEASE = GREETING[:-1] + b" lease=1\n"
 
 
 class Conversing:
-    """A conversation whose output is read in lines; bodies are lines, too, in these tests."""
+    """A conversation whose output is read line by line; in these tests bodies are lines, too."""
 
     def __init__(self, greeting: bytes = GREETING, *, producer: str | None = "p", online: bool = True) -> None:
         self.greeting = greeting
@@ -29,7 +29,7 @@ class Conversing:
         self.told += 1
 
     def connect(self) -> list[str]:
-        """Connect and greet. Returns: what the client says then."""
+        """Connect and answer HELLO. Returns: the lines that the client sends then."""
         self.conversation.connected(Hello(1), self.greetings.append)
         assert self.said() == ["HELLO 1"]
         self.hear(self.greeting)
@@ -56,7 +56,7 @@ class Conversing:
 
 
 def outcomes(batch: Batch) -> list[object]:
-    """Ids, or codes of errors; None where there is none yet."""
+    """Return the outcomes of a batch: ids, or codes of errors; None where there is none yet."""
     return [_shown(outcome) for outcome in batch.outcomes]
 
 
@@ -71,7 +71,7 @@ def message(msg_id: int, *, topic: str = "t", attempt: int = 1, body: str = "x")
 
 
 def ids_of(feed: Feed) -> Sequence[int]:
-    """Take all that arrived."""
+    """Take all deliveries that have arrived, and return their ids."""
     taken = []
     while (push := feed.take()) is not None:
         taken.append(push.msg_id)

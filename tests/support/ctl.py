@@ -1,4 +1,4 @@
-"""What `toymqctl` answered."""
+"""Checks of what `toymqctl` printed."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def values(result: Result) -> list[dict[str, object]]:
 
 
 def refused(result: Result, code: int, text: str) -> None:
-    """One line on stderr that says it, and nothing on stdout."""
+    """Check that a command failed with one line on stderr that contains the text, and nothing on stdout."""
     assert result.exit_code == code, result.output
     assert result.stderr.count("\n") == 1, result.stderr
     assert result.stderr.startswith("toymqctl: ")
@@ -42,7 +42,7 @@ def refused(result: Result, code: int, text: str) -> None:
 
 
 def on_a_terminal(broker: BrokerProcess, *arguments: str) -> str:
-    """What a command prints on a terminal of 80 columns."""
+    """Run a command on a terminal of 80 columns, and return its output."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
     program = [sys.executable, "-c", "from toymqctl.cli import main; main()"]

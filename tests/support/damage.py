@@ -1,4 +1,4 @@
-"""Logs with known records, the damage that media do to them, and which records that hits."""
+"""Logs with known records, damage like that of bad disks, and which records the damage hits."""
 
 import random
 from bisect import bisect_right
@@ -23,7 +23,7 @@ PAGE = 4096
 
 @dataclass
 class DamagedLog:
-    """Segments by first id, and the ids of records that are not complete any more."""
+    """A log as segments by first id, and the ids of records that are not complete any more."""
 
     segments: dict[int, bytearray] = field(default_factory=dict)
     starts: dict[int, list[int]] = field(default_factory=dict)
@@ -38,10 +38,10 @@ class DamagedLog:
         cls, size: int, segment_bytes: int, rng: random.Random, *, payload_max: int = 400,
         payload: Callable[[int], bytes] | None = None,
     ) -> "DamagedLog":  # fmt: skip
-        """Records of random length, some with keys, headers or a sequence.
+        """Make a log of records of random length, some with keys, headers or a sequence.
 
         Args:
-            payload: of the record with this id; random bytes when it is not given.
+            payload: returns the payload of the record with an id; by default payloads are random bytes.
         """
         log = cls()
         written = 0
@@ -62,7 +62,7 @@ class DamagedLog:
         return log
 
     def damage(self, kind: str, rng: random.Random) -> None:
-        """Bytes of a random place; a cut is of a random segment."""
+        """Damage bytes at a random place; the kind "cut" cuts a random segment."""
         base_id = rng.choice(list(self.segments))
         data, starts = self.segments[base_id], self.starts[base_id]
         if kind == "cut":
@@ -81,7 +81,8 @@ class DamagedLog:
         self.hit.update(range(base_id + low, base_id + high + 1))
 
     def damage_many(self, kind: str, base_id: int, rng: random.Random) -> None:
-        """Of a segment, and what that hits: a record is intact when all its bytes are what they were, where they were."""
+        """Damage a segment, and note the records that are hit: a record is intact when all its bytes are unchanged and at the
+        same place."""
         data, starts = self.segments[base_id], self.starts[base_id]
         before, pages = bytes(data), range(0, len(data), PAGE)
         if kind.startswith("every"):
@@ -113,7 +114,8 @@ class DamagedLog:
         self.hit.update(base_id + row for row, (at, end) in enumerate(rows) if data[at:end] != before[at:end])
 
     def settle(self, kinds: list[str], rng: random.Random) -> None:
-        """Damage of whole files, and what the directory is to hold. The first segment stays, or the log would begin later."""
+        """Damage whole files, and note what the directory should hold then. The first segment stays, or the log would begin
+        later."""
         bases = list(self.segments)
         files = {base_id: bytes(data) for base_id, data in self.segments.items()}
         for kind in kinds:

@@ -1,4 +1,5 @@
-"""The dashboard in a real Chromium: brokers, pages, and what tests do there. The fixtures stand in tests/e2e/conftest.py."""
+"""The dashboard in a real Chromium: starts brokers and a browser, opens pages, and has steps that tests share. The fixtures
+stand in tests/e2e/conftest.py."""
 
 import contextlib
 import json
@@ -21,7 +22,7 @@ Visit = Callable[..., Any]
 
 @contextlib.contextmanager
 def launched() -> Iterator[Any]:
-    """A browser."""
+    """Launch a browser."""
     from playwright.sync_api import sync_playwright  # only there with its extra
 
     path = next(filter(None, map(shutil.which, CHROMIUM)))
@@ -33,7 +34,7 @@ def launched() -> Iterator[Any]:
 
 @contextlib.contextmanager
 def starting(data_dir: Path) -> Iterator[Start]:
-    """Start brokers of one data directory, one after the other."""
+    """Yield a function that starts brokers on one data directory, one after the other."""
     with contextlib.ExitStack() as running:
 
         def start(*options: str, http: str = "127.0.0.1:0") -> BrokerProcess:
@@ -44,13 +45,15 @@ def starting(data_dir: Path) -> Iterator[Start]:
 
 @contextlib.contextmanager
 def visiting(browser: Any) -> Iterator[Visit]:
-    """Open pages. Errors, a broken policy, requests to elsewhere fail the test."""
+    """Yield a function that opens pages. A JavaScript error, a violation of the content security policy, or a request to
+    another host fails the test."""
     contexts, complaints = [], []
 
     def visit(
         url: str, viewport: dict[str, int] = WIDE, broken: str = r"(?!)", clock: bool = False, origin: str = "", **options: Any
     ) -> Any:  # fmt: skip
-        """``broken`` is how its console may complain, ``clock`` moves its time, ``origin`` is where the page will be."""
+        """Open a page. ``broken``: a pattern for errors that its console may show; ``clock``: the test moves the page's time;
+        ``origin``: where the page will be."""
         context = browser.new_context(viewport=viewport, **options)
         contexts.append(context)
         page = context.new_page()
@@ -104,7 +107,7 @@ def toast(page: Any, text: str) -> None:
 
 
 def answered(page: Any, label: str, name: str) -> None:
-    """Go through a question that is answered by a name: its button waits for the whole of it."""
+    """Answer a confirmation that asks to type a name: its button is disabled until the whole name is typed."""
     dialog = page.get_by_role("dialog")
     button = dialog.get_by_role("button", name=label, exact=True)
     assert button.is_disabled()
@@ -115,8 +118,8 @@ def answered(page: Any, label: str, name: str) -> None:
 
 
 def told(page: Any, **changes: dict[str, Any]) -> None:
-    """Change what a page is told, from its next load on: of consumers and topics, by name, of the broker as ``stats``, of the
-    rest as ``said``. No test waits until something is slow."""
+    """Change the data that a page gets, from its next load on: of consumers and topics by name, of the broker as ``stats``, of
+    other requests as ``said``. So no test has to wait until something is slow."""
     changed = """(() => {
           const changes = CHANGES;
           const Real = window.EventSource;

@@ -1,7 +1,8 @@
-"""A broker with a story for the pictures of the dashboard, and a browser that shows it alike on every machine.
+"""A broker with sample data for the pictures of the dashboard, and a browser that shows them in the same way on every machine.
 
-Topics, consumers, messages, letters and connections are a real broker's, and so is every answer that the page gets. What
-differs from run to run is replaced on the way: times, ages, addresses, the disk, the hour that a young broker does not have.
+Topics, consumers, messages, dead letters and connections are a real broker's, and so is every answer that the page gets. What
+differs from run to run is replaced in the answers: times, ages, addresses, disk figures, and the last hour, which a broker that
+was just started does not have.
 """
 
 import contextlib
@@ -49,7 +50,8 @@ FAILURES = [UNKNOWN, UNKNOWN, SILENT, UNKNOWN]
 
 @contextlib.contextmanager
 def story(directory: Path) -> Iterator[BrokerProcess]:
-    """Orders that are billed, mails that nothing sends any more, invoices of which some died."""
+    """Start a broker with sample topics: orders that are billed, mails whose consumer is gone, invoices of which some became
+    dead letters."""
     options = ("--max-attempts", "5", "--private-webhooks", "--max-topics", "200")
     with BrokerProcess(directory / "d", "--http", "127.0.0.1:0", *options) as broker, contextlib.ExitStack() as open_:
         for topic in RATES:
@@ -107,7 +109,7 @@ def _letters(broker: BrokerProcess) -> None:
 
 
 def _fail(broker: BrokerProcess) -> None:
-    """The next message of reports fails, and waits for another attempt."""
+    """Let the next message of the topic reports fail, so that it waits for another attempt."""
     msg_id = _take(broker, "reports", "warehouse")
     failure = {"reason": "disk-full", "error": {"type": "OSError", "text": "No space left on device"}}
     path = f"{broker.http}v1/topics/reports/messages/{msg_id}:nack"
@@ -115,7 +117,7 @@ def _fail(broker: BrokerProcess) -> None:
 
 
 class Scene:
-    """What a page is told of a broker. ``show`` sets a page up before it is loaded."""
+    """The data that a page is to get from a broker. ``show`` prepares a page before it is loaded."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self.broker = broker
@@ -214,7 +216,7 @@ class Scene:
         return body | {"connections": shown, "open": len(shown)}
 
     def _at_their_times(self, found: Any) -> Any:
-        """Messages come in steady steps, the newest two seconds ago."""
+        """Give messages evenly spaced times, the newest two seconds ago."""
         if isinstance(found, list):
             return [self._at_their_times(each) for each in found]
         if not isinstance(found, dict):
@@ -228,13 +230,13 @@ class Scene:
         return {name: self._at_their_times(value) for name, value in found.items()}
 
     def _plain(self, text: str | None) -> str | None:
-        """An option without this machine and this run."""
+        """Remove from an option's value what depends on this machine and this run."""
         if text is None:
             return None
         return re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:7800", re.sub(r"^/.*/d$", "/var/lib/toymq", text))
 
     def show(self, page: Any) -> None:
-        """Give a page its time, its first snapshot and its answers."""
+        """Set a page's time, its first snapshot and its answers."""
         page.clock.install()
         page.clock.set_fixed_time(datetime.fromtimestamp(NOW_MS / 1000, UTC))
         page.add_init_script(ONE_SNAPSHOT.replace("TOLD", json.dumps(self._snapshot)))

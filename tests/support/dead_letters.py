@@ -1,10 +1,10 @@
-"""Topics with messages that failed, on the way to their dead-letter topic and back."""
+"""Topics with failed messages, before and after they become dead letters."""
 
 from tests.support.broker_rig import BrokerRig
 
 
 def poisoned(**options: int) -> BrokerRig:
-    """A topic of which message 0 was delivered once to "c", and is inflight to ``rig.sub``."""
+    """Return a broker whose topic has message 0 delivered once to consumer "c", inflight in the subscription ``rig.sub``."""
     rig = BrokerRig(**{"max_attempts": 3} | options)
     rig.publish("t", b"poison", key=b"k")
     rig.sub = rig.subscribe("t")
@@ -18,7 +18,7 @@ def described(rig: BrokerRig, topic: str = "t") -> dict[str, int]:
 
 
 def dead(count: int = 1, **options: int) -> BrokerRig:
-    """Of consumer "c"; consumer "other" has acked everything."""
+    """Return a broker with ``count`` dead letters of consumer "c"; the consumer "other" has acked everything."""
     rig = BrokerRig(**{"max_attempts": 1} | options)
     rig.broker.topic_or_new("t").publisher.publish(
         [b"k%d" % n for n in range(count)], [b"p%d" % n for n in range(count)], [b"a: %d\n" % n for n in range(count)]

@@ -1,4 +1,5 @@
-"""Dramatiq's actors of tests/e2e/amqp/test_dramatiq.py; a worker's has ``TEST_BROKER`` and ``TEST_SAID``."""
+"""The Dramatiq actors of tests/e2e/amqp/test_dramatiq.py. A worker reads the environment variables ``TEST_BROKER`` (the URL)
+and ``TEST_SAID`` (a directory)."""
 
 import os
 
@@ -10,7 +11,7 @@ from tests.support.framework_rig import BROKER
 
 
 def make_broker(url: str) -> RabbitmqBroker:
-    """A broker with its actors and its own connections."""
+    """Make a Dramatiq broker with the actors and its own connections."""
     broker = RabbitmqBroker(url=url, confirm_delivery=True)
     for task in (plain_tasks.add, plain_tasks.held):
         dramatiq.actor(task, broker=broker)

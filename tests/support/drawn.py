@@ -1,4 +1,4 @@
-"""Pictures that a test draws: written as they are, and kept to be looked at."""
+"""Access to the pictures that a test draws with matplotlib."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -8,13 +8,14 @@ import pytest
 
 
 def late(module: str, name: str) -> Callable[..., Any]:
-    """A function of a module that imports matplotlib: imported by its first call. Each worker of ``make test`` collects every
-    file, and one of them draws."""
+    """Return a function of a module that imports matplotlib; the module is imported at its first call. Each worker of ``make
+    test`` collects every test file, and few of them draw."""
     return lambda *given, **named: getattr(import_module(module), name)(*given, **named)
 
 
 def drawn_figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The figures of matplotlib that are saved from now on. Skips the test where it is not installed."""
+    """Return a list to which every matplotlib figure that is saved from now on is added. Skips the test if matplotlib is not
+    installed."""
     figure = pytest.importorskip("matplotlib.figure")
     drawn: list[Any] = []
     save = figure.Figure.savefig

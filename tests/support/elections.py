@@ -1,4 +1,4 @@
-"""Leaders of groups on a simulated etcd, elected without nodes: each replaces the one before at once."""
+"""Elects leaders of groups on a simulated etcd, without nodes: each replaces the one before at once."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ SETTINGS = ClusterSettings("u", 1, 1)
 
 
 async def elect(etcd: SimulatedEtcd, group: str, life: int) -> tuple[Member, int]:
-    """Let the ``life``-th leader of a group lead, whose address is ``<group><life>:2``. Returns: it, and its lease."""
+    """Make the ``life``-th leader of a group lead; its address is ``<group><life>:2``. Returns: the leader, and its lease."""
     node = f"{group}{life}"
     agreement = etcd.agreement(node, CLUSTER, group)
     member = Member(f"{life:032x}", node, f"{node}:1", f"{node}:2", f"{node}:3", "")

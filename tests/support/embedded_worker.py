@@ -1,7 +1,8 @@
-"""A process that shares a queue: publishes its own messages, consumes its neighbour's, and says each that it has handled.
+"""A process that shares a queue (``toymq.open``): publishes messages to its own topic, consumes those of its neighbour, and
+prints each that it has handled.
 
-Ends when its standard input does and its neighbour's messages are all acked. Arguments: directory, own topic, neighbour's
-topic, messages, seconds that the first handler blocks the whole process.
+It ends when its standard input is closed and its neighbour's messages are all acked. Arguments: directory, own topic,
+neighbour's topic, messages, seconds that the first handler blocks the whole process.
 """
 
 import asyncio

@@ -33,7 +33,7 @@ TIMERS = ("--heartbeat-interval", "50", "--election-timeout", "500")
 
 
 def find_etcd(cache: Path = CACHE) -> str | None:
-    """Put etcd on PATH. Returns: what to do when there is none."""
+    """Put etcd on PATH. Returns: None, or what to do when there is none."""
     binaries = cache / BINARIES
     if shutil.which("etcd") is None:
         if not (binaries / "etcd").exists():
@@ -43,7 +43,7 @@ def find_etcd(cache: Path = CACHE) -> str | None:
 
 
 def _unpack(cache: Path) -> None:
-    """Unpack Debian's package; nothing is left when that fails. Several processes may do it at once: the first has done it."""
+    """Unpack Debian's package; a failure leaves no files. Several processes may do this at once: the first result is kept."""
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         return
     cache.parent.mkdir(parents=True, exist_ok=True)
@@ -56,13 +56,14 @@ def _unpack(cache: Path) -> None:
 
 
 class EtcdMember:
-    """One process. Its log is beside its directory."""
+    """One process of etcd. Its log is beside its directory."""
 
     def __init__(
         self, directory: Path, name: str, client_port: int, peer_port: int, cluster: str, tls: Sequence[str],
         host: str = LOCAL, within: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """``tls``: its options for https; nothing for http. ``within``: before its command, of a machine of its own."""
+        """``tls``: etcd's options for https; empty for http. ``within``: words before the command that run it on a machine of
+        its own."""
         self.url = f"http{'s' if tls else ''}://{host}:{client_port}"
         self._context = client_context(certificate=True) if tls else None
         self.data_dir = directory / name
@@ -82,19 +83,19 @@ class EtcdMember:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log, env=environment)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal: SIGSTOP hangs it, SIGCONT lets it go on."""
+        """Send a signal: SIGSTOP hangs the member, SIGCONT lets it go on."""
         assert self._process is not None
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End it as a power cut does. No error when it has ended."""
+        """Kill the member, as a power cut would. No error when it has ended."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def wait_until_it_answers(self) -> None:
-        """Raises: AssertionError with its log, when it does not."""
+        """Wait until the member answers. Raises: AssertionError with its log, when it does not."""
         request = urllib.request.Request(f"{self.url}/v3/kv/range", json.dumps({"key": "AA=="}).encode())
         ends_at = SystemClock().monotonic() + START_S
         while True:
@@ -110,7 +111,7 @@ class EtcdMember:
 
 
 class EtcdCluster:
-    """Its members, and the URLs for a client."""
+    """The members of an etcd, and the URLs for a client."""
 
     def __init__(self, members: list[EtcdMember]) -> None:
         self.members = members
@@ -119,7 +120,7 @@ class EtcdCluster:
 
 @contextlib.contextmanager
 def running_etcd(directory: Path, members: int = 1, tls: Sequence[str] = ()) -> Iterator[EtcdCluster]:
-    """Start a cluster whose members all answer. ``tls``: options of ``etcd`` for https, and no http."""
+    """Start an etcd, and wait until all its members answer. ``tls``: options of ``etcd`` for https, instead of http."""
     names = [f"e{number}" for number in range(1, members + 1)]
     with reserved(2 * members) as port:  # of clients, and from peers on of the others
         peers = port + members
@@ -132,7 +133,8 @@ def running_etcd(directory: Path, members: int = 1, tls: Sequence[str] = ()) -> 
 
 @contextlib.contextmanager
 def etcd_on_machines(directory: Path, machines: Iterable[Machine]) -> Iterator[EtcdCluster]:
-    """A member on each machine, at its address of the agreement. This thread is where clients of them are."""
+    """Start a member of etcd on each machine, at the machine's address for the agreement. This thread enters the clients'
+    network."""
     named = {f"e{machine.number}": machine for machine in machines}
     cluster = ",".join(f"{name}=http://{machine.agreement}:{PEER_PORT}" for name, machine in named.items())
     with _running([

@@ -32,11 +32,11 @@ class Peer:
         self._writer.write(data)
 
     def reset(self) -> None:
-        """Gone without a word."""
+        """Reset the connection."""
         self._writer.transport.abort()
 
     async def gone(self) -> None:
-        """Until the client has left, or said that it does."""
+        """Wait until the client has left, or sent QUIT."""
         async with asyncio.timeout(TIMEOUT_S):
             try:
                 while (line := await self._reader.readline()) and line != b"QUIT\n":
@@ -50,8 +50,8 @@ Script = Callable[[Peer], Awaitable[None]]
 
 @asynccontextmanager
 async def following(*scripts: Script, beyond: Script | None = None) -> AsyncIterator[str]:
-    """Serve; the nth connection follows the nth script, those that come later ``beyond``, or none may. Raises what a script
-    raised.
+    """Serve connections by scripts: the nth connection follows the nth script, later ones ``beyond``; without it no more may
+    come. Raises: what a script raised.
 
     Yields: ``host:port``.
     """

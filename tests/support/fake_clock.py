@@ -1,11 +1,12 @@
-"""Time for tests: it stands still until it is told to move. Implements ``toymq_py.clock.Clock``."""
+"""A clock for tests, which stands still until it is told to move. Implements ``toymq_py.clock.Clock``."""
 
 NS_PER_S = 1_000_000_000
 EPOCH_NS = 1_700_000_000 * NS_PER_S  # any moment in the past will do; not 0, which is a valid time of its own
 
 
 class FakeClock:
-    """Both clocks move together with ``advance``; only the wall clock jumps, as when a machine's time is set."""
+    """A fake monotonic clock and wall clock. ``advance`` moves both; only the wall clock can jump, as when a machine's time is
+    set."""
 
     __slots__ = ("_monotonic_ns", "_wall_ns")
 

@@ -1,4 +1,4 @@
-"""A server that answers as a test says where etcd should be: whole, in pieces, wrongly, late, or not at all."""
+"""A fake etcd server that answers as a test says: whole, in pieces, wrongly, late, or not at all."""
 
 import asyncio
 import json
@@ -18,19 +18,19 @@ def header(revision: int = 5, cluster_id: str = CLUSTER_ID) -> dict[str, str]:
 
 
 def whole(value: object, status: int = 200) -> bytes:
-    """An answer with a length."""
+    """Encode an HTTP answer with a length."""
     body = value if isinstance(value, bytes) else json.dumps(value).encode()
     return b"HTTP/1.1 %d Some Words\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
 
 
 def chunk(value: object) -> bytes:
-    """A line of an endless answer."""
+    """Encode a line of an endless answer."""
     body = json.dumps(value).encode() + b"\n"
     return b"%x\r\n%b\r\n" % (len(body), body)
 
 
 def chunked(*values: object, end: bytes = b"0\r\nGrpc-Trailer-Content-Type: application/grpc\r\n\r\n") -> bytes:
-    """An answer in chunks, one a value; without ``end`` it goes on."""
+    """Encode an HTTP answer in chunks, one for each value; without ``end`` the answer goes on."""
     return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"".join(map(chunk, values)) + end
 
 
@@ -48,7 +48,7 @@ def done(revision: int = 6, changes: int = 1) -> dict[str, Any]:
 
 @dataclass
 class FakeEtcd:
-    """``asked``: the paths and bodies of all requests, as they came; ``connections``: how many were made."""
+    """What clients asked. ``asked``: paths and bodies of all requests, in order; ``connections``: how many were made."""
 
     url: str
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -60,7 +60,7 @@ class FakeEtcd:
 
 
 def always(answer: bytes, *, then_close: bool = False) -> Respond:
-    """Answer each request with the same bytes."""
+    """Return a responder that answers each request with the same bytes."""
 
     async def respond(_: str, __: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         writer.write(answer)
@@ -71,7 +71,7 @@ def always(answer: bytes, *, then_close: bool = False) -> Respond:
 
 
 def in_turn(*answers: bytes) -> Respond:
-    """Answer each request with the next bytes; the last ones again and again."""
+    """Return a responder that answers each request with the next bytes, and all later ones with the last bytes."""
     left = list(answers)
 
     async def respond(_: str, __: dict[str, Any], writer: asyncio.StreamWriter) -> None:
@@ -81,17 +81,17 @@ def in_turn(*answers: bytes) -> Respond:
 
 
 async def silent(_: str, __: dict[str, Any], ___: asyncio.StreamWriter) -> None:
-    """Answer nothing."""
+    """A responder that answers nothing."""
 
 
 async def closing(_: str, __: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-    """End the connection instead of an answer."""
+    """A responder that closes the connection instead of answering."""
     writer.close()
 
 
 @asynccontextmanager
 async def fake_etcd(respond: Respond) -> AsyncIterator[FakeEtcd]:
-    """Serve one member."""
+    """Serve as one member of etcd."""
     serving: dict[asyncio.StreamWriter, asyncio.Event] = {}
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

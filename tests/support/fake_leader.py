@@ -1,4 +1,4 @@
-"""A leader that says what a test tells it to, and a follower with files of its own."""
+"""A fake leader of a replication group, which sends what a test tells it to, and a follower that has files already."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,7 +24,7 @@ def frames(*operations: Operation) -> bytes:
 
 
 class FakeLeader:
-    """Says what a test tells it to, and reads what the follower says."""
+    """Sends what a test tells it to, and reads what the follower sends."""
 
     epoch = 7
 
@@ -53,7 +53,7 @@ class FakeLeader:
             writer.close()
 
     async def next_line(self) -> object:
-        """The next line that is not WAIT."""
+        """Return the follower's next line that is not WAIT."""
         while True:
             message = self._lines.next_message()
             if message is None:
@@ -64,7 +64,7 @@ class FakeLeader:
                 return message
 
     async def lead(self, _: object = None) -> Manifest:
-        """Take the follower's link up to its manifest. Returns: that."""
+        """Accept the follower's link, up to its manifest, and return the manifest."""
         await self.next_line()
         self._lines.manifest_allowed = True
         self.writer.write(encode(Wait()) + encode(Lead(self.epoch, STREAM_ID)))
@@ -79,7 +79,7 @@ class FakeLeader:
         return manifest
 
     async def copy(self, *pieces: Operation, plan: JoinPlan | None = None) -> None:
-        """A join that keeps all, or carries out ``plan``."""
+        """Let the follower join: it keeps all its files, or carries out ``plan``."""
         manifest = await self.begin()
         self.send(Plan(0, encode_plan(plan or keep_all(manifest))))
         assert await self.next_report() == Synced(0)
@@ -89,7 +89,7 @@ class FakeLeader:
         self.writer.write(frames(*operations))
 
     async def next_report(self) -> object:
-        """The next report that is not a sign of life."""
+        """Return the follower's next report that is not a sign of life."""
         while True:
             report = self._reports.next_report()
             if report is None:
@@ -106,7 +106,7 @@ def keep_all(manifest: Manifest) -> JoinPlan:
 
 @asynccontextmanager
 async def fake_leader() -> AsyncIterator[FakeLeader]:
-    """One that listens."""
+    """Yield a fake leader that listens."""
     fake = FakeLeader()
     server = await asyncio.start_server(fake.serve, "127.0.0.1", 0)
     fake.port = server.sockets[0].getsockname()[1]
@@ -117,7 +117,7 @@ async def fake_leader() -> AsyncIterator[FakeLeader]:
 
 
 def follower_with_files(root: Path) -> FollowerRig:
-    """A follower that has ``OWN``."""
+    """Return a follower that has the files ``OWN``."""
     rig = FollowerRig(root)
     for path, content in OWN.items():
         (rig.root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -126,6 +126,6 @@ def follower_with_files(root: Path) -> FollowerRig:
 
 
 async def follow(follower: FollowerRig, leader: FakeLeader, epoch: int = 7) -> FollowEnd:
-    """Follow until the link ends."""
+    """Let the follower follow the leader until the link ends."""
     async with asyncio.timeout(15):
         return await follower.follow(leader, epoch)  # type: ignore[arg-type]

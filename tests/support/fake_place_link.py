@@ -1,11 +1,11 @@
-"""A connection to another place, for what only asks whether it is reached."""
+"""A fake connection to another worker or group, for code that only asks whether that is reached."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 
 
 class FakePlaceLink:
-    """As a ``PlaceLink``. It is reached at once, or lost, or refused, a moment later."""
+    """A fake ``PlaceLink``, which is connected at once, or is lost or refused a moment later."""
 
     def __init__(self, lost: Callable[[], None], *, reached: bool, refusal: str = "") -> None:
         self.finishing = self.closed = False

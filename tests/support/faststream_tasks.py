@@ -1,4 +1,5 @@
-"""FastStream's app of tests/e2e/amqp/test_faststream.py; a worker's has ``TEST_BROKER`` and ``TEST_SAID``."""
+"""The FastStream app of tests/e2e/amqp/test_faststream.py. A worker reads the environment variables ``TEST_BROKER`` (the URL)
+and ``TEST_SAID`` (a directory)."""
 
 import os
 

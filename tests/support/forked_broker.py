@@ -1,9 +1,10 @@
-"""Brokers, and other programs, that are forked from one process which has imported their code: a start costs a fifth of the
-CPU of an ``exec``.
+"""Runs brokers and other programs by forking a process that has already imported their code: that takes a fifth of the CPU of
+an ``exec``.
 
-Most tests of processes pay more for imports than for what they look at. A forked broker has its own memory, descriptors,
+In most tests of processes the imports would cost more than the test itself. A forked broker has its own memory, descriptors,
 environment, signals and process id, and runs ``toymq`` with its arguments, as an executed one. Two things differ: its
-``/proc/PID/cmdline`` is that of the process it was forked from, and the interpreter has read its own variables before.
+``/proc/PID/cmdline`` is that of the process it was forked from, and the interpreter's own environment variables (PYTHON…) were
+read before the fork.
 """
 
 import atexit
@@ -33,7 +34,7 @@ PRELOADED = ("toymq_py.cli.serve", "toymq_py.daemon", "toymq_py.gateway", "toymq
 
 
 class ForkedProcess:
-    """A program with arguments, as ``python -c`` runs it. What is used of ``subprocess.Popen``."""
+    """A program with arguments, as ``python -c`` runs it, with the part of ``subprocess.Popen``'s interface that tests use."""
 
     def __init__(
         self, program: str, arguments: Sequence[str], environment: Mapping[str, str], stdout: int, stderr: int,
@@ -79,14 +80,14 @@ class ForkedProcess:
 
 
 class ForkedBroker(ForkedProcess):
-    """What ``toymq.broker_process`` uses of ``subprocess.Popen``."""
+    """A forked broker, with the part of ``subprocess.Popen``'s interface that ``toymq.broker_process`` uses."""
 
     stdin = None
 
     def __init__(
         self, arguments: Sequence[str], environment: Mapping[str, str], stderr: int, *, descriptors: int | None = None
     ) -> None:
-        """``descriptors``: how many the process may have."""
+        """``descriptors``: how many file descriptors the process may have."""
         limit = "" if descriptors is None else f"import resource as r; r.setrlimit(r.RLIMIT_NOFILE, {(descriptors,) * 2}); "
         read, stdout = os.pipe()
         super().__init__(limit + TOYMQ, arguments, environment, stdout, stderr)
@@ -97,7 +98,7 @@ class ForkedBroker(ForkedProcess):
 def run(
     program: str, *arguments: str, environment: Mapping[str, str], timeout_s: float, **how: Any
 ) -> "subprocess.CompletedProcess[str]":
-    """A program to its end, as ``subprocess.run`` with its output captured. ``how``: of ``ForkedProcess``."""
+    """Run a program to its end, like ``subprocess.run`` with captured output. ``how``: arguments of ``ForkedProcess``."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         process = ForkedProcess(program, arguments, environment, out.fileno(), errors.fileno(), **how)
         try:
@@ -114,7 +115,8 @@ def run(
 
 
 def can_fork(environment: Mapping[str, str]) -> bool:
-    """Whether a broker with this environment is the same when it is forked. ``coverage`` measures executed ones only."""
+    """Whether a broker with this environment behaves the same when it is forked. Under ``coverage`` it must be executed, to be
+    measured."""
     measured = any(name.startswith("COVERAGE_") for name in environment)
     return sys.platform == "linux" and not measured and _of_interpreter(environment) == _of_interpreter(_environment())
 
@@ -132,7 +134,7 @@ def _environment() -> Mapping[str, str]:
 
 @functools.cache
 def template(preloaded: tuple[str, ...], warnings: str) -> socket.socket:
-    """The process to fork from; it ends when the socket is closed."""
+    """Start the process to fork from, and return a socket to it; it ends when the socket is closed."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         options = ["-P", *(["-W", warnings] if warnings else [])]
@@ -148,7 +150,8 @@ def template(preloaded: tuple[str, ...], warnings: str) -> socket.socket:
 
 
 def fork_on_request(requests: socket.socket) -> tuple[str, list[str], dict[str, str], str, list[int]]:
-    """Fork for each request, and tell the requester the process id and the exit code. Returns its request in the child."""
+    """Fork for each request, and send the requester the process id and the exit code. Returns, in the child only: its
+    request."""
     running: dict[int, int] = {}
     woken, wakes = socket.socketpair()
     for end in (woken, wakes):
@@ -185,7 +188,7 @@ def fork_on_request(requests: socket.socket) -> tuple[str, list[str], dict[str, 
 
 
 def become(program: str, arguments: list[str], environment: dict[str, str], folder: str, descriptors: list[int]) -> None:
-    """Run a program as a process that was executed with these."""
+    """Turn this process into one that was executed with these arguments, and run the program."""
     os.dup2(descriptors[0], 1)
     os.dup2(descriptors[1], 2)
     for stdin in descriptors[3:]:
@@ -201,8 +204,8 @@ def become(program: str, arguments: list[str], environment: dict[str, str], fold
 
 
 def leave(code: object) -> None:
-    """End as the interpreter does, but without a look at every object of every module: that copies all that is shared, and
-    takes longer than the start of a broker. Returns when the interpreter has something to say at the end."""
+    """End the process as the interpreter does, but without destroying every object of every module: that would copy all shared
+    memory, and take longer than the start of a broker. Returns if the interpreter still has something to print."""
     if not isinstance(code, int | None):
         return
     threading._shutdown()  # type: ignore[attr-defined]

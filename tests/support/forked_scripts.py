@@ -1,5 +1,5 @@
-"""Programs of a directory for a shell's PATH, forked as ``forked_broker`` does it: a shell executes a script of a few lines,
-which hands its descriptors to the tests' process and waits for the exit code.
+"""Programs in a directory on a shell's PATH, which are forked like those of ``forked_broker``: the shell executes a script of a
+few lines, which passes its descriptors to the tests' process and waits for the exit code.
 """
 
 import os
@@ -30,12 +30,12 @@ sys.exit(int(code) % 256)
 
 
 class ForkedScripts:
-    """A context manager: while it lasts, what ``write`` wrote runs."""
+    """Serves the scripts that ``write`` has written. A context manager."""
 
     def __init__(self, folder: Path, preloaded: tuple[str, ...] = (*PRELOADED, "toymqctl.cli")) -> None:
         """
         Args:
-            folder: for the socket.
+            folder: where the socket is.
             preloaded: modules that are imported before the fork.
         """
         self._preloaded = preloaded
@@ -62,7 +62,7 @@ class ForkedScripts:
             self._listening.close()
 
     def write(self, path: Path, program: str) -> None:
-        """Where no process can be forked, the script executes the program."""
+        """Write a script that runs the program; if no process can be forked, the script executes it."""
         executes = f"#!{sys.executable}\n{program}\n"
         forks = SCRIPT.format(python=sys.executable, place=self._place, program=program) if self._forks else executes
         path.write_text(forks)

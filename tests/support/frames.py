@@ -1,4 +1,4 @@
-"""Records as bytes, one at a time. Plain on purpose: what the broker encodes by runs is held against it (storage.md)."""
+"""Encodes records as bytes, one at a time. Simple on purpose: tests compare the broker's faster code with it (storage.md)."""
 
 import struct
 import zlib
@@ -13,7 +13,7 @@ from toymq_py.storage.record import (
 
 
 def encode_frame(msg_id: int, ts_ns: int, key: bytes, payload: bytes, attributes: bytes = b"") -> bytes:
-    """One whole frame. ``key`` b"" means none; ``attributes`` is the encoded block."""
+    """Encode one record. ``key`` b"" means none; ``attributes`` is the encoded attribute block."""
     length = FRAME_OVERHEAD - 4 + len(key) + len(payload) + len(attributes)
     body = struct.pack("<IQQH", length, msg_id, ts_ns, len(key)) + key + struct.pack("<I", len(payload)) + payload + attributes
     return body + zlib.crc32(body).to_bytes(4, "little")
@@ -26,7 +26,7 @@ def encode_attributes(
     headers: bytes = b"",
     sequence: int | None = None,
 ) -> bytes:
-    """The attribute block; b"" when nothing is set."""
+    """Encode an attribute block; b"" when nothing is set."""
 
     def number(tag: int, value: int | None) -> bytes:
         return b"" if value is None else struct.pack("<BIQ", tag, 8, value)

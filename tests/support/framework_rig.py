@@ -1,4 +1,5 @@
-"""Workers of frameworks that speak AMQP, in processes of their own, what their tasks say, and the programs of their pages."""
+"""Runs workers of frameworks that speak AMQP in processes of their own, collects what their tasks report, and runs the programs
+of their documentation pages."""
 
 import asyncio
 import os
@@ -22,7 +23,7 @@ FIRST = 1000
 
 
 class WorkerProcess:
-    """``python -m …`` with processes of its own, killed as a whole."""
+    """``python -m …`` in a process group of its own, which is killed as a whole."""
 
     def __init__(
         self, *arguments: str, broker_url: str = "", said: Path | None = None, cwd: Path = ROOT, **variables: str
@@ -47,7 +48,7 @@ class WorkerProcess:
         )  # fmt: skip
 
     def kill(self) -> None:
-        """SIGKILL to all of its processes."""
+        """Kill all processes of the group with SIGKILL."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
@@ -57,24 +58,24 @@ class WorkerProcess:
 
 
 def say(text: str) -> None:
-    """Called by a task: what it did, in a file of its process."""
+    """Called by a task: report what it did, in a file of its process."""
     path = Path(os.environ[SAID]) / f"{os.getpid()}.txt"
     with path.open("a") as file:
         file.write(f"{text}\n")
 
 
 def lines_said(said: Path) -> list[str]:
-    """All that tasks said."""
+    """Return all lines that tasks reported."""
     return [line for path in said.glob("*.txt") for line in path.read_text().splitlines()]
 
 
 def done(said: Path) -> set[str]:
-    """The tasks that were done."""
+    """Return the tasks that were done."""
     return set(lines_said(said))
 
 
 def until(ready: Callable[[], object], within_s: float = TIMEOUT_S) -> None:
-    """Wait for other processes."""
+    """Wait until a condition on other processes holds."""
     ends = time.monotonic() + within_s  # noqa: TID251 (of other processes)
     while not ready():
         assert time.monotonic() < ends, "too late"  # noqa: TID251
@@ -101,13 +102,13 @@ def do_all_under_kills(
 
 
 def run_page(page: str, app_file: str, module: str, folder: Path, replaced: Mapping[str, str]) -> tuple[str, str, str]:
-    """Run the programs of a framework's page: the first is the app, and goes to ``app_file``; the worker is the first
-    command of MODULE in ``sh``; the second is the client.
+    """Run the programs of a framework's documentation page: the first program is the app, and is written to ``app_file``; the
+    worker is the first shell command with ``module``; the second program is the client.
 
     Args:
-        replaced: addresses of the page, and what is used for them.
+        replaced: addresses on the page, and what replaces them.
 
-    Returns: what the client wrote to stderr and to stdout, and what the page says of it.
+    Returns: what the client wrote to stderr and to stdout, and the output that the page shows.
     """
     text = (ROOT / "docs" / f"{page}.md").read_text()
     for old, new in replaced.items():
@@ -128,7 +129,8 @@ def run_page(page: str, app_file: str, module: str, folder: Path, replaced: Mapp
 
 
 def until_confirmed(publish: Callable[[int], Awaitable[object]]) -> Callable[[int], None]:
-    """For ``do_all_under_kills``, from another thread: publishes again and again, on this loop, until there is a confirm."""
+    """Return a function for ``do_all_under_kills``, callable from another thread: it publishes on this event loop, again and
+    again until there is a confirm."""
     loop = asyncio.get_running_loop()
 
     async def send(number: int) -> None:

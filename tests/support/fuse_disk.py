@@ -1,4 +1,4 @@
-"""The simulated disk as a file system that a real process can use: FUSE, with a switch for the power.
+"""The simulated disk (``SimDisk``) as a FUSE file system that a real process can use; a test can cut its power.
 
     with FuseDisk(directory, seed) as disk:     # directory/... behaves like a disk that keeps what was synced
         ...
@@ -8,11 +8,11 @@
     disk.slow(0.3)                              # from now on each sync of a file takes so many seconds
     disk.lie()                                  # from now on each sync does nothing, and says that it has
 
-Needs libfuse, the right to mount and the package mfusepy: ``@require("fuse")``. What a cut leaves is decided by ``SimDisk``.
-The kernel caches nothing of it: its cache would survive the cut.
+Needs libfuse, the right to mount and the package mfusepy: ``@require("fuse")``. ``SimDisk`` decides what a cut leaves. The
+kernel does not cache the files, since its cache would survive the cut.
 
-Runs as a process of its own (``python -m tests.support.fuse_disk``): a file system that is served by the process that uses it
-waits for itself.
+The file system is served by a process of its own (``python -m tests.support.fuse_disk``): a process that used a file system
+served by itself would wait for itself.
 """
 
 import errno
@@ -36,11 +36,12 @@ STEP_S = 0.1
 
 
 def serve(mountpoint: str, seed: int) -> None:
-    """Serve until unmounted. On stdin: "cut", "restore", "lie" or "slow N", answered with the same; "ready" comes first."""
+    """Serve the file system until it is unmounted. First prints "ready"; then a line "cut", "restore", "lie" or "slow N" on
+    stdin is carried out and answered with the same line."""
     import mfusepy
 
     class Adapter(mfusepy.Operations):  # type: ignore[misc]
-        """Calls of libfuse, one at a time, as calls of a ``SimDisk``."""
+        """Turns calls of libfuse, one at a time, into calls of a ``SimDisk``."""
 
         use_ns = True
 
@@ -193,7 +194,7 @@ def say(word: str) -> None:
 
 
 class FuseDisk:
-    """A mounted one. A context manager."""
+    """A mounted simulated disk. A context manager."""
 
     def __init__(self, path: Path, seed: int) -> None:
         self.path = path
@@ -221,19 +222,20 @@ class FuseDisk:
         self._process.stdout.close()
 
     def cut(self) -> None:
-        """The power goes: everything fails, and what was not synced is there, gone, torn or in another order."""
+        """Cut the power: every call fails, and writes that were not synced may be kept, lost, torn or reordered."""
         self._order("cut")
 
     def restore(self) -> None:
-        """The power is back; open files are lost."""
+        """Restore the power; open files are lost."""
         self._order("restore")
 
     def slow(self, sync_s: float) -> None:
-        """Each sync of a file takes so many seconds from now on. The kernel waits, and with it whatever asked."""
+        """Make each sync of a file take ``sync_s`` seconds from now on. The kernel waits, and so does the process that
+        asked."""
         self._order(f"slow {sync_s}")
 
     def lie(self) -> None:
-        """Each sync does nothing from now on, and succeeds."""
+        """Make each sync succeed without an effect from now on."""
         self._order("lie")
 
     def _order(self, word: str) -> None:

@@ -1,4 +1,4 @@
-"""Events of short histories, for the checker of chaos."""
+"""Makes the events of short histories, for tests of the chaos checker."""
 
 from toymq_chaos import history
 from toymq_chaos.history import Event, digest_of

@@ -1,4 +1,4 @@
-"""A web server in a thread, for webhooks and alerts of a broker in a process of its own."""
+"""A web server in a thread, which receives the webhooks and alerts of a broker in another process."""
 
 import queue
 import threading
@@ -10,7 +10,7 @@ from tests.support.broker_process import TIMEOUT_S
 
 
 class Hook:
-    """``status`` is what it answers."""
+    """The received requests. ``status``: the HTTP status of the server's answers."""
 
     def __init__(self) -> None:
         self.status = 200
@@ -21,7 +21,7 @@ class Hook:
         self._posts.put((headers, body))
 
     def next(self) -> tuple[dict[str, str], bytes]:
-        """Headers and body of the next request, once it came."""
+        """Wait for the next request, and return its headers and body."""
         return self._posts.get(timeout=TIMEOUT_S)
 
 
@@ -38,7 +38,7 @@ def hooked() -> Iterator[Hook]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         hook.url = f"http://127.0.0.1:{server.server_port}/"

@@ -1,8 +1,8 @@
-"""Clients that mean harm, in a process of their own: ``python -m tests.support.hostile_clients BEHAVIOUR PORT COUNT``.
+"""Hostile clients, in a process of their own: ``python -m tests.support.hostile_clients BEHAVIOUR PORT COUNT``.
 
-A process of their own, because a thread beside the one that measures would be measured, and because ten thousand sockets want
-descriptors of their own. It says one line when the load is on, keeps it up while its standard input is open, then ends it, and
-says one line of JSON with what it saw. ``tests.support.hostile_load`` is the other end.
+They have a process of their own because a thread in the measuring process would disturb the measurement, and because ten
+thousand sockets need many descriptors. The process prints one line when the load is on, keeps the load up while its standard
+input is open, then ends it, and prints one line of JSON with what it saw. ``tests.support.hostile_load`` is the other end.
 """
 
 import json
@@ -43,7 +43,7 @@ def connect(port: int) -> socket.socket:
 
 
 def refuses(sock: socket.socket, data: bytes) -> bool:
-    """Send without waiting. Returns: whether the other end took nothing, or is gone."""
+    """Send without waiting. Returns: whether the other end took nothing, or has closed."""
     try:
         return sock.send(data) == 0
     except OSError:
@@ -51,7 +51,7 @@ def refuses(sock: socket.socket, data: bytes) -> bool:
 
 
 def slowloris(port: int, count: int) -> dict[str, int]:
-    """Each connection sends a byte a second: lines and bodies that never seem to end, and now and then one does."""
+    """Send one byte a second on each connection: lines and bodies that seem never to end, though now and then one does."""
     kinds = (b"PUB slow - 300\n" + b"x" * 300 + b"\n", b"PING\n", b"Z" * 5000, b"SUB slow c window=7\n")
     streams: list[tuple[socket.socket, Iterator[int]]] = [
         (connect(port), cycle(kinds[n % len(kinds)])) for n in range(count)
@@ -69,7 +69,7 @@ def slowloris(port: int, count: int) -> dict[str, int]:
 
 
 def never_reads(port: int, count: int, setup: bytes, stream: bytes) -> dict[str, int]:
-    """Send until nothing is taken any more, and read nothing; try again and again while the load is on."""
+    """Send until the broker takes no more, and read nothing; repeat while the load is on."""
     sockets = [connect(port) for _ in range(count)]
     for n, sock in enumerate(sockets):
         sock.sendall(setup % n if setup else b"")
@@ -96,7 +96,7 @@ def never_reads(port: int, count: int, setup: bytes, stream: bytes) -> dict[str,
 
 
 def pipeline(port: int, count: int, command: bytes) -> dict[str, int]:
-    """``count`` of one command without a pause, on one connection that reads its answers."""
+    """Send one command ``count`` times without a pause, on one connection that reads its answers."""
     sock = connect(port)
     sock.setblocking(False)
     block = command * (CHUNK_BYTES // len(command) + 1)
@@ -125,7 +125,7 @@ def pipeline(port: int, count: int, command: bytes) -> dict[str, int]:
 
 
 class LineCounter:
-    """Counts answers: those with a body have its newline, too, and bodies here hold none of their own."""
+    """Counts answers. An answer with a body ends with a second newline; bodies contain none here."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -160,7 +160,8 @@ class LineCounter:
 
 
 def crowd(port: int, count: int) -> dict[str, int]:
-    """Idle ones, garbage, half lines, half bodies; half of them end with a reset, the others with a FIN."""
+    """Open connections that idle, or send garbage, half a line or half a body; half of them end with a reset, the others with a
+    FIN."""
     openings = (b"", b"\xff\xfe\0 garbage\n" * 5, b"PUB t - 10", b"PUB t - 1000\nabc", b"X" * 4000)
     sockets = []
     for n in range(count):

@@ -1,10 +1,10 @@
-"""A hostile load on a broker, and what another client and the machine notice of it.
+"""A hostile load on a broker, and measurements of its effect on another client and on the broker's resources.
 
 The load runs in a process of its own (``tests.support.hostile_clients``). Meanwhile one connection here sends a PING every few
-milliseconds. A PING that was due while an older one still waited counts from when it was due: otherwise a broker that stands
-still for a second costs one bad sample, and looks well. What broker and client waited for a core meanwhile does not count: on
-a busy machine that is most of it, and none of the broker's doing. The kernel tells of a wait when it ends, so one that began
-before the PING counts whole: figures of a busy machine show long stops only, those of an idle one everything.
+milliseconds. The time of a PING that was due while an older one still waited counts from when it was due: otherwise a broker
+that stops for a second would cost only one bad sample. The time for which broker and client waited for a CPU core is
+subtracted: on a busy machine that is most of the time, and not the broker's fault. The kernel reports such a wait when it ends,
+so one that began before the PING is subtracted as a whole: on a busy machine only long stops are seen, on an idle one all.
 """
 
 import json
@@ -33,7 +33,8 @@ which one small thing of a living connection keeps."""
 
 
 def waited_for_a_core_s(pid: int) -> float:
-    """How long the main thread of a process was ready to run while others had the cores; 0 where the system does not tell."""
+    """Seconds for which the main thread of a process was ready to run while others had the cores; 0 where the system does not
+    tell."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
     except OSError:
@@ -41,13 +42,13 @@ def waited_for_a_core_s(pid: int) -> float:
 
 
 def worked_s(pid: int) -> float:
-    """How long the main thread of a process had a core: what one waits for its loop, however busy the machine is."""
+    """Seconds for which the main thread of a process ran on a core: the work of its event loop, however busy the machine is."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 @dataclass(slots=True)
 class Seen:
-    """What was measured while a load was on."""
+    """What was measured during a load."""
 
     pings_ms: list[float] = field(default_factory=list)
     """What each PING waited, but not for a core."""
@@ -63,7 +64,7 @@ class Seen:
 
     @property
     def rss_limit(self) -> float:
-        """What it has to come back to."""
+        """The resident memory to which the broker has to return."""
         return self.rss_before * RSS_FACTOR + RSS_SLACK_BYTES
 
     def percentile_ms(self, part: float) -> float:
@@ -80,7 +81,7 @@ class Seen:
 
 
 class Load:
-    """One behaviour of ``hostile_clients``. A context manager; what is left of it is killed."""
+    """A running load: one behaviour of ``hostile_clients``. A context manager, which kills the process at its end."""
 
     def __init__(self, broker: BrokerProcess, behaviour: str, count: int) -> None:
         self._command = [sys.executable, "-m", "tests.support.hostile_clients", behaviour, str(broker.port), str(count)]
@@ -98,7 +99,7 @@ class Load:
             process.kill()
 
     def speaks_within(self, seconds: float) -> bool:
-        """Whether it says something, or ends, within so long."""
+        """Whether the load's process prints a line, or ends, within ``seconds``."""
         assert self._process is not None
         assert self._process.stdout is not None
         return bool(select.select([self._process.stdout], [], [], max(seconds, 0))[0])
@@ -111,14 +112,14 @@ class Load:
         return line
 
     def end(self) -> None:
-        """Tell it to end."""
+        """Tell the load's process to end the load."""
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.close()
 
 
 class Watch:
-    """The other client of a broker under load."""
+    """Another client, which watches a broker under load."""
 
     def __init__(self, broker: BrokerProcess, wire: Wire) -> None:
         self._broker = broker
@@ -128,12 +129,12 @@ class Watch:
     def under(
         self, behaviour: str, count: int, *, for_s: float | None = None, admitted: bool = True, settle_s: float = 0
     ) -> Seen:
-        """Measure while the load begins, while it is on, and until it is gone.
+        """Measure from the beginning of a load until it is gone.
 
         Args:
-            for_s: how long it is on, once the broker has all the connections; None: until it is over by itself.
-            admitted: whether the broker can have them all.
-            settle_s: how long to go on looking when memory has come back far enough.
+            for_s: how many seconds the load is on, once the broker has all the connections; None: until it ends by itself.
+            admitted: whether the broker accepts all the connections.
+            settle_s: how many seconds to go on measuring when memory has returned to the limit.
         """
         seen, broker = self.seen, self._broker
         self._ask_twice()
@@ -190,7 +191,8 @@ class Watch:
                 due = max(due, time.perf_counter())  # the broker did not hold up this list of ten thousand descriptors
 
     def _ping_until_all_are_in(self, load: Load, connections: int) -> None:
-        """Not by descriptors: a segment's may be closed meanwhile."""
+        """Send PINGs until the broker has all connections. Descriptors do not tell: one of a segment may be closed
+        meanwhile."""
         until = time.perf_counter() + LOAD_TIMEOUT_S
         while self.stats()["connections"] < connections:
             assert time.perf_counter() < until, "not all connections were accepted"
@@ -202,7 +204,7 @@ class Watch:
         seen.descriptors_most = max(seen.descriptors_most, self._broker.descriptors())
 
     def _wait_until_quiet(self, settle_s: float) -> None:
-        """Until the broker has only the connection that asks, and its memory is back or does not come back."""
+        """Wait until the broker has only this client's connection, and its memory has returned, or does not."""
         seen, broker = self.seen, self._broker
         while self.stats()["connections"] != 1:
             pass  # an answer each time: the poll is paced by the broker

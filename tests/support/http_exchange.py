@@ -1,4 +1,4 @@
-"""Bytes to an HTTP server, and what comes back."""
+"""Sends raw bytes to an HTTP server."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ CODED = b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nTransfer-Enc
 
 
 async def exchange(port: int, data: bytes, *, until_closed: bool = True, within_s: float = 10) -> bytes:
-    """Bytes to the gateway, and all that comes back until it closes. Raises: TimeoutError."""
+    """Send bytes to the gateway, and return all that comes back until it closes. Raises: TimeoutError."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     async with asyncio.timeout(within_s):
         try:

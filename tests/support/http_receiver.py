@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 
 class Receiver:
-    """A web server: records what is pushed, and answers what it is told to."""
+    """A web server that records what is pushed, and answers as it is told."""
 
     def __init__(self) -> None:
         self.port = 0

@@ -1,4 +1,4 @@
-"""The HTTP gateway over a real broker in the test's own event loop: its application by itself, or with its listener."""
+"""The HTTP gateway on a real broker in the test's own event loop: its ASGI application alone, or with its listener."""
 
 import asyncio
 import json
@@ -29,10 +29,10 @@ JSON_LINES = {"content-type": "application/x-ndjson"}
 
 
 class HttpRig:
-    """``client`` speaks to the gateway; ``served`` is the broker beside it."""
+    """A gateway under test. ``client`` sends requests to it; ``served`` is the broker behind it."""
 
     def __init__(self, served: InProcess, client: httpx.AsyncClient, gateway: Gateway | None, port: int = 0) -> None:
-        """``gateway`` of the application by itself, ``port`` of the listener."""
+        """``gateway``: the gateway of an application alone; ``port``: the port of a listener."""
         self.served = served
         self.broker = served.broker
         self.client = client
@@ -53,17 +53,17 @@ class HttpRig:
             assert (await self.ask("POST", f"/v1/topics/{topic}/messages", content=payload)).status_code == 201
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Let the loop go on until something is so."""
+        """Let the event loop run until a condition holds."""
         async with asyncio.timeout(TIMEOUT_S):
             while not condition():  # noqa: ASYNC110 (it has no event, and takes a few passes)
                 await asyncio.sleep(0)
 
     async def until_polled(self, topic: str) -> None:
-        """Until a consumer of a topic was made: a request waits there."""
+        """Wait until a consumer of the topic exists: then a request polls there."""
         await self.until(lambda: topic in self.broker.topics and self.broker.topics[topic].consumers)
 
     async def lease(self, topic: str, consumer: str = "c", **query: Any) -> list[dict[str, Any]]:
-        """What a poll answers; [] for 204."""
+        """Poll for messages, and return the answer's; [] for status 204."""
         answer = await self.ask("GET", f"/v1/topics/{topic}/messages", params={"consumer": consumer, **query})
         if answer.status_code == 204:
             return []
@@ -73,7 +73,7 @@ class HttpRig:
 
 
 def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    """Holds that a response is a problem with this code. Returns: its members."""
+    """Check that a response is a problem document with this code. Returns: its members."""
     assert answer.status_code == status, f"{status} {code} was expected: {answer.status_code} {answer.text}"
     assert answer.headers["content-type"] == "application/problem+json"
     problem: dict[str, Any] = answer.json()
@@ -83,7 +83,7 @@ def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
 
 
 def lines(*messages: dict[str, Any] | str) -> bytes:
-    """JSON lines; a text is taken as it is."""
+    """Encode messages as JSON lines; a text is taken as it is."""
     return "".join((m if isinstance(m, str) else json.dumps(m)) + "\n" for m in messages).encode()
 
 
@@ -96,7 +96,7 @@ async def gateway(
     dialects: Sequence[str] = (),
     **options: Any,
 ) -> AsyncIterator[HttpRig]:
-    """The application without a socket."""
+    """Yield the gateway's application without a socket."""
     async with serving(data_dir, fs=fs, **options) as served:
         core = Gateway(served.broker, SystemClock(), asyncio.get_running_loop(), authority=authority)
         transport = httpx.ASGITransport(Application(core, hosts=AllowedHosts(), dialects=dialects))
@@ -118,7 +118,7 @@ async def listening(
     allowed_hosts: Sequence[str] = (),
     **options: Any,
 ) -> AsyncIterator[HttpRig]:
-    """The whole of it, on a free port, and with ``certificates`` on another one with TLS."""
+    """Yield the whole gateway, on a free port, and with ``certificates`` also on another port with TLS."""
     loop = asyncio.get_running_loop()
     both: dict[str, Any] = {"authority": authority, "certificates": certificates}
     async with serving(data_dir, fs=fs, **both, **options) as served, asyncio.TaskGroup() as tasks:
@@ -154,5 +154,5 @@ async def listening(
 
 
 def ids(messages: list[dict[str, Any]]) -> list[tuple[int, int]]:
-    """Id and attempt of each message of an answer."""
+    """Return the id and the attempt of each message in an answer."""
     return [(message["id"], message["attempt"]) for message in messages]

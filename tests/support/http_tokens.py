@@ -1,4 +1,4 @@
-"""Three tokens over HTTP, one with rights, an admin and one without any: the grants, and the header of each."""
+"""Three tokens for HTTP tests (one with some rights, an admin, and one without rights): their grants and their headers."""
 
 from hashlib import sha256
 

@@ -1,4 +1,4 @@
-"""The real broker and server on the test's own event loop: fast, and seen by the coverage."""
+"""The real broker and server on the test's own event loop, which is fast, and included in coverage."""
 
 import asyncio
 import ssl
@@ -20,7 +20,7 @@ TIMEOUT_S = 60
 
 
 class AsyncWire:
-    """A connection of bytes and lines."""
+    """A connection that sends bytes and reads lines."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -38,7 +38,7 @@ class AsyncWire:
             return await self.reader.readexactly(count)
 
     async def rest(self) -> bytes:
-        """Everything up to the end of the stream."""
+        """Read everything up to the end of the stream."""
         async with asyncio.timeout(TIMEOUT_S):
             return await self.reader.read()
 
@@ -47,14 +47,14 @@ class AsyncWire:
         return await self.line()
 
     async def message(self) -> tuple[int, int, bytes]:
-        """(id, attempt, body) of the next line, which must be a MSG."""
+        """Read the next line, which must be a MSG, as (id, attempt, body)."""
         line = await self.line()
         tokens = line.split(b" ")
         assert tokens[0] == b"MSG", f"a delivery was expected, not {line!r}"
         return int(tokens[2]), int(tokens[3]), (await self.read(int(tokens[6]) + 1))[:-1]
 
     async def body(self, line: bytes) -> bytes:
-        """The body that a JSON or BATCH line announces."""
+        """Read the body that a JSON or BATCH line announces."""
         return (await self.read(int(line.split(b" ")[-1]) + 1))[:-1]
 
     async def nothing_before_pong(self) -> None:
@@ -78,7 +78,7 @@ class InProcess:
         self._wires: list[AsyncWire] = []
 
     async def connect(self, tls: ssl.SSLContext | None = None) -> AsyncWire:
-        """With ``tls`` to the port on which it is spoken."""
+        """Connect; with ``tls`` to the TLS port."""
         port = self.port if tls is None else self.tls_port
         wire = AsyncWire(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
         self._wires.append(wire)
@@ -91,8 +91,8 @@ class InProcess:
 
 @asynccontextmanager
 async def serving(data_dir: Path | str, **options: Any) -> AsyncIterator[InProcess]:
-    """Serve on a free port; shuts down gracefully at the end. ``fs`` replaces the file system, ``authority`` asks for tokens,
-    with ``certificates`` TLS is spoken, too, and ``tracer`` follows messages."""
+    """Serve a broker on a free port, and shut it down gracefully at the end. Options: ``fs`` replaces the file system,
+    ``authority`` makes tokens required, ``certificates`` adds TLS, ``tracer`` traces messages."""
     loop = asyncio.get_running_loop()
     fs = options.pop("fs", None) or RealFileSystem()
     tracer = options.pop("tracer", None)

@@ -1,7 +1,7 @@
-"""Exceptions out of a signal handler, at a chosen place of the client's code.
+"""Raises an exception as a signal handler would, at a chosen place of the client's code.
 
-CPython runs signal handlers where a function begins, where a loop begins again, and after a call of C code; a call of C code
-that waits also runs them. ``Interrupter`` counts these places while its block runs, and raises at one of them.
+CPython runs signal handlers at the start of a function, at the start of each loop iteration, and after a call of C code; a C
+call that waits also runs them. ``Interrupter`` counts these places while its block runs, and raises at one of them.
 """
 
 import dis
@@ -17,15 +17,17 @@ BACKWARD = {name for name in dis.opname if name.startswith("JUMP_BACKWARD")}
 
 
 class Interrupted(BaseException):
-    """As KeyboardInterrupt, which would end the test run where it is not caught."""
+    """The exception that is raised, like a KeyboardInterrupt, which would end the test run where it is not caught."""
 
 
 class TimeLimit(Interrupted, TimeoutError):
-    """As that of a handler of SIGALRM. A TimeoutError is an OSError, like those of sockets."""
+    """The exception that is raised, like that of a handler of SIGALRM: a TimeoutError is an OSError, as are errors of
+    sockets."""
 
 
 class Interrupter:
-    """A context manager; counts places, raises ``Interrupted`` at place ``at``, and swallows it where it leaves the block."""
+    """Counts the places, raises ``Interrupted`` at place ``at``, and suppresses it when it leaves the block. A context
+    manager."""
 
     def __init__(self, at: int, error: type[Interrupted] = Interrupted) -> None:
         self._error = error

@@ -1,4 +1,4 @@
-"""The app of tests/e2e/workers/test_kills.py: says when it begins and ends each job, in a file of each process."""
+"""The app of tests/e2e/workers/test_kills.py: each process writes to a file when it begins and ends each job."""
 
 import asyncio
 import os
@@ -15,14 +15,14 @@ RETRIES = 50
 
 
 def say(*words: object) -> None:
-    """A whole line, also when it is killed right afterwards."""
+    """Write a whole line, so that it is complete even if the process is killed right afterwards."""
     line = " ".join(map(str, words)) + "\n"
     with (SAID / f"{os.getpid()}.txt").open("ab", buffering=0) as file:
         file.write(line.encode())
 
 
 class SayingApp(toymq.App):
-    """Says when it is connected, too: what it does before, of a broker that was killed, it cannot ack."""
+    """An app that also reports when it is connected: until then it cannot ack jobs that it got from a killed broker."""
 
     def _notice(self, event: Event) -> None:
         super()._notice(event)
@@ -35,7 +35,7 @@ app = SayingApp()
 
 @contextmanager
 def said(kind: str, key: object, number: int) -> Iterator[None]:
-    """``end``: done; ``left``: it raised, or was cancelled."""
+    """Report the begin of the block, and its end: ``end``: done; ``left``: it raised, or was cancelled."""
     say("begin", kind, key, number, time.monotonic_ns())
     event = "left"
     try:

@@ -1,4 +1,4 @@
-"""A leader's broker and its followers on directories and sockets of this machine; etcd's in-sync set is a list."""
+"""A leader's broker and its followers, with real directories and sockets; a list stands in for etcd's in-sync set."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ def replica_id(number: int) -> str:
 
 
 class FakeChanges:
-    """Implements ``InSyncChanges``: an in-sync set that etcd would hold."""
+    """A fake ``InSyncChanges``: keeps the in-sync set that etcd would keep."""
 
     def __init__(self, members: set[str]) -> None:
         self.members = members
@@ -66,7 +66,7 @@ class FakeChanges:
 
 
 class LeaderRig:
-    """A leader with a broker, and its listener of replicas on ``port``."""
+    """A leader with its broker, and a listener for replicas on ``port``."""
 
     def __init__(
         self, root: Path, *, number: int = 1, epoch: int = 10, members: set[str] | None = None,
@@ -89,7 +89,7 @@ class LeaderRig:
 
     @property
     def repl(self) -> str:
-        """As of ``Member``."""
+        """The address for replicas, as of ``Member``."""
         return f"{self.host}:{self.port}"
 
     @asynccontextmanager
@@ -127,7 +127,7 @@ class LeaderRig:
             self.broker.close()
 
     def put(self, topic: str, *payloads: bytes) -> "list[asyncio.Event]":
-        """Publish. Returns: an event for each stretch of them, set with its OK."""
+        """Publish. Returns: an event for each batch of the messages, which is set at its OK."""
         told = []
         for outcome in self.broker.topic_or_new(topic).publisher.publish([b""] * len(payloads), list(payloads)):
             ok = asyncio.Event()
@@ -136,7 +136,7 @@ class LeaderRig:
         return told
 
     async def publish(self, topic: str, *payloads: bytes) -> None:
-        """Publish, and wait for OK."""
+        """Publish, and wait for the OK."""
         async with asyncio.timeout(WITHIN_S):
             for ok in self.put(topic, *payloads):
                 await ok.wait()
@@ -153,13 +153,13 @@ class LeaderRig:
         return lag is not None and lag.state == "in sync"
 
     async def left(self, number: int) -> None:
-        """Wait until a follower has no link and is in no set."""
+        """Wait until a follower has no link and is not in the in-sync set."""
         await until(lambda: self.lag(number) is None and replica_id(number) not in self.links.required(), f"n{number} is gone")
 
 
 @dataclass
 class FollowerRig:
-    """A follower's directory, and its link while it follows."""
+    """A follower's directory, and its link to the leader while it follows."""
 
     root: Path
     number: int = 2
@@ -180,13 +180,13 @@ class FollowerRig:
         self.writers: list[asyncio.StreamWriter] = []
 
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
-        """As ``Offload``."""
+        """Run a job in a thread; see ``Offload``."""
         assert self.scheduler is not None
         self.scheduler.offload(job, done)
 
     async def follow(self, leader: LeaderRig, epoch: int | None = None, *, lives_on: bool = False) -> FollowEnd:
-        """Follow until the link ends. May be cancelled, as by a kill: nothing touches the directory afterwards. ``lives_on``:
-        in the process of the last time, not in a new one."""
+        """Follow until the link ends. To cancel this is to kill the follower: nothing touches the directory afterwards.
+        ``lives_on``: go on in the same process as last time, not in a new one."""
         self.scheduler = LoopScheduler(asyncio.get_running_loop())
         self.link = self.link if lives_on else FollowerLink(
             me=Identity(self.cluster, "g0", self.file.record.replica, f"n{self.number}"), file=self.file,
@@ -199,7 +199,7 @@ class FollowerRig:
             self.scheduler.close(drop_waiting=False)
 
     async def follow_once_or_until_joined(self, leader: LeaderRig) -> FollowEnd | None:
-        """Follow until the link ends, or until the follower is in sync: None then."""
+        """Follow until the link ends, or until the follower is in sync; returns None then."""
         async with self.following(leader) as task:
             await until(lambda: task.done() or leader._is_in_sync(self.number), "it joins or is refused")
             return task.result() if task.done() else None
@@ -219,7 +219,7 @@ class FollowerRig:
 
     @asynccontextmanager
     async def following(self, leader: LeaderRig) -> AsyncIterator["asyncio.Task[FollowEnd]"]:
-        """Follow within a block; at its end the link is cut."""
+        """Follow while the block runs; at its end the link is cut."""
         task = asyncio.ensure_future(self.follow(leader))
         try:
             yield task
@@ -230,7 +230,7 @@ class FollowerRig:
 
 
 async def until(is_so: Callable[[], bool], what: str, shown: Callable[[], object] = lambda: "") -> None:
-    """Wait for something that comes soon. Raises: AssertionError when it does not."""
+    """Wait for a condition that should hold soon. Raises: AssertionError when it does not."""
     loop = asyncio.get_running_loop()
     end = loop.time() + WITHIN_S
     while not is_so():
@@ -239,7 +239,7 @@ async def until(is_so: Callable[[], bool], what: str, shown: Callable[[], object
 
 
 def shared_files(root: Path) -> dict[str, bytes]:
-    """What replicas have in common, but for space that is only reserved."""
+    """Return the files that replicas have in common, without space that is only reserved."""
     found = {}
     for path in sorted(root.rglob("*")):
         relative = path.relative_to(root).as_posix()
@@ -250,7 +250,7 @@ def shared_files(root: Path) -> dict[str, bytes]:
 
 
 async def assert_same(leader: LeaderRig, follower: FollowerRig) -> None:
-    """Wait until both directories are the same."""
+    """Wait until the directories of leader and follower are the same."""
 
     def differing() -> list[str]:
         ours, theirs = shared_files(leader.root), shared_files(follower.root)

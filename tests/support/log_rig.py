@@ -17,7 +17,7 @@ from toymq_py.storage.segment import Producers
 
 
 class _Told(CommitListener):
-    """Writes down what the committer tells."""
+    """Records what the committer reports."""
 
     def __init__(self, rig: "LogRig") -> None:
         self._rig = rig
@@ -33,7 +33,8 @@ class _Told(CommitListener):
 
 
 class LogRig:
-    """``publish`` appends and runs the loop until nothing is left to do; ``reopen`` kills the process or cuts the power."""
+    """A log for tests. ``publish`` appends and runs the loop until nothing is left to do; ``reopen`` kills the process or cuts
+    the power."""
 
     def __init__(self, *, disk: SimDisk | None = None, **options: Any) -> None:
         self.options = options
@@ -70,23 +71,23 @@ class LogRig:
         return self.committer.append([key] * len(payloads), payloads)
 
     def publish(self, *payloads: bytes, key: bytes = b"") -> list[Appended]:
-        """Append, and let everything happen that follows."""
+        """Append, and run the loop until all that follows is done."""
         appended = self.append(*payloads, key=key)
         self.loop.drain()
         return appended
 
     def reopen(self, *, power_cut: bool = False) -> None:
-        """A new process on the same disk."""
+        """Kill the process, or cut the power, and open the log again from the same disk."""
         self.disk = self.disk.crash() if power_cut else self.disk.kill()
         self.loop = SimLoop(self.clock, random.Random(2))
         self._open()
 
     def syncs(self) -> int:
-        """How often a segment file was synced."""
+        """The number of syncs of segment files."""
         return sum(op == "sync" and path.endswith(".log") for op, path, _ in self.disk.trace)
 
     def payloads(self) -> list[bytes]:
-        """Every committed payload, read from disk in order; lost ones are left out."""
+        """Read every committed payload from disk, in order; lost ones are left out."""
         found: list[bytes] = []
         at = self.log.first_id
         self.log.tail.clear()

@@ -14,7 +14,7 @@ TS_NS = 1_781_767_800_000_000_000
 
 
 def some_frames(count: int, seed: int = 1, *, first_id: int = 0, size_max: int = 60) -> list[bytes]:
-    """Frames of consecutive ids: empty payloads, keys, attributes, all mixed."""
+    """Encode records with consecutive ids: a mixture with and without payloads, keys and attributes."""
     rng = random.Random(seed)
     frames = []
     for msg_id in range(first_id, first_id + count):
@@ -26,7 +26,7 @@ def some_frames(count: int, seed: int = 1, *, first_id: int = 0, size_max: int =
 
 
 def disk_with(segments: dict[int, bytes]) -> SimDisk:
-    """A synced topic directory with these segments, by first id."""
+    """Return a disk with a synced topic directory that has these segments, by first id."""
     disk = SimDisk(random.Random(1))
     for path in ("/data/topics", PATH):
         disk.mkdir(path)
@@ -45,7 +45,7 @@ def recover(disk: SimDisk) -> RecoveredLog:
 
 
 def ids_of(log: RecoveredLog) -> list[int]:
-    """Ids that a record stands for."""
+    """Return the ids for which the log has a record."""
     lost = {msg_id for first, last in log.lost for msg_id in range(first, last + 1)}
     return [msg_id for msg_id in range(log.first_id, log.next_id) if msg_id not in lost]
 

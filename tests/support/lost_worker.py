@@ -1,4 +1,4 @@
-"""A fake broker of two workers, one of which is lost for good: its topic is with the other one from then on."""
+"""A fake broker of two workers, one of which is lost for good: from then on the other one has its topic."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,8 +8,8 @@ _ANSWERS = {b"HELLO": b"HELLO 1 server=x/1 max_payload=99 workers=1 lease=1\n", 
 
 
 class LostWorker:
-    """Worker 1 has the topic, and delivers message 0. It is lost at the first ACK, or by ``lose``; then worker 0 has it, and
-    delivers message 1."""
+    """At first worker 1 has the topic, and delivers message 0. It is lost at the first ACK, or by ``lose``; then worker 0 has
+    the topic, and delivers message 1."""
 
     def __init__(self) -> None:
         self.touched = asyncio.Event()
@@ -21,7 +21,7 @@ class LostWorker:
         self._lost = False
 
     async def start(self) -> str:
-        """Returns: the URL of worker 0."""
+        """Start to listen. Returns: the URL of worker 0."""
         self._servers = [await asyncio.start_server(serve, "127.0.0.1", 0) for serve in (self._serve_0, self._serve_1)]
         return f"toymq://127.0.0.1:{self._port(0)}"
 
@@ -51,7 +51,7 @@ class LostWorker:
         writer.close()
 
     def lose(self) -> None:
-        """Worker 1 is gone, and nothing listens at its address."""
+        """Lose worker 1: nothing listens at its address any more."""
         self._lost = True
         self._servers[1].close()
         for wire in self._wires:
@@ -63,7 +63,7 @@ class LostWorker:
 
 
 def _delivering(word: bytes, msg_id: int) -> bytes:
-    """To a SUB, or a PULL."""
+    """Encode the answer to a SUB or PULL, with one delivery."""
     message = b"MSG t %d 1 1781767800000000000 - 1\nx\n" % msg_id
     return b"OK 0\n" + message if word == b"SUB" else message + b"OK 1\n"
 

@@ -1,4 +1,5 @@
-"""Machines in network namespaces: each has its own addresses and routes, so what it sends to another can be made to vanish.
+"""Machines that are network namespaces: each has its own addresses and routes, so that packets between two of them can be
+dropped.
 
     with Machines(3) as machines, machines.entered():       # this thread is in the namespace of the clients
         subprocess.Popen([*machines[0].within, "etcd", …])   # listens on machines[0].agreement and .data
@@ -6,9 +7,9 @@
         machines.heal()
 
 Each machine has two addresses, one for data (clients, replicas) and one for the agreement (etcd), so that a cut may take one of
-the two. A cut sends an address's packets to a hardware address that no device has: they vanish, and connections that are open
-stay so. (A blackhole route does that, too, but refuses new connections at once, which no broken cable does.)
-``@require("netns")``: needs root.
+the two. A cut sends an address's packets to a hardware address that no device has: they vanish, and open connections stay open.
+(A blackhole route also drops packets, but refuses new connections at once, unlike a broken cable.) ``@require("netns")``: needs
+root.
 """
 
 import contextlib
@@ -31,7 +32,7 @@ Network = Literal["data", "agreement"]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One namespace. ``number`` is the last one of its addresses."""
+    """One network namespace. ``number`` is the last number of its addresses."""
 
     namespace: str
     number: int
@@ -47,12 +48,13 @@ class Machine:
 
     @property
     def within(self) -> tuple[str, ...]:
-        """Before a command: run it on this machine. Its process is the command's own."""
+        """Words before a command that run it on this machine. ``ip`` replaces itself by the command, so the process is the
+        command's own."""
         return ("ip", "netns", "exec", self.namespace)
 
     @contextlib.contextmanager
     def running(self, program: str) -> "Iterator[subprocess.Popen[str]]":
-        """A Python program on this machine, killed at the end. What it prints is read from ``stdout``."""
+        """Run a Python program on this machine until the end of the block. Its output can be read from ``stdout``."""
         command = [*self.within, sys.executable, "-c", program]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
@@ -62,7 +64,7 @@ class Machine:
 
 
 class Machines:
-    """So many machines, and the clients' namespace. A context manager: without it nothing is left."""
+    """A number of machines, and the clients' namespace. A context manager, which removes them all at its end."""
 
     def __init__(self, count: int) -> None:
         prefix = f"toymq-{os.getpid()}"
@@ -76,7 +78,7 @@ class Machines:
         return iter(self._machines)
 
     def __enter__(self) -> "Machines":
-        """Raises: subprocess.CalledProcessError without the right to make namespaces."""
+        """Make the namespaces. Raises: subprocess.CalledProcessError without the right to do that."""
         try:
             for machine in (self.hub, *self._machines):
                 _ip("netns", "add", machine.namespace)
@@ -100,7 +102,7 @@ class Machines:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """This thread, and threads and processes that it starts meanwhile, are in the clients' namespace."""
+        """Put this thread, and threads and processes that it starts, into the clients' namespace while the block runs."""
         with open("/proc/thread-self/ns/net") as own, open(f"/run/netns/{self.hub.namespace}") as hub:  # noqa: PTH123 (as one)
             _enter(hub.fileno())
             try:
@@ -111,7 +113,7 @@ class Machines:
     # -- cuts
 
     def cut(self, sender: Machine, receiver: Machine, *, networks: tuple[Network, ...] = ("data", "agreement")) -> None:
-        """What ``sender`` sends to ``receiver`` vanishes from now on; the other direction is as before. Idempotent."""
+        """Drop what ``sender`` sends to ``receiver`` from now on; the other direction is unchanged. Idempotent."""
         for network in networks:
             _ip("-n", sender.namespace, "neighbour", "replace", f"{NETWORKS[network]}.{receiver.number}",
                 "lladdr", NO_DEVICE, "dev", sender.device, "nud", "permanent")  # fmt: skip
@@ -128,7 +130,7 @@ class Machines:
 
 
 def missing() -> str | None:
-    """Why no machine can be made here; None when one can."""
+    """Return why no machine can be made here; None when one can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     try:

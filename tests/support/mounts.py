@@ -1,4 +1,4 @@
-"""``topics`` on a file system of its own."""
+"""Simulates that ``topics`` is on a file system of its own."""
 
 import errno
 
@@ -8,7 +8,8 @@ from tests.support.sim_disk import SimDisk
 
 
 def mounted(monkeypatch: pytest.MonkeyPatch, directory: str) -> None:
-    """Have ``topics`` in a directory be a file system of its own: another device, to and from which nothing is renamed."""
+    """Make the directory ``topics`` look like a file system of its own: it has another device number, and renames to and from
+    it fail."""
     inode, rename, topics = SimDisk.inode, SimDisk.rename, f"{directory}/topics"
 
     def rename_within(disk: SimDisk, old: str, new: str) -> None:

@@ -1,7 +1,8 @@
-"""Two groups of a cluster, each a broker on a simulated disk, on one simulated etcd, and clients that follow MOVED.
+"""Moves of topics between two groups of a cluster: each group is a broker on a simulated disk, both share a simulated etcd, and
+clients follow MOVED.
 
-A life of a group's leader ends at any call of its disk, with its machine or without. What was acknowledged to clients is kept
-here, and ``check`` compares. Runs under ``SimEventLoop``: one seed is one run.
+A life of a group's leader may end at any call of its disk, by SIGKILL or with its machine. The world remembers what was
+acknowledged to clients, and ``check`` compares. It runs under ``SimEventLoop``: the same seed gives the same run.
 """
 
 import asyncio
@@ -48,11 +49,11 @@ GONE_S = 3.0
 
 
 class Killed(BaseException):
-    """The process dies here, in the middle of what it does on the disk."""
+    """Raised where the process dies, in the middle of its work on the disk."""
 
 
 class MortalDisk(SimDisk):
-    """``on_call``: told of each call before it is done; may raise ``Killed``."""
+    """A disk that calls ``on_call`` before each of its calls; ``on_call`` may raise ``Killed``."""
 
     on_call: Callable[[], None] = staticmethod(lambda: None)
 
@@ -65,7 +66,7 @@ class MortalDisk(SimDisk):
 
 
 class LoopClock:
-    """The time of the loop."""
+    """A clock that shows the loop's time."""
 
     def __init__(self, loop: SimEventLoop) -> None:
         self._loop = loop
@@ -78,7 +79,7 @@ class LoopClock:
 
 
 class Life:
-    """A process that leads a group. Also the ``Scheduler`` of its broker."""
+    """One life of a process that leads a group. It is also the ``Scheduler`` of its broker."""
 
     def __init__(self, group: "Group", number: int) -> None:
         self.group = group
@@ -105,7 +106,7 @@ class Life:
                 raise Killed
 
     def die(self) -> None:
-        """With the machine, or the process alone."""
+        """Die by SIGKILL, or with the machine."""
         if not self.alive:
             return
         self.alive = self.serving = False
@@ -123,7 +124,7 @@ class Life:
         return task
 
     async def begin(self) -> None:
-        """Lead. Raises: TermEnded, Killed."""
+        """Begin to lead. Raises: TermEnded, Killed."""
         world, group = self.group.world, self.group
         member, lease = await elect(world.etcd, group.name, self.number)
         kept = KeptPlaces(world.etcd.client(member.name), CLUSTER, group.name)
@@ -192,7 +193,7 @@ def _no_link(*_: object) -> None:
 
 
 class Group:
-    """Starts a new life a moment after the last one ended."""
+    """A group: starts a new life of its leader a moment after the last one ended."""
 
     def __init__(self, world: "World", name: str) -> None:
         self.world = world
@@ -223,7 +224,8 @@ class Group:
 
 
 class World:
-    """``stored``: id by body, as clients were told. ``acked``: ids of consumer ``c`` whose acks are on the disk."""
+    """Groups and clients. ``stored``: the id of each body, as clients were told. ``acked``: ids of consumer ``c`` whose acks
+    are on the disk."""
 
     def __init__(self, loop: SimEventLoop, etcd: SimulatedEtcd) -> None:
         self.loop = loop
@@ -240,7 +242,7 @@ class World:
     # -- clients
 
     async def topic(self, name: str, at: str = "a", *, makes: bool = False) -> tuple[Life, Topic]:
-        """The topic, wherever it is, as a client that asks until it has an answer."""
+        """Return the topic and the life that has it, wherever that is; like a client, ask until there is an answer."""
         bounced = 0
         while True:
             life = self.groups[at].serving
@@ -263,7 +265,7 @@ class World:
                 await asyncio.sleep(0.05)
 
     async def publish(self, producer: bytes, sequence: int, body: bytes, at: str) -> None:
-        """Until it is answered, under one sequence."""
+        """Publish under one sequence number, until it is answered."""
         while True:
             life, topic = await self.topic(TOPIC, at, makes=True)
             (outcome,) = topic.publish_sequenced([producer], [body], None, [sequence])
@@ -286,7 +288,7 @@ class World:
             await asyncio.sleep(0.01)
 
     async def begin(self) -> tuple[list[asyncio.Task[None]], asyncio.Task[None]]:
-        """Publish and consume. Returns: the publishers, which end when ``publishing`` does, and the consumer."""
+        """Start publishers and a consumer. Returns: the publishers, which end when ``publishing`` does, and the consumer."""
         publishers = [self.loop.create_task(self.publisher(name, 10_000)) for name in ("p", "q")]
         while not self.stored:  # noqa: ASYNC110 (another task)
             await asyncio.sleep(0.01)
@@ -301,7 +303,7 @@ class World:
             await asyncio.sleep(rng.choice((0.0, 0.002, 0.02)))
 
     async def consumer(self) -> None:
-        """Acks one message after the other for good, and makes every 5th a dead letter."""
+        """Consume: ack one message after the other, and make every 5th a dead letter."""
         at = 0
         while True:
             await asyncio.sleep(0.01)
@@ -325,7 +327,7 @@ class World:
                 at += 1
 
     async def _bury(self, life: Life, topic: Topic, msg_id: int) -> bool:
-        """Returns: whether it is a dead letter, as the broker says."""
+        """Make a message a dead letter. Returns: whether it is one, as the broker says."""
         topic.ack("c", [(msg_id, msg_id)], unseen=True)
         if "w" not in topic.channels:
             topic.seek("w", EARLIEST)
@@ -350,7 +352,7 @@ class World:
     # -- what must hold
 
     async def check(self, where: str | None = None) -> None:
-        """All is well, and what was said to clients holds. ``where``: the group that must have the topic."""
+        """Check that all that clients were told still holds. ``where``: the group that must have the topic."""
         self.etcd.be_well()
         self.publishing = False
         for _ in range(600):
@@ -402,7 +404,7 @@ class World:
 
 
 async def asked(world: World, kept: KeptPlaces, to: str) -> None:
-    """Ask for a move, as ``toymqctl`` does."""
+    """Ask for a move of the topic, as ``toymqctl`` does."""
     record = await until_answered(partial(kept.record, TOPIC))
     if record is not None and record.group != to:
         before = await until_answered(partial(kept.move, TOPIC))
@@ -421,8 +423,8 @@ async def moved(world: World, kept: KeptPlaces, to: str) -> None:
 
 
 async def killed_while_it_moves(world: World, end: str, nth: int) -> int:
-    """Move a topic under load. The leader at one end, ``source`` or ``target``, dies at the nth call of its disk. Returns: how
-    many it had."""
+    """Move a topic under load, while the leader at one end, ``source`` or ``target``, dies at the nth call of its disk.
+    Returns: how many calls there were."""
     kept = world.kept("tool")
     clients, consuming = await world.begin()
     await asyncio.sleep(1.0)

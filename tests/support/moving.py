@@ -1,4 +1,5 @@
-"""A client under load that moves its subscriptions after each outage; and one that sends while its connection ends."""
+"""Checks of a real client: that under load its subscriptions make progress after each outage; and that it survives when it
+sends while its connection ends."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -19,7 +20,7 @@ MOVE_S = 30.0
 
 
 class UnderLoad:
-    """A publisher and subscriptions of one client, with handlers that let other tasks run."""
+    """A publisher and several subscriptions of one client, whose handlers let other tasks run."""
 
     def __init__(self, mq: Client) -> None:
         self._mq = mq
@@ -39,8 +40,8 @@ class UnderLoad:
                     task.cancel()
 
     async def all_move(self) -> None:
-        """Until each subscription has handed out what is published from now on. Raises: AssertionError, which names those that
-        do not."""
+        """Wait until each subscription has handed out a message published from now on. Raises: AssertionError, which names
+        those that do not."""
         self._round += 1
         try:
             async with asyncio.timeout(MOVE_S), self._news:
@@ -98,7 +99,7 @@ OUTPUTS: dict[str, Speak] = {
 
 
 async def speaks_as_its_connection_ends(mq: Client, speak: Speak) -> None:
-    """Raises: RequestTimeout, when the client never comes back."""
+    """Let the client send while its connection ends. Raises: RequestTimeout when the client never recovers."""
     await mq.pub("t", b"first")
     async with mq.sub("t", "c") as messages:
         message = await messages.next(MOVE_S)

@@ -1,10 +1,10 @@
-"""Nodes of one group in simulated time: an etcd in memory, links and brokers that only say what was asked of them.
+"""Nodes of one group in simulated time, with an etcd in memory; fake links and brokers record what is asked of them.
 
     def scenario(rig): ...
     simulate(scenario, tmp_path, monkeypatch)
 
-A node's directory is real, so that what ``replica.json`` has to survive does. Two nodes are linked as long as the leader runs
-and ``cut`` does not hold.
+A node's directory is real, so that ``replica.json`` survives a kill. Two nodes are linked while the leader runs and they are
+not in ``cut``.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ TTL_S = 3.0
 
 
 class FakeOffice:
-    """An ``Office`` that notes what is asked of it."""
+    """A fake ``Office`` that records what is asked of it."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -79,7 +79,7 @@ class FakeOffice:
 
 
 class FakeLinks:
-    """The part of ``LeaderLinks`` that a term uses. Followers join at once, by T3."""
+    """The part of ``LeaderLinks`` that a term uses. Followers join at once, by transaction T3."""
 
     rig: "NodeRig"
 
@@ -135,7 +135,7 @@ class FakeLinks:
 
 
 class FakeLink:
-    """A ``Follows``: joins the leader's ``FakeLinks``, and stays until that ends or the two are ``cut``."""
+    """A fake ``Follows``: joins the leader's ``FakeLinks``, and stays until these end or the two nodes are ``cut``."""
 
     def __init__(self, rig: "NodeRig", running: "Running") -> None:
         self._rig = rig
@@ -199,7 +199,7 @@ class Running:
         self.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # a test looks, or does not care
 
     def die(self) -> None:
-        """As SIGKILL: nothing of it goes on, and its lease lives."""
+        """Die as by SIGKILL: nothing of the process goes on, but its lease lives on in etcd."""
         self.task.cancel()
 
     @property
@@ -241,7 +241,7 @@ class NodeRig:
             await asyncio.sleep(0.02)
 
     async def led_by(self, running: Running, in_sync: int = 1) -> None:
-        """Wait until a node leads, and so many copies are in sync."""
+        """Wait until this node leads, and ``in_sync`` copies are in sync."""
         node = running.node
         await self.until(
             lambda: node.state == "LEADING" and node.term is not None and len(node.term.in_sync.members) == in_sync,
@@ -256,7 +256,7 @@ def simulate(
     scenario: Scenario, directory: Path, monkeypatch: pytest.MonkeyPatch, *, seed: int = 1, replicas: int = 2,
     min_in_sync: int = 1,
 ) -> None:  # fmt: skip
-    """Run a scenario on a loop of its own."""
+    """Run a scenario on an event loop of its own."""
     loop = SimEventLoop(random.Random(seed))
     loop.steps_left = 2_000_000
     random.seed(seed)

@@ -1,4 +1,4 @@
-"""A broker in memory that says OK to everything: for what happens before a command is sent.
+"""A fake broker in memory that answers OK to everything: for tests of what a client does before it sends a command.
 
 Each connection is one end of a socket pair, and a thread has the other.
 """
@@ -39,7 +39,7 @@ _FIXED: dict[type, bytes] = {
 
 
 class ObligingBroker:
-    """``connect`` is a client's ``connect_unix``. ``commands`` has all that arrived but HELLO."""
+    """``connect`` replaces a client's ``connect_unix``. ``commands`` has all that was received except HELLO."""
 
     def __init__(self) -> None:
         self.commands: list[Command] = []
@@ -56,7 +56,7 @@ class ObligingBroker:
         return theirs
 
     def close(self) -> None:
-        """Clients are gone, or lose their connections."""
+        """Close all connections."""
         for end in self._ends:
             try:
                 end.shutdown(socket.SHUT_RDWR)

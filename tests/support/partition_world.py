@@ -1,4 +1,4 @@
-"""Partitioned topics of three groups over a simulated etcd: the leaders as far as they make and remove partitions."""
+"""Partitioned topics of three groups on a simulated etcd, with the part of the leaders that makes and removes partitions."""
 
 import asyncio
 import random
@@ -29,7 +29,7 @@ LOST_S = 60.0
 
 
 class Soon:
-    """A ``Scheduler`` whose jobs run a little later, on the loop."""
+    """A ``Scheduler`` that runs jobs a little later, on the loop."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -54,7 +54,7 @@ class Soon:
 
 
 class Group:
-    """A group: its disk, and the leader of this moment. Topics are directories."""
+    """A group: its disk, and its present leader. Topics are directories."""
 
     def __init__(self, world: "World", name: str) -> None:
         self.name = name
@@ -69,7 +69,7 @@ class Group:
         return {name for name in self.disk.listdir("/data/topics") if not name.startswith(".")}
 
     async def lead(self) -> None:
-        """The leader is killed, and there is another one."""
+        """Kill the leader and start another one."""
         world = self._world
         self.placement = None
         self.disk = disk = self.disk.kill()
@@ -168,7 +168,8 @@ class World:
         assert len(there) <= 1, f"{name} is in {there}"
 
     async def command(self, verb: str, at: str, name: str, count: int = 0, group: str | None = None) -> str:
-        """As a session at the leader of a group passes it on, and a client that follows MOVED. Returns: OK, or the code."""
+        """Run a command as a session at the leader of a group does, which passes it on, and as a client does, which follows
+        MOVED. Returns: OK, or the error's code."""
         for _ in range(8):
             placement = self.groups[at].placement
             if placement is None:

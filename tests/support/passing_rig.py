@@ -1,4 +1,4 @@
-"""A session that passes commands on, and the worker or group that gets them, as the test plays it."""
+"""A session that passes commands on to another worker or group, whose part the test plays."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -34,7 +34,7 @@ HERE, THERE = (next(name for name in "abcdefgh" if worker_of(name, 2) == worker)
 
 
 class Groups(Placement):
-    """Two groups; a connection to b goes to the test's socket, and one to a is answered as if it had nothing."""
+    """Two groups: a connection to b goes to the test's socket, and one to a is answered as if a had no topics."""
 
     is_divided, passes_on = True, False
     here: Place = "a"
@@ -52,7 +52,7 @@ class Groups(Placement):
 
 
 class Rig:
-    """A session of worker 0, and worker 1 as the test plays it."""
+    """A session of worker 0; the test plays worker 1."""
 
     def __init__(self, socket: Path, placement: Placement | None = None) -> None:
         loop = asyncio.get_running_loop()
@@ -93,7 +93,7 @@ class Rig:
         return self.replies.due
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """The greeting of a link whose client has not said HELLO is answered at once."""
+        """Serve a link of the session; the greeting of a link whose client has not sent HELLO is answered at once."""
         self.reader, self.writer = reader, writer
         self.writers.append(writer)
         if self.greets:
@@ -102,7 +102,7 @@ class Rig:
         self.there.set()
 
     def worker_knows(self, worker: int, *wholes: Partitioned) -> None:
-        """The partitioned topics in the directory of a worker."""
+        """Set the partitioned topics in the directory of a worker."""
         known = {whole.name: StoredPartitions(whole) for whole in wholes}
         for path in ("/d", WORKERS, f"{WORKERS}/{worker}"):
             self.disk.mkdir(path)
@@ -110,7 +110,7 @@ class Rig:
         self.changes[worker] += 2
 
     def take(self, text: str) -> bool:
-        """One command, or a run of them. Returns: whether it was passed on."""
+        """Let the session take one command, or a run of them. Returns: whether it was passed on."""
         (command,) = commands(text)
         try:
             return self.passing.take(command, self.refused)
@@ -122,7 +122,7 @@ class Rig:
             return self.passing.take(command, self.refused)
 
     async def hears(self, text: str) -> None:
-        """What the other worker is told."""
+        """Check what the other worker is sent."""
         await self.there.wait()
         async with asyncio.timeout(10):
             assert (await self.reader.readexactly(len(text))).decode() == text
@@ -160,7 +160,7 @@ async def running_rig(path: Path, placement: Placement | None = None) -> AsyncIt
 
 @asynccontextmanager
 async def rig_of_groups(path: Path) -> AsyncIterator[Rig]:
-    """A session of group a, and the leader of group b as the test plays it."""
+    """Yield a session of group a; the test plays the leader of group b."""
 
     writers: list[asyncio.StreamWriter] = []
     heard: list[str] = []

@@ -1,4 +1,4 @@
-"""Deliveries of other brokers, in pieces of any size."""
+"""Feeds deliveries of other brokers to a consumer, in pieces of any size."""
 
 from toymq_bench.frames import Consuming
 
@@ -9,7 +9,7 @@ BODIES = [stamp + b"abcdefgh" for stamp in STAMPS]
 
 
 def arriving(consumer: Consuming, data: bytes, step: int) -> tuple[list[bytes], bytes]:
-    """What a consumer made of it in pieces: stamps and answers."""
+    """Feed data to a consumer in pieces of ``step`` bytes. Returns: the stamps and the answers."""
     stamps, answer = [], b""
     for start in range(0, len(data), step):
         chunk = consumer.deliveries(data[start : start + step])

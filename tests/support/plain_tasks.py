@@ -1,4 +1,5 @@
-"""What tasks of every framework do in tests/e2e/amqp: they say what they did, fail twice, or wait until the test goes on."""
+"""The functions that tasks of every framework call in tests/e2e/amqp: they report what they did, fail twice, or wait until the
+test goes on."""
 
 import os
 import time
@@ -14,7 +15,7 @@ def add(number: int) -> None:
 
 
 def flaky(number: int) -> None:
-    """Fails twice. Raises: OSError."""
+    """Fail at the first two attempts. Raises: OSError."""
     say(f"try {number}")
     if lines_said(Path(os.environ[SAID])).count(f"try {number}") < 3:
         raise OSError("not yet")
@@ -22,7 +23,7 @@ def flaky(number: int) -> None:
 
 
 def held(number: int) -> None:
-    """Done when the test has made the file ``go``."""
+    """Wait until the test has made the file ``go``."""
     say(f"begun {number}")
     while not (Path(os.environ[SAID]) / GO).exists():
         time.sleep(0.01)

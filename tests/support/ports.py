@@ -1,4 +1,4 @@
-"""Ports that a process of a test has for itself, also behind a restart."""
+"""Ports that a test's process has for itself, also after a restart."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,8 @@ class _Owner:
 
 @contextmanager
 def reserved(count: int = 1) -> Iterator[int]:
-    """The first of ``count`` ports in a row on 127.0.0.1. Nothing listens there, and no other process is given them."""
+    """Yield the first of ``count`` consecutive ports on 127.0.0.1. Nothing listens there, and no other process is given
+    them."""
     owner = _Owner()
     yield reserved_port(owner, count)
     del owner

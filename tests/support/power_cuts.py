@@ -1,4 +1,4 @@
-"""What a simulated disk may hold after a power cut, whatever the seed."""
+"""Enumerates what a simulated disk may hold after a power cut, over all seeds."""
 
 import random
 from collections.abc import Callable
@@ -13,7 +13,7 @@ NEW = b"n" * PAGE_BYTES
 
 
 def disk_with(path: str = "/data/a", content: bytes = b"", **options: object) -> tuple[SimDisk, SimFile]:
-    """A disk on which ``path`` is durable with ``content``, and a handle on it."""
+    """Return a disk on which ``path`` is durable with ``content``, and the open file."""
     disk = SimDisk(random.Random(1), **options)  # type: ignore[arg-type]
     file = disk.open(path, create=True)
     write_all(file, content, 0)
@@ -24,7 +24,7 @@ def disk_with(path: str = "/data/a", content: bytes = b"", **options: object) ->
 
 
 def outcomes(disk: SimDisk, look: Callable[[SimDisk], object]) -> set[object]:
-    """What ``look`` sees after a power cut at this moment, over all seeds."""
+    """Return the set of what ``look`` sees after a power cut at this moment, over all seeds."""
     return {look(disk.peek_crash(random.Random(seed))) for seed in SEEDS}
 
 

@@ -1,4 +1,4 @@
-"""Functions of tests/e2e/workers/test_job_process.py, which other processes import; files in a folder say what they do."""
+"""Job functions of tests/e2e/workers/test_job_process.py, which other processes import; they report in files what they do."""
 
 import logging
 import os
@@ -14,7 +14,7 @@ logger = logging.getLogger("shop")
 
 
 class TwoTexts(LookupError):
-    """Pickle can write it and not read it: its ``__init__`` wants two arguments."""
+    """An exception that pickle can write and not read, since its ``__init__`` needs two arguments."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(f"{first} and {second}")
@@ -22,7 +22,7 @@ class TwoTexts(LookupError):
 
 
 def say(path: Path, text: str) -> None:
-    """The file is complete as soon as it is there."""
+    """Write a file, which is complete as soon as it exists."""
     path.with_suffix(".part").write_text(text)
     path.with_suffix(".part").rename(path)
 
@@ -50,7 +50,7 @@ def fail(kind: str) -> None:
 
 
 def end(how: str) -> None:
-    """The process itself ends."""
+    """End this process itself, in the way ``how``."""
     if how == "segv":
         os.kill(os.getpid(), signal.SIGSEGV)
         threading.Event().wait()
@@ -60,7 +60,7 @@ def end(how: str) -> None:
 
 
 def wait(folder: Path, name: str) -> None:
-    """Until a file ``go`` is there; a program that it starts waits with it."""
+    """Wait until a file ``go`` exists, together with a program that the function starts."""
     with subprocess.Popen([sys.executable, "-S", "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as program:
         say(folder / name, f"{os.getpid()} {program.pid}")
         while not (folder / "go").exists():

@@ -1,7 +1,8 @@
-"""A worker of a shared or keyed consumer: says each message it is handed and each it is done with. Ends when its standard input
-does.
+"""A worker process of a shared or keyed consumer, which prints each message that it gets and each that it has done. It ends
+when its standard input is closed.
 
-Arguments: port, topic, consumer, mode. Lines: ``got <id> <attempt> <ns>``, ``done <id> <ns>``; the clock is the machine's.
+Arguments: port, topic, consumer, mode. Lines: ``got <id> <attempt> <ns>``, ``done <id> <ns>``; times are of the machine's
+    monotonic clock.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ WINDOW = 4
 
 
 def say(*words: object) -> None:
-    """Whole lines, also when it is killed right afterwards."""
+    """Print a whole line, so that it is complete even if the process is killed right afterwards."""
     os.write(sys.stdout.fileno(), (" ".join(map(str, words)) + "\n").encode())
 
 

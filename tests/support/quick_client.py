@@ -1,4 +1,4 @@
-"""An asyncio client that tries again at once, and at the same moments in each run."""
+"""An asyncio client that reconnects at once, and with the same delays in each run."""
 
 from collections.abc import Awaitable
 from random import Random
@@ -8,7 +8,7 @@ from toymq import Client
 
 
 def connect(url: str, **options: object) -> Client:
-    """As ``toymq.connect``."""
+    """Make such a client; the options are those of ``toymq.connect``."""
     return toymq.connect(url, backoff_min_s=0.001, backoff_max_s=0.01, random=Random(1), **options)  # type: ignore[arg-type]
 
 

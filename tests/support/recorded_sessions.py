@@ -1,4 +1,4 @@
-"""Sessions of real clients of RabbitMQ, as recorded by ``amqp_recorder``: their bytes, and changed ones."""
+"""Sessions of RabbitMQ client libraries, as recorded by ``amqp_recorder``: their bytes, and mutated ones."""
 
 import base64
 import json
@@ -10,7 +10,7 @@ RECORDED = Path(__file__).parents[1] / "unit" / "amqp" / "recorded"
 
 
 def sides(client: str) -> list[tuple[bytes, bool]]:
-    """What each side of each connection said, and whether it is the client's."""
+    """Return the bytes of each side of each connection, and whether that side is the client."""
     found = json.loads((RECORDED / f"{client}.json").read_text())
     return [
         (base64.b64decode(said), of_client)
@@ -19,7 +19,8 @@ def sides(client: str) -> list[tuple[bytes, bool]]:
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
-    """The same with some bytes changed, left out, repeated or put elsewhere. The first eight, which say AMQP, mostly stay."""
+    """Return the data with some bytes changed, left out, repeated or moved. The first eight bytes, "AMQP" and the version,
+    mostly stay."""
     found = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 5, 20))):
         at = rng.randrange(8 if rng.random() < 0.95 else 0, len(found))

@@ -1,4 +1,4 @@
-"""A small damaged log, repaired, and held against what could be read before."""
+"""Repairs a small damaged log, and compares the result with what could be read before."""
 
 from tests.support.logs import PATH, report_of, some_frames
 from tests.support.sim_disk import SimDisk
@@ -34,7 +34,7 @@ def mend(disk: SimDisk) -> TopicRepair | None:
 
 
 def check(disk: SimDisk, where: str) -> TopicRepair:
-    """Repair, and hold the result against what could be read before, and against what recovery makes of it."""
+    """Repair a log, and compare the result with what could be read before, and with what recovery makes of it."""
     before = records(disk)
     files = {name: data for name, data in disk.snapshot().items() if name.startswith(PATH) and not name.endswith(".idx")}
     done = mend(disk)

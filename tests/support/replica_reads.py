@@ -1,4 +1,4 @@
-"""What the copies of a cluster hold when each is opened alone, by a broker that is in no cluster."""
+"""Reads the copies of a cluster, each opened alone by a broker that is in no cluster."""
 
 import re
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ LOST = re.compile(r"damage from byte [0-9]+ to [0-9]+: records [0-9]+ to [0-9]+ 
 
 
 def records_of(broker: BrokerProcess) -> dict[tuple[str, int], Read]:
-    """All records, by topic and id."""
+    """Return all records, by topic and id."""
     found: dict[tuple[str, int], Read] = {}
     with sync.connect(broker.url) as client:
         for topic in (described["topic"] for described in client.topics()):
@@ -31,8 +31,8 @@ def records_of(broker: BrokerProcess) -> dict[tuple[str, int], Read]:
 
 
 def findings_of(data_dir: Path, *, torn: bool) -> list[str]:
-    """What ``toymq verify`` finds damaged. ``torn``: but for records that are lost. What a power cut tore out of a batch counts
-    as such, although it was never acknowledged (ADR 0204)."""
+    """Return the damage that ``toymq verify`` finds. ``torn``: without lost records: the part of a batch that a power cut tore
+    off counts as lost, although it was never acknowledged (ADR 0204)."""
     return [
         f"{finding.path}: {finding.text}"
         for report in verify(RealFileSystem(), str(data_dir))
@@ -42,7 +42,7 @@ def findings_of(data_dir: Path, *, torn: bool) -> list[str]:
 
 
 def broken_replicas(rig: ClusterRig, owed: Mapping[tuple[str, int], Read], *, torn: bool = False) -> list[str]:
-    """What the copies of nodes that do not run lack of what is ``owed``, or hold otherwise, and what ``toymq verify`` finds."""
+    """Return what the copies of stopped nodes lack of ``owed``, or have otherwise, and what ``toymq verify`` finds."""
     broken = []
     for node in rig.nodes.values():
         broken += [f"{node.name}: toymq verify: {finding}" for finding in findings_of(node.data_dir, torn=torn)[:3]]

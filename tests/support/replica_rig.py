@@ -1,7 +1,7 @@
-"""A leader and its follower on two simulated disks, with a network that takes its time, all in one thread from one seed.
+"""A leader and its follower on two simulated disks, with a network that delays, all in one thread and from one seed.
 
-The network's and the follower's steps come between the steps of the leader's loop, and between and inside the calls of its
-disk, as those of other threads do.
+The steps of the network and the follower come between the steps of the leader's loop, and between and within the calls of the
+leader's disk, like those of other threads.
 """
 
 import random
@@ -30,7 +30,7 @@ FOLLOWER = "f"
 
 
 class MeanwhileDisk(SimDisk):
-    """Lets others act before each call has its effect."""
+    """A disk that lets others act before each call takes effect."""
 
     meanwhile: Callable[[], None] | None = None
 
@@ -51,7 +51,7 @@ class MeanwhileDisk(SimDisk):
 
 
 def new_disk(rng: random.Random) -> MeanwhileDisk:
-    """A disk with an empty data directory."""
+    """Return a disk with an empty data directory."""
     disk = MeanwhileDisk(rng, tracing=False, torn_sectors=rng.random() < 0.5)
     disk.mkdir(ROOT)
     disk.sync_dir("/data")
@@ -59,7 +59,7 @@ def new_disk(rng: random.Random) -> MeanwhileDisk:
 
 
 def shared_files(disk: SimDisk) -> dict[str, bytes]:
-    """What replicas have in common, but for space that is only reserved, and for topics that are being removed."""
+    """Return the files that replicas have in common, without space that is only reserved and topics that are being removed."""
     files = {path.removeprefix(f"{ROOT}/"): content for path, content in disk.snapshot().items()}
     return {
         path: content.rstrip(b"\0")
@@ -70,7 +70,7 @@ def shared_files(disk: SimDisk) -> dict[str, bytes]:
 
 
 class Follower:
-    """A replica that joins by a bulk copy, and then follows."""
+    """A replica that joins by a bulk copy of the leader's files, and then follows."""
 
     def __init__(self, disk: MeanwhileDisk, loop: SimLoop) -> None:
         self.disk = disk
@@ -109,14 +109,14 @@ class Follower:
 
 
 class ReplicaLoop(SimLoop):
-    """The leader's loop, on which the follower's syncs run, too."""
+    """The leader's loop, which also runs the follower's syncs."""
 
     def __init__(self, clock: FakeClock, rng: random.Random, pair: "Pair") -> None:
         super().__init__(clock, rng, self._run_raising)
         self._pair = pair
 
     def _run_raising(self, job: Callable[[], None]) -> JobTicket | None:
-        """As ``Tickets.run``, but an error that is not expected there fails the test."""
+        """Run a job as ``Tickets.run`` does, but let an unexpected error fail the test."""
         failures: list[Exception] = []
 
         def kept() -> None:
@@ -137,10 +137,11 @@ class ReplicaLoop(SimLoop):
 
 
 class Pair:
-    """A leader on ``disk``, and a follower on another one some time after ``join``.
+    """A leader on ``disk``, and after ``join`` a follower on another disk.
 
-    ``in_sync``: the follower may be elected. It was required first, and has acknowledged a BEAT that was sent after that: what
-    the leader alone had synced before, and told its clients, is synced there, too.
+    ``in_sync``: whether the follower may be elected. First its syncs were required for OK, and then it acknowledged a BEAT that
+    was sent after that. So what the leader alone had synced before, and had acknowledged to clients, is synced at the follower,
+    too.
     """
 
     def __init__(self, disk: MeanwhileDisk, clock: FakeClock, rng: random.Random) -> None:
@@ -164,9 +165,10 @@ class Pair:
         self._beat_seq: int | None = None  # sent when the follower became required
 
     def join(self, *, within_call: bool = False, former: MeanwhileDisk | None = None) -> None:
-        """Let a follower join: with the next step, or ``within_call`` of the leader's disk, before that has its effect.
+        """Let a follower join: at the next step, or with ``within_call`` within a call of the leader's disk, before the call
+        takes effect.
 
-        ``former``: its disk; a new one without.
+        ``former``: the follower's disk from before; None for a new disk.
         """
         self._joins = True
         self._former = former
@@ -174,17 +176,17 @@ class Pair:
         self.disk.meanwhile = self._meanwhile
 
     def drain(self) -> None:
-        """Let everything happen that is due; a follower that is to join has joined then."""
+        """Run everything that is due; a follower that is to join has joined then."""
         self.loop.advance(1)
         self._begins_within_call = False
         self.loop.drain()
 
     def put(self, operation: Operation, frame: Frame) -> None:
-        """As ``Sink.put``."""
+        """Pass an operation on to the follower; see ``Sink.put``."""
         self._wire.append(b"".join(frame))
 
     def step(self) -> bool:
-        """One thing that is due on the network or at the follower, on the leader's loop. Returns: whether there was one."""
+        """Run one thing that is due on the network, at the follower or on the leader's loop. Returns: whether there was one."""
         if self.cut:
             return False
         if self.follower is not None and self.follower.reports and self._rng.random() < 0.5:
@@ -212,7 +214,7 @@ class Pair:
         self._copier = self._copy(self.stream.attach(self))
 
     def _act(self) -> bool:
-        """One thing that needs no turn of the leader's loop."""
+        """Run one thing that does not need the leader's loop."""
         if not self._joins:
             return False
         if self.follower is None:
@@ -254,7 +256,7 @@ class Pair:
             self._wire.append(piece)
 
     def _copy(self, before: int) -> Iterator[bytes]:
-        """The bulk copy, piece by piece: any file at any moment after the others."""
+        """Yield the bulk copy, piece by piece; files are read at different moments."""
         while not self.stream.is_done(before):
             yield b""  # the write in whose midst the follower was attached
         assert self.follower is not None
@@ -280,7 +282,7 @@ class Pair:
             self.in_sync = self.in_sync or report.seq == self._beat_seq
 
     def lose(self) -> None:
-        """The follower is gone for good: the leader goes on alone."""
+        """Lose the follower for good: the leader goes on alone."""
         self.stream.detach(self)
         self._joins = self.in_sync = False
         self._copier = None

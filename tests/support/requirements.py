@@ -1,4 +1,4 @@
-"""What some tests need of the machine, and how one finds out whether it is there.
+"""Things that some tests need on the machine, and checks of whether they are there.
 
     @require("tmpfs")                            # or pytestmark = require("nc", "strace")
 
@@ -26,7 +26,7 @@ PROBE_TIMEOUT_S = 20  # a JVM on a busy machine takes seconds
 
 
 def _says(*command: str) -> str | None:
-    """Why ``command`` does not work here, None when it does."""
+    """Return why ``command`` does not work here; None when it does."""
     if shutil.which(command[0]) is None:
         return f"no {command[0]} on PATH"
     try:
@@ -45,13 +45,14 @@ def _any_of(*programs: str) -> str | None:
 
 
 def _installed(*packages: str) -> str | None:
-    """They are not imported: several take half a second of CPU and more, in each worker of ``make test``."""
+    """Return which packages are missing. They are looked up and not imported: some take half a second of CPU, in each worker of
+    ``make test``."""
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     return f"not installed: {', '.join(missing)}" if missing else None
 
 
 def _tmpfs() -> str | None:
-    """A small file system of its own, to be filled up: needs the right to mount."""
+    """Check that a small file system can be mounted, to be filled up."""
     if os.geteuid() != 0:
         return "mounting needs root"
     with tempfile.TemporaryDirectory(prefix="toymq-probe-") as directory:
@@ -60,7 +61,7 @@ def _tmpfs() -> str | None:
 
 
 def _fuse() -> str | None:
-    """The device, the right to mount what is served through it, and libfuse, which no Python package brings along."""
+    """Check for the FUSE device, the right to mount, and libfuse, which no Python package contains."""
     try:
         os.close(os.open("/dev/fuse", os.O_RDWR))
         importlib.import_module("mfusepy")
@@ -70,7 +71,7 @@ def _fuse() -> str | None:
 
 
 def _java() -> str | None:
-    """For Spark; a Python package's will do (make test installs it where the machine has none)."""
+    """Check for a Java for Spark; that of a Python package will do (make test installs it if the machine has none)."""
     try:
         importlib.import_module("pyspark")
         importlib.import_module("toymq_spark.java").ensure_java(dict(os.environ))
@@ -108,7 +109,7 @@ PROBES: Mapping[str, Callable[[], str | None]] = {
 
 @functools.cache
 def missing(name: str) -> str | None:
-    """Why ``name`` is not there, None when it is. Looked at once per run, when the first test asks."""
+    """Return why ``name`` is missing, None when it is there. Checked once per run, when the first test needs it."""
     return PROBES[name]()
 
 
@@ -120,7 +121,7 @@ def require(*names: str) -> pytest.MarkDecorator:
 
 
 def insisted(environ: Mapping[str, str]) -> frozenset[str]:
-    """The names in ``TOYMQ_REQUIRE``. Raises: ``pytest.UsageError`` on an unknown one: a typo must not mean "skip"."""
+    """Return the names in ``TOYMQ_REQUIRE``. Raises: ``pytest.UsageError`` for an unknown name: a typo must not mean "skip"."""
     names = frozenset(name.strip() for name in environ.get(ENVIRONMENT, "").split(",") if name.strip())
     if unknown := sorted(names - set(PROBES)):
         raise pytest.UsageError(f"{ENVIRONMENT}: no such requirement: {', '.join(unknown)}; known: {', '.join(PROBES)}")

@@ -16,7 +16,7 @@ from tests.support.ports import reserved
 
 @contextmanager
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of a place in an empty bucket; the environment says where the server is."""
+    """Yield the URL of a place in an empty bucket; environment variables name the server."""
     with reserved() as port:
         server = subprocess.Popen(
             [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], start_new_session=True,

@@ -1,4 +1,4 @@
-"""How much a scan of a segment does: bytes read, and bytes that checksums were computed of."""
+"""Measures the work of a segment scan: bytes read, and bytes over which checksums were computed."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from toymq_py.storage.segment import segment_name
 
 
 def work_for_each_byte(data: bytes, base_id: int, monkeypatch: pytest.MonkeyPatch) -> float:
-    """Scan a segment. Returns: bytes looked at for each byte of it."""
+    """Scan a segment. Returns: bytes that were looked at for each byte of the segment."""
     disk = disk_with({base_id: data})
     done = 0
     file = type(disk.open(f"{PATH}/{segment_name(base_id)}"))

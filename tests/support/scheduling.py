@@ -1,4 +1,4 @@
-"""Which worker of ``make test`` runs which tests, and in which order."""
+"""Decides which worker of ``make test`` runs which tests, and in which order."""
 
 import contextlib
 import importlib
@@ -28,12 +28,12 @@ TOGETHER = ("tests/spark/",)
 
 
 def scope_of(nodeid: str) -> str:
-    """What one worker runs: a file, or a folder of ``TOGETHER``."""
+    """Return the unit that one worker runs as a whole: a test file, or a folder in ``TOGETHER``."""
     return next((folder for folder in TOGETHER if nodeid.startswith(folder)), nodeid.partition("::")[0])
 
 
 def in_order(items: list[pytest.Item]) -> list[pytest.Item]:
-    """The long files, then those of the most tests."""
+    """Sort the tests: long files first, then the files with the most tests."""
     tests = Counter(item.path for item in items)
     return sorted(items, key=lambda item: (_rank(item.nodeid), -tests[item.path]))
 
@@ -43,8 +43,8 @@ def _rank(nodeid: str) -> int:
 
 
 def import_ahead(config: pytest.Config) -> None:
-    """Import the files of tests that will be collected, each worker from another one on. What cannot be imported is told by the
-    collection."""
+    """Import the test files that will be collected, each worker starting at another file. Errors are ignored here: the
+    collection reports them."""
     workers = config.workerinput["workercount"]  # type: ignore[attr-defined]
     worker = int(config.workerinput["workerid"].removeprefix("gw"))  # type: ignore[attr-defined]
     files = [file for argument in config.args for file in sorted(Path(argument.partition("::")[0]).rglob("test_*.py"))]
@@ -56,7 +56,7 @@ def import_ahead(config: pytest.Config) -> None:
 
 
 class Scheduling(LoadFileScheduling):
-    """``--dist loadfile``, but for ``TOGETHER``."""
+    """The scheduling of ``--dist loadfile``, except that the folders in ``TOGETHER`` stay together."""
 
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)

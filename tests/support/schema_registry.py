@@ -1,4 +1,4 @@
-"""A schema registry for tests: what it answers, and how badly."""
+"""A fake schema registry for tests, which can also misbehave."""
 
 import json
 import threading
@@ -14,8 +14,8 @@ class SchemaRegistry:
 
     Attributes:
         url: its address.
-        requests: paths, in their order.
-        misbehave: answers instead, with the handler, when it returns True.
+        requests: the paths of all requests, in order.
+        misbehave: called with the request handler; if it returns True, it has sent the answer itself.
     """
 
     def __init__(self, server: ThreadingHTTPServer) -> None:
@@ -31,7 +31,8 @@ class SchemaRegistry:
         return self.register(subject, {"schema": json.dumps(schema)})  # without a type: Avro's have none
 
     def add_protobuf(self, subject: str, source: str, *references: tuple[str, str, int]) -> int:
-        """``references``: name, subject and version. Returns: the id."""
+        """Register a version of a Protobuf schema. ``references``: name, subject and version of each import. Returns: its
+        id."""
         named = [dict(zip(("name", "subject", "version"), each, strict=True)) for each in references]
         return self.register(subject, {"schemaType": "PROTOBUF", "schema": source, "references": named})
 

@@ -1,4 +1,4 @@
-"""Topics of a bucket, made without a broker, and the bucket of a data directory."""
+"""Makes topics in a bucket without a broker, or from a data directory."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -18,7 +18,7 @@ PLACE = Place("t", "0123456789abcdef")
 
 
 def fill(bucket: Bucket, edges: Sequence[int], place: Place = PLACE) -> list[bytes]:
-    """Store segments of consecutive ids that begin at all edges but the last. Returns: all frames."""
+    """Store segments of consecutive ids, with the given ``edges`` between them. Returns: all frames."""
     frames = []
     for first_id, next_id in pairwise(edges):
         some = some_frames(next_id - first_id, first_id=first_id)
@@ -28,7 +28,7 @@ def fill(bucket: Bucket, edges: Sequence[int], place: Place = PLACE) -> list[byt
 
 
 def upload(data_dir: Path, url: str, *, tail: bool) -> None:
-    """Bring the segments of a data directory into a bucket, as if they had been sealed; ``tail``: the active ones, too."""
+    """Copy the segments of a data directory to a bucket, as if they had been sealed; with ``tail`` the active ones, too."""
     fs = RealFileSystem()
     bucket, reader = open_bucket(url, fs), DirectoryReader(str(data_dir))
     for name in reader.topics():

@@ -1,4 +1,4 @@
-"""A data directory with several sealed segments, and a bit that rots in one of them."""
+"""A data directory with several sealed segments, one of which can get a flipped bit."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ SEGMENT_BYTES = 4096
 
 
 async def directory_with_segments(root: Path, messages: int = 40) -> list[str]:
-    """Publish until there are segments. Returns: their paths below the directory, the active one last."""
+    """Publish until there are several segments. Returns: their paths below the directory, the active one last."""
     async with LeaderRig(root, segment_bytes=SEGMENT_BYTES).serving() as rig:
         for number in range(messages):
             await rig.publish("jobs", b"%d" % number * 200)

@@ -14,7 +14,7 @@ from toymq_py.session.replies import Replies
 
 
 class SessionRig:
-    """Commands go in by ``apply``; ``write`` returns the replies that are due."""
+    """A session for tests. ``apply`` gives it a command; ``write`` returns the replies that are due."""
 
     def __init__(self, **options: Any) -> None:
         self.rig = BrokerRig(**options)
@@ -37,6 +37,6 @@ class SessionRig:
         self.rig.loop.advance(0)
 
     def write(self) -> bytes:
-        """The replies that are due now."""
+        """Return the replies that are due now."""
         self.deliveries.begin_write()
         return b"".join(self.replies.take_due(self.rig.clock.monotonic() + 1))

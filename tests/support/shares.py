@@ -1,4 +1,4 @@
-"""Tests of thousands of cases: ``make test`` tries some of them, ``make torture`` every one."""
+"""For tests with thousands of cases: ``make test`` tries some of them, ``make torture`` all."""
 
 import os
 
@@ -10,16 +10,17 @@ each time."""
 
 
 def one_in(number: int) -> pytest.MarkDecorator:
-    """Gives the test an argument ``share``: try one case in so many. It is 1 in ``make torture``."""
+    """Give a test the argument ``share``: it tries one case in ``share``, which is ``number`` in ``make test`` and 1 in ``make
+    torture``."""
     every = pytest.param(1, id="every-one", marks=pytest.mark.torture)
     return pytest.mark.parametrize("share", [pytest.param(number, id=f"one-in-{number}"), every])
 
 
 def seeds(some: int, every: int) -> list[object]:
-    """Values of a parameter: numbers below ``every``. ``make test`` takes the first ``some``, ``make torture`` the others."""
+    """Return parameter values below ``every``. ``make test`` runs the first ``some``, ``make torture`` the others."""
     return [*range(some), *(pytest.param(seed, marks=pytest.mark.torture) for seed in range(some, every))]
 
 
 def examples(number: int, share: int = 3) -> int:
-    """How many examples of a property this run tries, where all are ``number``: ``make test`` one in ``share``."""
+    """Return how many examples of a property this run tries: of ``number`` in all, ``make test`` tries one in ``share``."""
     return -(-number // share) if PROFILE == "seeded" else number

@@ -207,9 +207,9 @@ class SimDisk:
     # What tests do to the disk
 
     def fail(self, op: str, nth: int, code: int, *, sticky: bool = False, path: str = "") -> Fault:
-        """Fail the ``nth`` call of ``op`` from now on (1 is the next) with the errno ``code``, and with ``sticky``
-        every one after it. Only calls whose path contains ``path`` count. A failed call has no effect; what a failed
-        ``sync`` does stands in the module's docstring."""
+        """Fail the ``nth`` call of ``op`` from now on (1 is the next) with the errno ``code``, and with ``sticky`` every later
+        one. Only calls whose path contains ``path`` count. A failed call has no effect, except that of ``sync``: see the
+        module's docstring."""
         return self._arm(Fault(op, nth, code, sticky, path, None))
 
     def short_write(self, nth: int, taken_bytes: int, *, sticky: bool = False, path: str = "") -> Fault:
@@ -249,7 +249,8 @@ class SimDisk:
             return after
 
     def peek_crash(self, rng: random.Random) -> "SimDisk":
-        """What a power cut could leave, without cutting it: to look at many outcomes of one moment."""
+        """Return what a power cut could leave, without cutting the power, so that many outcomes of one moment can be looked
+        at."""
         with self._lock:
             self._check_alive("/")
             after = self._successor(rng)
@@ -279,7 +280,7 @@ class SimDisk:
             return other
 
     def end(self) -> None:
-        """Kill the process, and none of those ``beside``: this object and its handles are dead, its locks are free."""
+        """Kill this process, but not those of ``beside``: this object and its handles are dead, its locks are free."""
         with self._lock:
             self._alive = False
             for inode in inodes(self._tree.root):

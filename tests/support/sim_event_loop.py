@@ -1,10 +1,10 @@
 """An asyncio event loop with virtual time, a network in memory, and random choices from a seed.
 
-Under it the real server, sessions and broker run unchanged: ``add_reader`` and ``connect_accepted_socket`` hand out simulated
-connections, ``time`` jumps to the next timer when nothing is ready. One seed, one run.
+The real server, sessions and broker run unchanged on it: ``add_reader`` and ``connect_accepted_socket`` use simulated
+connections, and ``time`` jumps to the next timer when nothing is ready. The same seed gives the same run.
 
-What the network may do: cut a write into pieces, delay each (later ones of a connection never overtake), stop taking bytes when
-the other end does not read, and lose the connection with what was on its way. What it may not: reorder or change bytes.
+The network may cut a write into pieces, delay each piece (within a connection none overtakes another), stop taking bytes when
+the other end does not read, and lose the connection with the bytes that are under way. It never reorders or changes bytes.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ STEPS = 200_000
 
 
 class SimEventLoop(base_events.BaseEventLoop):
-    """See the module. ``now`` is the virtual time in seconds."""
+    """The event loop of the module's docstring. ``now`` is the virtual time in seconds."""
 
     def __init__(self, rng: random.Random, now: float = 1000.0) -> None:
         super().__init__()
@@ -35,7 +35,8 @@ class SimEventLoop(base_events.BaseEventLoop):
         return self.now
 
     def _run_once(self) -> None:
-        """One turn. When nothing is ready, waiting is moving the clock; no selector, no debug mode, no resolution."""
+        """Run one turn of the loop. When nothing is ready, it moves the clock instead of waiting; there is no selector, debug
+        mode or resolution."""
         self._step()
         ready, scheduled = self._ready, self._scheduled
         if not ready and not scheduled:
@@ -103,13 +104,13 @@ class SimListener:
         self.closed = True
 
     def accept(self) -> "tuple[SimSocket, Any]":
-        """Raises: BlockingIOError when no connection waits."""
+        """Accept a connection. Raises: BlockingIOError when none waits."""
         if not self._waiting:
             raise BlockingIOError
         return self._waiting.popleft(), ("sim", 0)
 
     def knock(self) -> None:
-        """Call the reader, again in each pass while a connection waits."""
+        """Call the reader, in each pass of the loop while a connection waits."""
         if self._waiting:
             self._loop.call_soon(self._tell)
 
@@ -119,7 +120,7 @@ class SimListener:
             self.knock()
 
     def connect(self, protocol: asyncio.Protocol) -> "SimTransport":
-        """Raises: ConnectionRefusedError."""
+        """Connect a client's protocol. Raises: ConnectionRefusedError."""
         if self.closed:
             raise ConnectionRefusedError
         wire = Wire(self._loop)
@@ -173,7 +174,7 @@ class Wire:
         return self.ends[1] if self.ends[0] is end else self.ends[0]
 
     def cut(self) -> None:
-        """The connection is gone, with everything on its way."""
+        """Cut the connection: all bytes under way are lost."""
         if not self.lost:
             self.lost = True
             for end in self.ends:
@@ -182,7 +183,8 @@ class Wire:
 
 
 class SimTransport(asyncio.Transport):
-    """One end. Bytes go: ``write`` → our buffer → the other end's socket buffer (delayed) → its protocol, if it reads."""
+    """One end of a connection. Bytes go from ``write`` to our buffer, then (delayed) to the other end's socket buffer, then to
+    its protocol when that reads."""
 
     def __init__(self, loop: SimEventLoop, wire: Wire, protocol: asyncio.Protocol) -> None:
         super().__init__()
@@ -252,7 +254,8 @@ class SimTransport(asyncio.Transport):
     # -- the network
 
     def flush(self) -> None:
-        """Put on the way what the other end's socket buffer has room for, in pieces, each later than the one before."""
+        """Send as much as the other end's socket buffer has room for, in pieces, each of which arrives later than the one
+        before."""
         far = self._wire.other(self)
         if far is None or self._wire.lost:
             return
@@ -302,11 +305,12 @@ class SimTransport(asyncio.Transport):
             near.flush()
 
     def _wire_closed(self) -> None:
-        """Our side is closed for good: the other end sees the end of the stream, we see the end of the connection."""
+        """Note that our side is closed for good: the other end sees the end of the stream, our protocol the end of the
+        connection."""
         self._loop.call_soon(self.lose)
 
     def lose(self) -> None:
-        """The protocol is told that the connection is gone. Idempotent."""
+        """Tell the protocol that the connection is lost. Idempotent."""
         if not self._ended:
             self._ended = True
             self._protocol.connection_lost(None)
@@ -316,7 +320,7 @@ Connect = Callable[[asyncio.Protocol], SimTransport]
 
 
 def run_simulated(scenario: Callable[[], Awaitable[None]], seed: int = 1) -> None:
-    """Run a scenario on a loop of its own. Tasks that it leaves are cancelled."""
+    """Run a scenario on a simulated loop of its own. Tasks that it leaves are cancelled."""
 
     async def run() -> None:
         try:

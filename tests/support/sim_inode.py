@@ -1,4 +1,4 @@
-"""What one file of the simulated disk holds, and what of it a power cut leaves.
+"""The content of one file of the simulated disk, and what a power cut leaves of it.
 
 Owns the page model (see sim_disk.py for its promises): a file is its durable content plus the operations since. Knows
 nothing of names, handles, space or faults.
@@ -15,7 +15,7 @@ Op = tuple[int, bytes | None]  # a write (offset, data), or a new size (size, No
 
 
 def pages(size: int) -> int:
-    """How many pages ``size`` bytes need."""
+    """Return how many pages ``size`` bytes need."""
     return -(-size // PAGE_BYTES)
 
 
@@ -23,7 +23,8 @@ _numbers = count(1)
 
 
 class Inode:
-    """A regular file: what readers see (``data``), what is on the platter (``durable``), and what lies between."""
+    """A regular file: the content that readers see (``data``), the content on the platter (``durable``), and the operations
+    between the two."""
 
     __slots__ = ("data", "durable", "handles", "limbo", "linked", "lock_owner", "number", "ops", "space_end", "writes")
 
@@ -43,7 +44,8 @@ class Inode:
         return 0, self.number, len(self.data), self.writes
 
     def hole(self, below: int) -> int | None:
-        """A page of zeros counts as one, as where a file system compresses."""
+        """Return the start of the first hole below an offset; None if there is none. A page of zeros counts as a hole, as in
+        a file system that compresses."""
         starts = range(0, min(below, len(self.data)) - PAGE_BYTES + 1, PAGE_BYTES)
         return next((at for at in starts if not any(self.data[at : at + PAGE_BYTES])), None)
 
@@ -63,7 +65,7 @@ class Inode:
             apply(self.data, [(size, None)])
 
     def sync(self) -> None:
-        """Make everything durable that a sync writes: the pages touched since the last attempt, and the size."""
+        """Make durable what a sync writes: the pages written since the last attempt, and the size."""
         if self.limbo and self.ops:
             self._sync_around_limbo()
         else:
@@ -98,7 +100,7 @@ class Inode:
         self.limbo = limbo
 
     def after_crash(self, luck: "Luck", ordered: bool, torn_sectors: bool) -> bytes:
-        """Some content this file may have after a power cut."""
+        """Return a content that this file may have after a power cut."""
         ops = self.limbo + self.ops
         if not ops:
             return bytes(self.durable)
@@ -160,8 +162,8 @@ def _fragments(offset: int, data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 class Luck:
-    """The choices of one power cut. Its mood is drawn first, so that "all kept", "all lost" and everything between
-    come up often, not only where every coin falls the same way."""
+    """The random choices of one power cut. Its mood, how much survives, is drawn first, so that "all kept", "all lost" and
+    everything between are frequent, not only where every single choice falls the same way."""
 
     __slots__ = ("_keep", "_random")
 
@@ -170,7 +172,7 @@ class Luck:
         self._keep = (0.0, 0.1, 0.5, 0.5, 0.9, 1.0)[int(rng.random() * 6)]
 
     def version(self, count: int) -> int:
-        """One of ``count`` states in order of time: the newest with the mood's chance, else any older one."""
+        """Choose one of ``count`` states in order of time: with the mood's probability the newest, else any older one."""
         if self._random() < self._keep:
             return count - 1
         return int(self._random() * (count - 1))
@@ -179,7 +181,7 @@ class Luck:
         return self._random() < self._keep
 
     def page(self, content: bytes, changes: list[tuple[int, bytes, bool]], torn_sectors: bool) -> bytes:
-        """What one page holds, given its durable content and its changes in order."""
+        """Return what one page holds after the cut, given its durable content and its changes in order."""
         page = content.ljust(PAGE_BYTES, b"\0")
         if torn_sectors and self._random() < 0.5:
             versions = [self._after(page, changes, count) for count in range(len(changes) + 1)]

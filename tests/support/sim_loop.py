@@ -18,7 +18,8 @@ def _run(job: Call) -> None:
 
 
 class SimLoop:
-    """Implements ``toymq_py.storage.commit.sync_threads.Scheduler``. Nothing runs before ``step``, ``drain`` or ``advance``."""
+    """A simulated loop. Implements ``toymq_py.storage.commit.sync_threads.Scheduler``. Nothing runs before ``step``, ``drain``
+    or ``advance``."""
 
     def __init__(self, clock: FakeClock, rng: random.Random, run_job: RunJob | None = None) -> None:
         """``run_job`` runs each job; by default it raises what the job raises."""
@@ -47,7 +48,7 @@ class SimLoop:
             ticket.when_settled(done)
 
     def step(self) -> bool:
-        """Run one thing that is due; of the jobs on the sync threads any may be first. Returns: whether there was one."""
+        """Run one thing that is due; of the jobs on the sync threads a random one. Returns: whether there was one."""
         if self._soon:
             self._soon.popleft()()
         elif self._jobs:
@@ -59,12 +60,12 @@ class SimLoop:
         return True
 
     def drain(self) -> None:
-        """Run everything that waits for nothing but its turn."""
+        """Run everything that is due, without moving the clock."""
         while self.step():
             pass
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, with what falls due on the way."""
+        """Move the clock, and run what becomes due on the way."""
         end = self.clock.monotonic() + seconds
         self.drain()
         while self._timers and self._timers[0][0] <= end:

@@ -1,7 +1,7 @@
 """Several processes in one thread: an event loop for each, one virtual time, and a network between them that may be cut.
 
-A process is paused by not running its loop, and killed by never running it again: whatever its tasks would have done is not
-done, as with SIGSTOP and SIGKILL. One seed, one run.
+A process is paused by not running its loop, and killed by never running it again: as with SIGSTOP and SIGKILL, its tasks do
+nothing more. The same seed gives the same run.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ RESET = b"\0reset"
 
 
 class SimTime:
-    """Seconds that all machines share."""
+    """The virtual time, in seconds, that all machines share."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now
@@ -34,7 +34,7 @@ _numbers = count()
 
 
 class _Task(asyncio.Task):  # type: ignore[type-arg]
-    """Sets of tasks have the order of their making, in each run the same."""
+    """A task whose hash is its number, so that sets of tasks have the same order in each run."""
 
     number = -1
 
@@ -45,7 +45,7 @@ class _Task(asyncio.Task):  # type: ignore[type-arg]
 
 
 class _Future(asyncio.Future):  # type: ignore[type-arg]
-    """As ``_Task``."""
+    """A future with a hash like that of ``_Task``."""
 
     number = -1
 
@@ -78,13 +78,13 @@ class MachineLoop(SimEventLoop):
 
     @now.setter
     def now(self, now: float) -> None:
-        """Machines do not move the time."""
+        """Refuse to set the time: only ``Machines`` moves it."""
 
     def create_future(self) -> "asyncio.Future[Any]":
         return _Future(loop=self)
 
     def run_pass(self) -> None:
-        """All that is due now."""
+        """Run all that is due now."""
         ready, scheduled = self._ready, self._scheduled
         while scheduled and scheduled[0]._when <= self._time.now:
             handle = heapq.heappop(scheduled)
@@ -102,7 +102,7 @@ class MachineLoop(SimEventLoop):
             events._set_running_loop(None)
 
     def end(self) -> None:
-        """Nothing runs here any more. Its tasks end without a word."""
+        """End the loop: nothing runs here any more, and its tasks are dropped silently."""
         events._set_running_loop(self)  # a task that is begun at the end of another one belongs here, too
         try:
             for task in asyncio.all_tasks(self):
@@ -119,7 +119,7 @@ class MachineLoop(SimEventLoop):
 
 
 class Machines:
-    """Runs the loops of all processes, each pass at its time."""
+    """Runs the loops of all processes, each pass at its virtual time."""
 
     def __init__(self, rng: random.Random, on_bug: Callable[[str], None]) -> None:
         self.time = SimTime()
@@ -143,7 +143,7 @@ class Machines:
         self._dead.append(loop)
 
     def run_until(self, holds: Callable[[], bool]) -> None:
-        """Raises: RuntimeError, when that never comes."""
+        """Run until a condition holds. Raises: RuntimeError when it never will."""
         while not holds():
             self._steps_left -= 1
             now, at, first = self.time.now, NEVER, []
@@ -183,7 +183,7 @@ class Machines:
 
 
 class Network:
-    """Connections between hosts, by name. A cut direction holds back what is on its way, as TCP does, until it heals."""
+    """Connections between hosts, by name. A direction that is cut holds back what is under way, as TCP does, until it heals."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -213,7 +213,7 @@ class Network:
         self, near_loop: MachineLoop, host: str, protocol: asyncio.Protocol, far_loop: MachineLoop, far_host: str,
         far_protocol: asyncio.Protocol,
     ) -> "HostTransport":  # fmt: skip
-        """Both ends of a new connection. ``far_protocol`` learns of it in a moment."""
+        """Return both ends of a new connection. ``far_protocol`` is told of it a moment later."""
         wire = Wire(near_loop)
         near = HostTransport(self, near_loop, wire, protocol, host)
         far = HostTransport(self, far_loop, wire, far_protocol, far_host)
@@ -224,7 +224,7 @@ class Network:
 
 
 class HostTransport(SimTransport):
-    """One end of a connection. What this end does reaches the other through the network."""
+    """One end of a connection. What this end does reaches the other end through the network."""
 
     def __init__(self, network: Network, loop: MachineLoop, wire: Wire, protocol: asyncio.Protocol, host: str) -> None:
         super().__init__(loop, wire, protocol)
@@ -243,12 +243,12 @@ class HostTransport(SimTransport):
         return self.loop.is_over or super().is_closing()
 
     def process_died(self) -> None:
-        """As the kernel closes a dead process's connection."""
+        """Close the connection, as the kernel does for a dead process."""
         self._ended = True
         self._tell_reset()
 
     def machine_died(self) -> None:
-        """No one tells the other end."""
+        """Drop this end without a word to the other end."""
         self._ended = True
 
     def _tell_reset(self) -> None:
@@ -301,7 +301,7 @@ class HostTransport(SimTransport):
 
 
 class HostListener(SimListener):
-    """A listening socket for clients, which are on hosts that no cut concerns."""
+    """A listening socket for clients, whose hosts no cut concerns."""
 
     def __init__(self, network: Network, loop: MachineLoop, host: str) -> None:
         super().__init__(loop)
@@ -312,7 +312,7 @@ class HostListener(SimListener):
         self._waiting: deque[Any]
 
     def connect_from(self, near_loop: MachineLoop, protocol: asyncio.Protocol) -> HostTransport:
-        """Raises: ConnectionRefusedError."""
+        """Connect a client. Raises: ConnectionRefusedError."""
         if self.closed:
             raise ConnectionRefusedError
         wire = Wire(near_loop)

@@ -1,4 +1,4 @@
-"""The names of the simulated disk: directories, their entries, and what of the entries a power cut leaves.
+"""The names of the simulated disk: directories, their entries, and which entries a power cut leaves.
 
 Owns the model of directory durability (see sim_disk.py for its promises). Knows nothing of handles, space or faults.
 """
@@ -13,7 +13,7 @@ from tests.support.sim_inode import Inode, Luck
 
 
 def refuse(code: int, path: str) -> NoReturn:
-    """Raise the ``OSError`` that the kernel would."""
+    """Raise the ``OSError`` that the kernel would raise."""
     raise OSError(code, os.strerror(code), path)
 
 
@@ -21,7 +21,7 @@ _numbers = count(1)
 
 
 class Directory:
-    """Names as processes see them (``names``) and as they are on the platter (``durable``)."""
+    """A directory: the names that processes see (``names``), and those on the platter (``durable``)."""
 
     __slots__ = ("durable", "names", "number")
 
@@ -36,9 +36,9 @@ Place = tuple[Directory, str]
 
 
 class NameChange:
-    """One change of directory entries that was not synced. Atomic, also over two directories.
+    """One change of directory entries that is not synced. It is atomic, also across two directories.
 
-    ``remove`` frees a name, ``add`` gives one to ``node``, whatever had it; a rename does both."""
+    ``remove``: a name that is freed; ``add``: a name that ``node`` gets, in place of whatever had it. A rename does both."""
 
     __slots__ = ("add", "node", "remove")
 
@@ -60,7 +60,7 @@ class NameTree:
         self._changes: list[NameChange] = []  # oldest first, of all directories
 
     def find(self, path: str) -> Node | None:
-        """What has this path, None when nothing has."""
+        """Return the node at this path; None when there is none."""
         node: Node | None = self.root
         for name in path.split("/"):
             if name and name != ".":
@@ -70,7 +70,7 @@ class NameTree:
         return node
 
     def existing(self, path: str) -> Node:
-        """What has this path; raises as the kernel does when nothing has."""
+        """Return the node at this path. Raises: the kernel's error when there is none."""
         node: Node = self.root
         for name in path.split("/"):
             if name and name != ".":
@@ -89,12 +89,12 @@ class NameTree:
         return node
 
     def parent(self, path: str) -> tuple[Directory, str]:
-        """The directory that holds the path's last name, and that name ("" for the root)."""
+        """Return the directory that contains the path's last name, and that name ("" for the root)."""
         above, _, name = path.rstrip("/").rpartition("/")
         return self.directory(above), name
 
     def change(self, node: Node, remove: Place | None, add: Place | None) -> None:
-        """Free the name ``remove`` and give ``node`` the name ``add``, at once for readers, later for the platter."""
+        """Free the name ``remove`` and give ``node`` the name ``add``: at once for readers, later on the platter."""
         if remove is not None:
             del remove[0].names[remove[1]]
         if add is not None:
@@ -102,8 +102,8 @@ class NameTree:
         self._changes.append(NameChange(node, remove, add))
 
     def sync(self, directory: Directory) -> None:
-        """Make every change of ``directory`` durable, and what those rest on: the earlier changes of the same node
-        and, in order, those of the other directory of a rename."""
+        """Make every change of ``directory`` durable, together with the changes on which these depend: earlier changes of the
+        same node, and those of the other directory of a rename, in order."""
         directories = {id(directory)}
         nodes: set[int] = set()
         synced: list[NameChange] = []
@@ -123,7 +123,7 @@ class NameTree:
             _make_durable(change, lambda one: one.durable)
 
     def after_crash(self, luck: Luck, torn_sectors: bool) -> "NameTree":
-        """Some tree, files included, that may be left after a power cut. Shares nothing with this one."""
+        """Return a tree, files included, that a power cut may leave. It shares nothing with this one."""
         after = NameTree(self._ordered)
         after.root = self._rebuild(self.root, self._surviving_names(luck), luck, torn_sectors)
         return after
@@ -201,7 +201,7 @@ def subtree(directory: Directory) -> Iterator[Directory]:
 
 
 def walk(directory: Directory, prefix: str) -> Iterator[tuple[str, bytes]]:
-    """Every path below ``directory`` with its content; directories end in "/" and are empty."""
+    """Yield every path below ``directory`` with its content; directories end in "/" and have no content."""
     for name, node in sorted(directory.names.items()):
         path = f"{prefix}/{name}"
         if isinstance(node, Directory):

@@ -7,7 +7,7 @@ from tests.support.sim_event_loop import SimEventLoop
 
 
 class Pipe:
-    """One way of a connection: a ``StreamWriter`` as far as moves use one."""
+    """One direction of a connection, with the part of ``StreamWriter``'s interface that moves of topics use."""
 
     def __init__(self, loop: SimEventLoop, reader: asyncio.StreamReader) -> None:
         self._loop = loop
@@ -30,7 +30,7 @@ class Pipe:
             raise ConnectionResetError("the connection is gone")
 
     def abort(self) -> None:
-        """Close both ways."""
+        """Close both directions."""
         for pipe in (self, self.other):
             if pipe is not None and not pipe.closed:
                 pipe.closed = True

@@ -1,4 +1,5 @@
-"""A served broker in virtual time, on a simulated network and disk: deadlines cost nothing, a thousand connections little."""
+"""A served broker in virtual time, on a simulated network and disk: deadlines cost no time, and a thousand connections
+little."""
 
 import asyncio
 import random
@@ -15,7 +16,7 @@ from toymq_py.server import Server
 
 
 class SimServed:
-    """A context manager. Time passes in ``advance`` only."""
+    """A served broker. A context manager. Time passes only in ``advance``."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class SimServed:
         )
 
     def restart(self) -> None:
-        """Stop it, and start another one on the same disk."""
+        """Stop the broker, and start another one on the same disk."""
         self.server.stop()
         self.loop.run_until_complete(self._running)
         self.broker.close()
@@ -59,7 +60,7 @@ class SimServed:
         self.advance(0.001)
 
     def stop(self) -> float:
-        """Stop it as SIGTERM does. Returns: how many seconds that took."""
+        """Stop the broker as SIGTERM does. Returns: how many seconds that took."""
         began = self.loop.now
         self.server.stop()
         self.loop.run_until_complete(self._running)
@@ -79,14 +80,14 @@ class SimServed:
         self.loop.run_until_complete(asyncio.sleep(seconds))
 
     def client(self, data: bytes = b"") -> "SimClient":
-        """Connected, and ``data`` said."""
+        """Connect a client and send ``data``."""
         client = SimClient()
         client.transport = self.listener.connect(client)
         client.send(data)
         return client
 
     def tls_client(self, context: ssl.SSLContext | None, data: bytes = b"") -> "SimClient":
-        """Connected to the port of TLS, and ``data`` said; None speaks none there."""
+        """Connect a client to the TLS port and send ``data``; with ``context`` None the client does not speak TLS."""
         client = SimClient() if context is None else SimTlsClient(context)
         client.transport = self.tls_listener.connect(client)
         client.send(data)
@@ -94,7 +95,8 @@ class SimServed:
 
 
 class SimClient(asyncio.Protocol):
-    """``received`` is all that came; ``at_end``: nothing more will; ``lost``: the connection is gone."""
+    """A client's connection. ``received``: all bytes that came; ``at_end``: the stream has ended; ``lost``: the connection is
+    gone."""
 
     def __init__(self) -> None:
         self.transport: SimTransport
@@ -123,7 +125,8 @@ class SimClient(asyncio.Protocol):
 
 
 class SimTlsClient(SimClient):
-    """``received`` is what TLS had in it; ``failure`` why it failed; ``at_end``: the other end said that it says no more."""
+    """A client's TLS connection. ``received``: the decrypted bytes; ``failure``: why TLS failed; ``at_end``: the other end has
+    closed TLS."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         super().__init__()

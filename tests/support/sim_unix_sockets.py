@@ -1,7 +1,7 @@
-"""Listening sockets that several simulated processes share, and the Unix sockets between them.
+"""Listening sockets that several simulated processes share, and Unix sockets between these processes.
 
-A process that dies takes the connections that it has accepted, or made, with it; what waits in a queue stays for the next one,
-as the supervisor keeps the listener.
+When a process dies, the connections that it has accepted or made are lost; connections that wait in a queue stay for the next
+process, since the supervisor keeps the listener.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ READ_AHEAD_BYTES = 64 * 1024
 
 
 class SharedListener:
-    """A queue of connections; any of its ``entrances`` may take the next."""
+    """A queue of connections; any of its ``entrances`` may take the next one."""
 
     def __init__(self, loop: SimEventLoop, family: socket.AddressFamily = socket.AF_INET) -> None:
         self._loop = loop
@@ -26,7 +26,7 @@ class SharedListener:
         self.entrances: list[Entrance] = []
 
     def connect(self, protocol: asyncio.Protocol) -> Wire:
-        """Raises: ConnectionRefusedError when no process listens, nor will."""
+        """Connect a client. Raises: ConnectionRefusedError when no process listens, or will listen."""
         wire = Wire(self._loop)
         near = SimTransport(self._loop, wire, protocol)
         wire.ends[0] = near
@@ -57,7 +57,7 @@ class SharedListener:
 
 
 class Entrance:
-    """A shared listener in one process. Takes one connection at a time, so that all of them get some."""
+    """A shared listener as one process has it. It takes one connection at a time, so that all processes get some."""
 
     def __init__(self, listener: SharedListener, process: "Connections") -> None:
         self._listener = listener
@@ -73,7 +73,7 @@ class Entrance:
         self._listener.knock()
 
     def accept(self) -> tuple[SimSocket, Any]:
-        """Raises: BlockingIOError."""
+        """Accept a connection. Raises: BlockingIOError when none waits."""
         if self._took or not self._listener.waiting:
             self._took = False
             raise BlockingIOError
@@ -103,10 +103,10 @@ class Connections:
 
 
 class SimUnixSocket(asyncio.Protocol):
-    """What ``session.upstream`` uses of a non-blocking Unix socket, over a simulated wire."""
+    """The part of a non-blocking Unix socket that ``session.upstream`` uses, over a simulated wire."""
 
     def __init__(self, find: Callable[[str], tuple[SharedListener, Connections]]) -> None:
-        """``find``: the listener of a path, and the process that has this socket."""
+        """``find``: returns the listener at a path, and the connections of the process that has this socket."""
         self._find = find
         self._received = bytearray()
         self._ended = self._eof = self._full = False
@@ -157,7 +157,7 @@ class SimUnixSocket(asyncio.Protocol):
     # -- of the loop
 
     def knock(self) -> None:
-        """Tell the reader, again in each pass while there is something to read."""
+        """Call the reader, in each pass of the loop while there is something to read."""
         assert self._transport is not None
         if self._received or self._eof or self._ended:
             self._transport._loop.call_soon(self._tell)
@@ -207,7 +207,7 @@ class SimUnixSocket(asyncio.Protocol):
 
 
 class UnixSockets:
-    """In place of the module ``socket`` in ``session.upstream``."""
+    """Replaces the module ``socket`` in ``session.upstream``."""
 
     AF_UNIX, SOCK_STREAM, SHUT_WR = socket.AF_UNIX, socket.SOCK_STREAM, socket.SHUT_WR
 

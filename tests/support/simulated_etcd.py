@@ -1,4 +1,4 @@
-"""An etcd in memory, in the time of the running loop: revisions, transactions, leases, a watch; and what goes wrong between it
+"""An etcd in memory, in the time of the running loop, with revisions, transactions, leases and a watch; and faults between it
 and one client.
 
     etcd = SimulatedEtcd(random.Random(seed))
@@ -6,7 +6,7 @@ and one client.
     etcd.lose("n1", Loss.ANSWER)               # n1's next transaction happens, and n1 hears nothing
     etcd.cut_off("n1"); etcd.reconnect("n1")
 
-Under ``SimEventLoop`` one seed is one run. Every wait is a timer of the loop, drawn from the seed.
+Under ``SimEventLoop`` the same seed gives the same run. Every wait is a timer of the loop, drawn from the seed.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Loss(enum.Enum):
-    """What happens to a client's call; the caller hears ``EtcdError``."""
+    """What goes wrong with a client's call; the caller gets ``EtcdError``."""
 
     REQUEST = "it never arrives"
     ANSWER = "it is done, and its answer is lost"
@@ -49,10 +49,10 @@ class _Lease:
 
 
 class SimulatedEtcd:
-    """The server. ``revision``: of the last change. ``away``: no client reaches it."""
+    """The server. ``revision``: that of the last change. ``away``: no client reaches the server."""
 
     def __init__(self, rng: random.Random, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """``loop``: of the server; that of its callers without. A client's loop may stop."""
+        """``loop``: the server's loop; None: the loop of its callers. A client's loop may stop."""
         self.rng = rng
         self._loop = loop
         self.revision = 1
@@ -80,17 +80,17 @@ class SimulatedEtcd:
         return SimulatedClient(self, name)
 
     def agreement(self, name: str, cluster: str, group: str) -> KeptAgreement:
-        """The ``Agreement`` of a node. A node that starts anew takes a new one."""
+        """Return the ``Agreement`` for a node. A node that restarts needs a new one."""
         return KeptAgreement(self.client(name), cluster, group)
 
     # -- what goes wrong
 
     def lose(self, client: str, *losses: Loss) -> None:
-        """What happens to the next transactions of a client, in turn. Reads and leases are not touched."""
+        """Set what goes wrong with the next transactions of a client, in turn. Reads and leases are not affected."""
         self._losses.setdefault(client, []).extend(losses)
 
     def cut_off(self, client: str) -> None:
-        """Let no call of a client arrive, and no news of its watch."""
+        """Let no call of a client arrive, and none of its watch's news."""
         self._cut_off.add(client)
 
     def reconnect(self, client: str) -> None:
@@ -100,25 +100,25 @@ class SimulatedEtcd:
         return not self.away and client not in self._cut_off
 
     def be_well(self) -> None:
-        """Nothing goes wrong any more; what is late still arrives."""
+        """End all faults; what is late still arrives."""
         self.away = False
         self.loss_chance = self.slow_s = self.watch_lag_s = 0.0
         self._cut_off.clear()
         self._losses.clear()
 
     def end_lease(self, lease: int) -> None:
-        """As if its time were over. No error when it is gone."""
+        """End a lease as if its time were over. No error when it does not exist."""
         self._end_lease(lease)
 
     def wipe(self) -> None:
-        """Another, empty etcd stands at the address."""
+        """Replace the server by an empty etcd at the same address."""
         self.revision = 1
         self._keys.clear()
         self._changes.clear()
         self._leases.clear()
 
     def keys(self) -> dict[str, bytes]:
-        """What is stored, for assertions."""
+        """Return what is stored, for assertions."""
         return {key: each.value for key, each in sorted(self._keys.items())}
 
     def next_loss(self, client: str, *, transaction: bool) -> Loss | None:
@@ -133,7 +133,7 @@ class SimulatedEtcd:
         return Found(found, self.revision)
 
     def commit(self, transaction: Transaction, client: str = "") -> Outcome:
-        """Raises: LeaseLost."""
+        """Carry out a transaction. Raises: LeaseLost."""
         for change in transaction.changes:  # etcd looks before it compares or writes
             if isinstance(change, Put) and change.lease and change.lease not in self._leases and self._holds(transaction):
                 raise LeaseLost(f"lease {change.lease:x}")
@@ -160,7 +160,7 @@ class SimulatedEtcd:
         return self._next_lease
 
     def renew(self, lease: int) -> None:
-        """Raises: LeaseLost."""
+        """Renew a lease. Raises: LeaseLost."""
         if (found := self._leases.get(lease)) is None:
             raise LeaseLost(f"lease {lease:x} has ended")
         found.ends_at = self.loop.time() + found.ttl_s
@@ -173,7 +173,7 @@ class SimulatedEtcd:
         return any(revision > since and keys.start <= key < keys.end for revision, key in reversed(self._changes))
 
     def news_since(self, keys: KeyRange, since: int) -> News:
-        """What changed in a range after a revision."""
+        """Return what has changed in a range of keys after a revision."""
         found = [each for each in self._changes if each[0] > since and keys.start <= each[1] < keys.end]
         changes = tuple(self._versions.get(each) or (each[1], each[0]) for each in found)
         return News(changes, max((each[0] for each in found), default=since))
@@ -235,14 +235,14 @@ class SimulatedEtcd:
             self.tell()
 
     def tell(self) -> None:
-        """Wake the watches: something has changed, or a client is closed."""
+        """Wake the watches: something changed, or a client was closed."""
         for future in list(self._waiting):
             if not future.done():
                 future.set_result(None)
 
 
 class SimulatedClient:
-    """``KeyValues`` of one client."""
+    """The ``KeyValues`` of one client."""
 
     def __init__(self, etcd: SimulatedEtcd, name: str) -> None:
         self._etcd = etcd
@@ -288,7 +288,7 @@ class SimulatedClient:
             return
 
     async def news(self, keys: KeyRange, since: int) -> News:
-        """What had changed when it was sent: more may have, while it was on its way."""
+        """Return what had changed when the answer was sent; while it was under way, more may have changed."""
         found = News((), since)
         limit = asyncio.timeout(self._ttl_s)
         try:
@@ -309,7 +309,8 @@ class SimulatedClient:
     # -- parts
 
     async def _call(self, act: Callable[[], T], *, transaction: bool = False) -> T:
-        """There and back, within a third of the TTL. What was sent arrives though its caller is cancelled, or dead.
+        """Send a call to the server and return its answer, within a third of the TTL. A call that was sent arrives even if its
+        caller is cancelled or dead.
 
         Raises: EtcdError; what ``act`` raises, when the answer arrives.
         """

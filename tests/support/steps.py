@@ -1,4 +1,4 @@
-"""A coroutine that is cancelled at the nth of its awaits."""
+"""Cancels a coroutine at the nth of its awaits."""
 
 import asyncio
 import itertools
@@ -24,5 +24,6 @@ def _driven(coroutine: Coroutine[Any, Any, Any], step: int) -> Generator[Any, No
 
 
 async def cancelled_at(coroutine: Coroutine[Any, Any, Any], step: int) -> bool:
-    """Run it and cancel it at its ``step``-th await, counted from 0. Returns: False when it had fewer and is done."""
+    """Run a coroutine and cancel it at its ``step``-th await, counted from 0. Returns: False when it had fewer awaits and is
+    done."""
     return await _driven(coroutine, step)

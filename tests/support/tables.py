@@ -1,7 +1,8 @@
-"""Archives that are tables, written without Spark; and readers of them that use neither our code nor, for Delta, its library.
+"""Archives that are tables, written without Spark, and independent readers, which do not use our code nor, for Delta, delta-rs.
 
-``python -m tests.support.tables`` reads lines ``kind place checkpoint batches`` and forks a process for each, which archives as
-a driver does: fork is faster than to import the libraries again. It prints the process's id; the process prints each batch.
+``python -m tests.support.tables`` reads lines ``kind place checkpoint batches``, and for each it forks a process that archives
+like a Spark driver: a fork is faster than importing the libraries again. It prints the process's id; the process prints each
+batch.
 """
 
 import contextlib
@@ -35,7 +36,7 @@ QUERY = "6b1d"
 
 
 def batch_of(ids: range, topic: str = "orders", schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
-    """Records whose value is their id; of each column more that the schema has, the id, too."""
+    """Make records whose value is their id; each further column of the schema has the id, too."""
     count = len(ids)
     columns = {
         "key": pa.array([b"k%d" % n if n % 2 else None for n in ids], pa.binary()),
@@ -51,20 +52,21 @@ def batch_of(ids: range, topic: str = "orders", schema: pa.Schema = SCHEMA) -> p
 
 
 def archive(table: Table, number: int, *, query: str = QUERY, topic: str = "orders", schema: pa.Schema = SCHEMA) -> bool:
-    """Archive the batch of a number, as a driver and one executor do."""
+    """Archive the batch with a number, as a driver and one executor do."""
     rows = batch_of(range(number * ROWS, (number + 1) * ROWS), topic, schema)
     return append(table, query, number, schema, lambda target: write([rows], target))
 
 
 def ids(kind: str, place: Path) -> list[int]:
-    """Ids of all records, by a reader of its own; each record is whole."""
+    """Return the ids of all records, read by an independent reader; check that each record is complete."""
     rows = (delta_rows if kind == "delta" else iceberg_rows)(place)
     assert all(row["value"] == b"%d" % row["offset"] for row in rows)
     return sorted(row["offset"] for row in rows)
 
 
 def delta_rows(place: Path) -> list[dict[str, Any]]:
-    """The log of a Delta table as its protocol describes it, read from the first commit on, and the files that are left."""
+    """Read a Delta table from its log, from the first commit on, as Delta's protocol describes it, and from the files that
+    remain."""
     added: dict[str, dict[str, Any]] = {}
     for commit in sorted((place / "_delta_log").glob("*.json")):
         for action in map(json.loads, commit.read_text().splitlines()):
@@ -80,7 +82,7 @@ def delta_rows(place: Path) -> list[dict[str, Any]]:
 
 
 def iceberg_rows(place: Path) -> list[dict[str, Any]]:
-    """The files that the manifests of an Iceberg table name; PyIceberg reads the manifests, pyarrow the files."""
+    """Read the files that the manifests of an Iceberg table name; PyIceberg reads the manifests, pyarrow the files."""
     import sqlite3
 
     from pyiceberg.table import StaticTable
@@ -92,7 +94,8 @@ def iceberg_rows(place: Path) -> list[dict[str, Any]]:
 
 
 def program_of_the_page(library: str, place: Path) -> dict[str, Any]:
-    """Run the program of docs/spark.md that uses a library, for a table at another place. Returns: its names."""
+    """Run the program in docs/spark.md that uses a library, with another place for the table. Returns: the program's
+    variables."""
     page = (ROOT / "docs" / "spark.md").read_text()
     (program,) = [text for text in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL) if library in text]
     names: dict[str, Any] = {}
@@ -101,7 +104,8 @@ def program_of_the_page(library: str, place: Path) -> dict[str, Any]:
 
 
 def drive(kind: str, place: str, checkpoint: str, batches: int) -> None:
-    """Archive until so many batches are there, each from the last that the checkpoint has as done, as Spark does."""
+    """Archive until ``batches`` batches are there, beginning after the last one that the checkpoint has as done, as Spark
+    does."""
     done = Path(checkpoint)
     first = int(done.read_text()) + 1 if done.exists() else 0
     for number in range(first, batches):

@@ -1,4 +1,5 @@
-"""Taskiq's broker of tests/e2e/amqp/test_taskiq.py; a worker's has ``TEST_BROKER`` and ``TEST_SAID``."""
+"""The Taskiq broker of tests/e2e/amqp/test_taskiq.py. A worker reads the environment variables ``TEST_BROKER`` (the URL) and
+``TEST_SAID`` (a directory)."""
 
 import os
 from typing import Any
@@ -11,7 +12,7 @@ from tests.support.framework_rig import BROKER
 
 
 def make_broker(url: str, **options: Any) -> AioPikaBroker:
-    """A broker with its tasks and its own connections."""
+    """Make a Taskiq broker with the tasks and its own connections."""
     broker = AioPikaBroker(url, reconnect_interval=0.05, **options)
     broker.add_middlewares(SimpleRetryMiddleware(default_retry_count=4))
     # functions of its own: it changes their names

@@ -1,4 +1,4 @@
-"""A broker on the simulated disk, the bucket of its tier, and what a restore of that bucket gives."""
+"""A broker on the simulated disk with a tier in a bucket, and restores from that bucket."""
 
 from contextlib import suppress
 from typing import Any
@@ -24,7 +24,7 @@ PAYLOAD = bytes(700)
 
 
 class TierRig(BrokerRig):
-    """A broker with a tier."""
+    """A broker with a tier, for tests."""
 
     def __init__(self, bucket: Bucket, *, cache_bytes: int = 1 << 30, **options: Any) -> None:
         self.bucket = bucket
@@ -45,7 +45,7 @@ class TierRig(BrokerRig):
         return Uploads(self.disk, self.bucket, self.clock.wall_ns)
 
     def round(self) -> Round:
-        """As the thread does. Raises: BucketError, Killed."""
+        """Do one round of the tier's work, as its thread does. Raises: BucketError, Killed."""
         self.advance(20)
         look_at(self.broker)  # makes the incarnations
         self.loop.drain()
@@ -55,7 +55,7 @@ class TierRig(BrokerRig):
         return done
 
     def away(self, topic: str = "t") -> list[int]:
-        """First ids of what is in the bucket alone."""
+        """Return the first ids of the segments that are only in the bucket."""
         return [segment.base_id for segment in self.broker.topic(topic).log.segments if segment.sha256 is not None]
 
     def read(self, log: Log, at: int) -> tuple[Records | None, int, int]:
@@ -67,7 +67,7 @@ class TierRig(BrokerRig):
         raise AssertionError(f"{at} is not fetched")
 
     def rounds(self, count: int) -> None:
-        """Rounds that may fail, or end their process."""
+        """Do rounds, which may fail, or kill their process."""
         for _ in range(count):
             try:
                 with suppress(BucketError):
@@ -81,20 +81,21 @@ class TierRig(BrokerRig):
         return Place(topic, incarnation)
 
     def sealed_below(self, topic: str = "t") -> int:
-        """The first id that is not in a sealed segment."""
+        """Return the first id that is not in a sealed segment."""
         return self.broker.topic(topic).log.segments[-1].base_id
 
     def findings(self, *, repair: bool = False) -> list[str]:
         return [found.text for found in check(self.disk, self.bucket, DIR, repair=repair)]
 
     def restored(self, at_ns: int | None = None) -> tuple[BrokerRig, dict[str, Restored]]:
-        """A broker on what a restore of the bucket gives."""
+        """Return a broker on what a restore of the bucket gives."""
         restored = restore(self.disk, self.bucket, AGAIN, pid=1, now_ns=self.clock.wall_ns(), at_ns=at_ns)
         return BrokerRig(disk=self.disk, data_dir=AGAIN), {each.place.topic: each for each in restored}
 
 
 def filled() -> tuple[TierRig, MemoryBucket]:
-    """Two sealed segments, ids 0 to 9, and two records that are not sealed; a consumer that has acked 0 to 6; settings."""
+    """Return a broker with two sealed segments (ids 0 to 9), two records that are not sealed, a consumer that has acked 0 to 6,
+    and settings; and its bucket."""
     rig = TierRig(bucket := MemoryBucket())
     assert rig.change("create", "t", visibility="7000") == "OK"
     rig.publish("t", *[b"%d" % n + PAYLOAD for n in range(12)])
@@ -105,13 +106,13 @@ def filled() -> tuple[TierRig, MemoryBucket]:
 
 
 def unnamed(seal: bytes) -> bytes:
-    """A seal as it was before 2026-11-29."""
+    """Convert a seal to its form before 2026-11-29."""
     value = checked_json.decode("seal", seal)
     return checked_json.encode("seal", {name: value[name] for name in ("next_id", "bytes", "sha256")})
 
 
 def exchange(bucket: MemoryBucket, one: Place, other: Place, *kinds: str) -> None:
-    """Exchange the objects of two topics, of kinds as ``log``, ``seal`` or ``state``, in the order of their keys."""
+    """Exchange the objects of two topics, of kinds such as ``log``, ``seal`` or ``state``, in the order of their keys."""
 
     def keys(place: Place) -> list[str]:
         found = sorted(key for key in bucket.objects if key.startswith("/".join(place)))

@@ -1,4 +1,4 @@
-"""Answers to requests of the dialect ``tinymq``, with their status."""
+"""Expected answers to requests in the dialect ``tinymq``, with their status."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Requests as programs written to TinyMQ make them."""
+"""Makes requests as programs written for TinyMQ do."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ PAID = "filter_key=status&filter_val=paid"
 
 
 async def publish(rig: HttpRig, topic: str, *payloads: Any, **query: str) -> list[str]:
-    """Ids of messages; what is no bytes is JSON."""
+    """Publish messages, and return their ids; a payload that is not bytes is sent as JSON."""
     ids = []
     for payload in payloads:
         content = payload if isinstance(payload, bytes) else json.dumps(payload).encode()

@@ -1,4 +1,4 @@
-"""Auth files for tests: the token of a name is the name with a tail."""
+"""Auth files for tests: the token of a name is the name with a fixed suffix."""
 
 from hashlib import sha256
 from typing import Any
@@ -11,7 +11,7 @@ def token(name: str) -> str:
 
 
 def table(name: str, rest: str = "") -> str:
-    """A ``[[token]]`` of an auth file; ``rest`` are its other lines."""
+    """Return a ``[[token]]`` table of an auth file; ``rest``: its other lines."""
     return f'[[token]]\nname = "{name}"\nsha256 = "{sha256(token(name).encode()).hexdigest()}"\n{rest}\n'
 
 

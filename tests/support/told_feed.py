@@ -1,4 +1,4 @@
-"""A source of figures for the screen of `toymqctl top`, without a broker."""
+"""A fake source of figures for the screen of `toymqctl top`, without a broker."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from toymqctl.top.poller import Feed
 
 
 class ToldFeed(Feed):
-    """Says what the test wants, and counts what it is asked."""
+    """Returns what the test sets, and counts the requests."""
 
     address = "broker:6789"
 

@@ -1,4 +1,4 @@
-"""Each command that has a topic, for one that is partitioned: it is for all partitions, or names one."""
+"""Every command that has a topic, as sent for a partitioned topic: for all partitions, or for one."""
 
 from typing import get_args
 
@@ -33,5 +33,5 @@ TEXTS: dict[type, str] = {
 
 
 def kinds_with_a_topic() -> set[type]:
-    """All that there are. ``Topics`` has a pattern, which may match none."""
+    """Return the types of all commands that have a topic. ``Topics`` has a pattern, which may match no topic."""
     return {kind for kind in get_args(Command) if hasattr(kind, "topic")}

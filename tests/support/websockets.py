@@ -1,4 +1,4 @@
-"""Clients of the gateway's WebSockets: one that follows the protocol, and raw ones that read only on demand."""
+"""Clients of the gateway's WebSockets: one that follows the protocol, and raw ones that read only when asked."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ HANDSHAKE = (
 
 
 class Frames:
-    """One connection; what comes back is waited for by its op or its ref."""
+    """One WebSocket connection; a test waits for an answer by its op or its ref."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
@@ -43,19 +43,19 @@ async def frames(rig: HttpRig, topic: str = "t", **more: Any) -> AsyncIterator[F
 
 
 def sessions(rig: HttpRig, topic: str = "t", consumer: str = "c") -> int:
-    """How many are attached."""
+    """Return how many sessions are attached to a consumer."""
     attached = rig.broker.topics[topic].channels.get(consumer)
     return 0 if attached is None else len(attached.sessions)
 
 
 def frame_of(opcode: int, content: bytes) -> bytes:
-    """Masked with nothing."""
+    """Encode a WebSocket frame, masked with zeros."""
     length = bytes([0x80 | len(content)]) if len(content) < 126 else b"\xfe" + len(content).to_bytes(2, "big")
     return bytes([0x80 | opcode]) + length + bytes(4) + content
 
 
 async def unread_websocket(port: int) -> asyncio.StreamWriter:
-    """Of a client with a small receive buffer that is never read."""
+    """Open a WebSocket whose client has a small receive buffer and never reads."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.setblocking(False)
@@ -68,7 +68,7 @@ async def unread_websocket(port: int) -> asyncio.StreamWriter:
 
 
 async def silent_websocket(port: int) -> socket.socket:
-    """Of a client that takes nothing but what the kernel does, until it is read."""
+    """Open a WebSocket whose client reads nothing until the test reads; only the kernel's buffer takes bytes."""
     loop = asyncio.get_running_loop()
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -82,7 +82,7 @@ async def silent_websocket(port: int) -> socket.socket:
 
 
 async def rest_of(connection: socket.socket) -> list[dict[str, Any]]:
-    """All frames that came whole."""
+    """Return all complete frames that came."""
     data, found = b"", []
     async with asyncio.timeout(10):
         while piece := await asyncio.get_running_loop().sock_recv(connection, 1 << 20):

@@ -1,4 +1,4 @@
-"""What a command stream means, in a form that does not depend on how it was cut."""
+"""Converts a stream of commands to a form that does not depend on how its bytes were cut into pieces."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -7,7 +7,8 @@ from toymq_py.protocol import Command, Publish, Rejected, ServerConnection, Sett
 
 
 def flat(commands: Iterable[Command]) -> list[Any]:
-    """One element a command: runs taken apart, refusals as (code, text, fatal), and which sequence was refused."""
+    """Convert commands to one element each: runs are split, refusals become (code, text, fatal), and refused sequences are
+    kept."""
     events: list[Any] = []
     for command in commands:
         if isinstance(command, Publish):
@@ -27,14 +28,14 @@ def flat(commands: Iterable[Command]) -> list[Any]:
 
 
 def count_of(commands: Iterable[Command]) -> int:
-    """Commands, each of a run counted."""
+    """Count commands, each command of a run separately."""
     return len([event for event in flat(commands) if not (isinstance(event, tuple) and event[0] == "refused")])
 
 
 def events_of(
     data: bytes, cuts: Sequence[int] = (), *, max_commands: int = 512, max_payload: int = 100
 ) -> tuple[list[Any], bool, bool | None]:
-    """Events of a stream that arrives in pieces, whether it failed, and whether it ended inside a frame."""
+    """Parse a stream that arrives in pieces. Returns: its events, whether it failed, and whether it ended inside a frame."""
     connection = ServerConnection(max_payload)
     commands: list[Command] = []
 

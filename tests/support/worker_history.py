@@ -1,6 +1,6 @@
-"""What workers said of their jobs (``killed_workers``) while they and their broker were killed, and the rules that it shows.
+"""Checks what workers reported of their jobs (``killed_workers``) while they and their broker were killed.
 
-Times are of the machine's monotonic clock, which all processes share, in nanoseconds.
+Times are nanoseconds of the machine's monotonic clock, which all processes share.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ class Said:
 
 @dataclass(slots=True)
 class Kills:
-    """What was killed, and when the kill was sent."""
+    """Which processes were killed, and when the kill was sent."""
 
     broker: list[int] = field(default_factory=list)
     processes: dict[int, int] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Kills:
     it acks nothing."""
 
     def living(self, pids: Iterable[int]) -> list[int]:
-        """Those that no kill was sent to."""
+        """Return the processes to which no kill was sent."""
         return [pid for pid in pids if pid not in self.processes]
 
     def any_between(self, first: int, last: int) -> bool:
@@ -42,7 +42,7 @@ class Kills:
 
 
 def read(folder: Path) -> list[Said]:
-    """All lines, in the order of their times."""
+    """Read all reported lines, in the order of their times."""
     found = []
     for path in folder.glob("*.txt"):
         for line in path.read_text().splitlines():
@@ -56,7 +56,7 @@ def done(history: Iterable[Said]) -> set[tuple[str, int]]:
 
 
 def broken_rules(history: list[Said], kills: Kills) -> list[str]:
-    """Sentences, one for each violation."""
+    """Return a sentence for each violation of a rule."""
     by_key: dict[tuple[str, str], list[Said]] = defaultdict(list)
     online: dict[int, list[int]] = defaultdict(list)
     for one in history:
@@ -75,16 +75,16 @@ Online = Mapping[int, list[int]]
 
 
 def _connected(one: Said, online: Online) -> int:
-    """When the process that says it was connected last: a lease that it has is no older. A busy process learns late that its
-    connection is gone, and goes on with what it has."""
+    """Return when the process that reported a line was connected last: a lease that it has began after that. A busy process
+    learns late that its connection is gone, and goes on with what it has."""
     return max((at for at in online.get(one.pid, ()) if at < one.at), default=one.at)
 
 
 def _two_hands(lines: list[Said], kills: Kills, online: Online) -> Iterable[str]:
-    """No two processes have a key at once. The lease of a job ends with the broker: one that runs on then has no lease, and
-    another process may have the job. A job that was done before, whose ack was lost with the broker, may be acked by its
-    first process while it is repeated: then the next one of its key begins. A process of a job ends a moment behind its
-    worker."""
+    """Check that no two processes run jobs of a key at once. These cases are allowed: a job whose lease ended with the broker
+    runs on, and another process has the job. Or a job that was done, but whose ack was lost with the broker, is repeated, and
+    meanwhile its first process acks it, so that the next job of the key begins. Or a job's child process ends a moment after
+    its worker."""
     if lines[0].kind == "process":
         return
     running: dict[tuple[int, int], Said] = {}
@@ -104,7 +104,7 @@ def _two_hands(lines: list[Said], kills: Kills, online: Online) -> Iterable[str]
 
 
 def _out_of_order(lines: list[Said]) -> Iterable[str]:
-    """A job of a key begins for the first time when all before it have been done."""
+    """Check that a job of a key begins for the first time only when all earlier ones have been done."""
     first_begin: dict[int, int] = {}
     first_end: dict[int, int] = {}
     for one in lines:
@@ -118,8 +118,8 @@ def _out_of_order(lines: list[Said]) -> Iterable[str]:
 
 
 def _done_again(lines: list[Said], kills: Kills, online: Online) -> Iterable[str]:
-    """What was done is done again only when a kill lost its ack, or its lease before that: of a broker, while it ran, or since
-    its process was connected last."""
+    """Check that a job that was done is repeated only if a kill lost its ack, or its lease before that: a kill of the broker
+    while the job ran, or since its process was connected last."""
     begun: dict[tuple[int, int], int] = {}
     ended: dict[int, Said] = {}
     slack_ns = PROCESS_NS if lines[0].kind == "process" else ACK_NS

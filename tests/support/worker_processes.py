@@ -18,7 +18,7 @@ WITHIN_S = 60.0
 
 
 class Workers:
-    """The supervisor, and what its workers say when they are ready."""
+    """The supervisor process, and what its workers report when they are ready."""
 
     def __init__(self, data_dir: Path, number: int, *options: str) -> None:
         arguments = [
@@ -63,12 +63,12 @@ class Workers:
                 self._more_said.notify_all()
 
     def hears(self, text: str) -> None:
-        """Wait for something on stderr."""
+        """Wait for a text on stderr."""
         with self._more_said:
             assert self._more_said.wait_for(lambda: text in self.said, WITHIN_S), self.said
 
     def ready(self, count: int) -> None:
-        """Wait for so many workers to be ready."""
+        """Wait for ``count`` workers to be ready."""
         for _ in range(count):
             line = self._lines.get(timeout=WITHIN_S)
             common, own = r"127\.0\.0\.1:(\d+) (?:toymqs://\S+ )?", r"127\.0\.0\.1:(\d+)"  # that of all first
@@ -82,7 +82,7 @@ class Workers:
         return Wire(self.ports[worker])
 
     def addresses(self) -> list[list[str]]:
-        """Of each worker, as CLUSTER says."""
+        """Return the addresses of each worker, as CLUSTER tells them."""
         with self.wire(0) as wire:
             assert wire.ask(b"CLUSTER\n").startswith(b"JSON")
             found: list[list[str]] = json.loads(wire.line())["workers"]
@@ -97,7 +97,7 @@ class Workers:
         return self.process.wait(WITHIN_S)
 
     def join(self) -> None:
-        """Until no process has its output open: the supervisor and all workers have ended."""
+        """Wait until the supervisor and all workers have ended: no process has their output open any more."""
         self.process.wait(WITHIN_S)
         for thread in self._threads:
             thread.join(WITHIN_S)

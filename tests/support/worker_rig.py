@@ -1,4 +1,4 @@
-"""Workers of an application, in the test's own process."""
+"""Runs the workers of an application (``toymq.workers``) in the test's own process."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,7 +10,7 @@ from toymq import App
 
 @asynccontextmanager
 async def working(app: App, **options: Any) -> AsyncIterator[asyncio.Task[bool]]:
-    """The app's workers, stopped at the end."""
+    """Run the app's workers while the block runs, and stop them at its end."""
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         try:

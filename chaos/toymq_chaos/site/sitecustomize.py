@@ -1,4 +1,5 @@
-"""Loads the harness into an unchanged ``toymq serve``: Python imports this file at start when the folder is on PYTHONPATH."""
+"""Loads the fault injection into an unchanged ``toymq serve``: Python imports this file at start when its folder is on
+PYTHONPATH."""
 
 from toymq_chaos.fault_injection import install
 

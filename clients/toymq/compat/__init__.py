@@ -1,1 +1,2 @@
-"""Interfaces of other queues on top of toymq, for programs that were written to them. Contract: dialects.md."""
+"""Interfaces of other queue libraries on top of toymq, for programs that were written for those libraries. Contract:
+dialects.md."""

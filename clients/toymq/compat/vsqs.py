@@ -1,10 +1,12 @@
 """The interface of vsqs 0.3 on a directory that its own processes serve (``toymq.open``).
 
 Contract: dialects.md. A queue is a topic with one shared consumer: ``receive`` leases the oldest message that is ready,
-``delete`` acks it. Owns a thread with the client's loop, so that any thread may call at any time.
+``delete`` acks it. The module runs a toymq client on an event loop in a thread of its own, so that any thread may call at any
+time.
 
-What differs from vsqs: ids count from "0" and are no times; a capacity belongs to the queue and not to the object; a lease ends
-early when the process that serves the directory ends; ``receive(timeout=0)`` looks once; ``delete`` deletes from any object.
+What differs from vsqs: ids are "0", "1", … and not times; a capacity belongs to the queue and not to the ``Queue`` object; a
+lease ends early when the process that serves the directory ends; ``receive(timeout=0)`` looks once; ``delete`` works from any
+``Queue`` object.
 """
 
 import asyncio
@@ -45,16 +47,17 @@ class QueueException(Exception):
 
 
 class QueueFullException(QueueException):
-    """The queue is at its capacity, and the time to wait is over."""
+    """The queue stayed at its capacity for the whole time-out of ``publish``."""
 
 
 class QueueManager:
-    """The queues of a directory, for as many processes as like to open it. After a fork, open another one in the child."""
+    """The queues of a directory, which any number of processes may have open. After a fork, open another manager in the
+    child."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """
         Args:
-            path: of the directory; it is made when it is not there.
+            path: the directory, which is created if it does not exist.
 
         Raises: DirectoryLocked (a ``toymq serve`` has it), DataDirectoryError, ConnectFailed.
         """
@@ -63,12 +66,12 @@ class QueueManager:
         self._finalizer = weakref.finalize(self, self._engine.close)  # also when the program ends
 
     def get_queue(self, name: str, capacity: int | None = None) -> "Queue":
-        """The queue of that name, made when it is not there.
+        """Return the queue of that name, created if it does not exist.
 
         Args:
-            name: of a topic.
-            capacity: messages, those in flight included; ``publish`` waits for room. None leaves it as it is: without a limit
-                for a queue that is new.
+            name: the queue's name, which must be valid as a topic name.
+            capacity: most messages in the queue, those in flight included; ``publish`` waits for room. None keeps the queue's
+                present limit; a new queue has none.
 
         Raises: BadName; BadArgument for a capacity below 1; QueueException.
         """
@@ -101,12 +104,12 @@ class Queue:
         return self._engine.call(self._engine.publish(self._name, data, timeout))
 
     def receive(self, visibility_timeout: float = 10, timeout: float | None = None) -> tuple[str, bytes] | tuple[None, None]:
-        """Lease the oldest message that is not leased, and return its id and payload. It is hidden from others until it is
-        deleted, or its time is over.
+        """Lease the oldest message that is not leased, and return its id and payload. Other receivers do not get it until it is
+        deleted or its visibility timeout is over.
 
         Args:
-            visibility_timeout: seconds that it is hidden.
-            timeout: seconds to wait for one; None waits for ever, 0 looks once.
+            visibility_timeout: seconds of the lease.
+            timeout: seconds to wait for a message; None waits for ever, 0 looks once.
 
         Returns: (None, None) when none came in time.
 
@@ -115,13 +118,13 @@ class Queue:
         return self._engine.call(self._engine.receive(self._name, visibility_timeout, timeout))
 
     def delete(self, m_id: str) -> None:
-        """Done with it; when this returns that is on the disk. Any object may delete it, whichever published or received it;
-        deleting it again is harmless.
+        """Delete a message; when this returns, the deletion is on the disk. Any ``Queue`` object of this queue may delete it,
+        and to delete it again is harmless.
 
-        One that was not received yet is reached through those before it, which are held and given back: a ``receive`` at that
-        moment may get a later one.
+        To delete a message that was never received, this leases the messages before it for a moment and gives them back: a
+        concurrent ``receive`` may get a later message instead.
 
-        Raises: QueueException (no id of this queue's form), ToymqError.
+        Raises: QueueException (the text is not an id), ToymqError.
         """
         text = str(m_id)
         if not (text.isascii() and text.isdigit()):
@@ -133,12 +136,12 @@ class Queue:
         return self._engine.call(self._engine.size(self._name))
 
     def close(self) -> None:
-        """Do nothing: the manager has the connection."""
+        """Do nothing: the manager owns the connection."""
 
 
 class _Engine:
-    """A client of the directory on a loop in a thread of its own. ``call`` and ``close`` are for other threads, the coroutines
-    are for ``call``."""
+    """A toymq client of the directory, on an event loop in a thread of its own. Other threads use ``call``, which runs the
+    coroutine methods on that loop, and ``close``."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._pid = os.getpid()
@@ -165,7 +168,8 @@ class _Engine:
         await self._mq.close()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait for it. If interrupted, it is cancelled, which loses nothing."""
+        """Run a coroutine on the engine's loop and wait for its result. If the caller is interrupted, the coroutine is
+        cancelled, and no message is lost."""
         if self._closed or os.getpid() != self._pid:
             work.close()
             raise QueueException("this QueueManager is closed" if self._closed else
@@ -258,7 +262,7 @@ class _Engine:
                 await self._mq.nack(name, CONSUMER, to_ranges(held), delay=0)  # which leaves alone what is acked
 
     async def _floor(self, name: str) -> int:
-        """The highest id below which everything is deleted; -1 for none."""
+        """Return the highest id up to which all messages of a queue are deleted; -1 if there is none."""
         for consumer in (await self._mq.describe(name))["consumers"]:
             if consumer["consumer"] == CONSUMER and consumer["has_acked"]:
                 return int(consumer["last_acked"])

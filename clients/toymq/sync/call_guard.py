@@ -1,5 +1,5 @@
-"""Allows one thread at a time in the calls of a blocking client: its connection has one conversation, and two threads would
-read each other's answers.
+"""Allows one thread at a time in the calls of a blocking client: its threads would share one connection and read each other's
+answers.
 
 A second thread is refused before it touches anything, so the first one goes on. A nested call of the same thread, from a signal
 handler or a callback, is allowed (ADR 0089).
@@ -19,7 +19,7 @@ HOLDER = 0
 
 
 class CallGuard:
-    """The guard of one client and of all objects that it made: knows the thread that is in a call."""
+    """The guard of one client and of all objects made by it: knows which thread is in a call."""
 
     __slots__ = ("holders",)
 
@@ -30,7 +30,7 @@ class CallGuard:
         record of it, as it can behind ``Lock.acquire``, and the guard is never left held."""
 
     def after_fork(self) -> None:
-        """Forget the other threads, in the child of a fork, which has none of them."""
+        """Forget the threads that were in a call: the child of a fork does not have them."""
         holder = self.holders.get(HOLDER)
         if holder is not None and holder[0] != get_ident():
             self.holders.clear()
@@ -45,7 +45,7 @@ S = TypeVar("S", bound=_Guarded)
 
 
 def one_thread(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """A method that another thread may not call while one is in a call of the same client. Raises: ConfigError."""
+    """Decorate a method: it raises ConfigError when another thread is in a call of the same client."""
 
     @wraps(method)
     def guarded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -63,6 +63,6 @@ def one_thread(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S
 
 
 def refused() -> ConfigError:
-    """The error for the thread that comes second."""
+    """Make the error for a thread that calls a client while another thread is in a call of it."""
     text = "another thread is in a call of this client: connect once for each thread, or hold a lock around each call"
     return ConfigError(text)

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 def _asking(request: Callable[P, requests.Request[T]]) -> Callable[Concatenate["Client", P], T]:
-    """A method of ``Client`` that makes a request and waits for its result."""
+    """Return a method of ``Client`` that sends the request which the function ``request`` makes, and waits for its result."""
     asked = hinted(request)
 
     @one_thread
@@ -55,7 +55,8 @@ def _asking(request: Callable[P, requests.Request[T]]) -> Callable[Concatenate["
 def _counting(
     several: Callable[Concatenate[ClientBase, P], Iterator[requests.Request[int]]],
 ) -> Callable[Concatenate["Client", P], int]:
-    """A method of ``Client`` that makes requests one after the other and returns the sum of their results."""
+    """Return a method of ``Client`` that sends the requests which ``several`` makes, one after the other, and returns the sum
+    of their results."""
 
     @one_thread
     def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> int:
@@ -73,7 +74,7 @@ class Client(PublishingClient, PlainWith):
     _called = "this client"
 
     def __init__(self, options: Options) -> None:
-        """Not connected; see ``connect``."""
+        """Make a client that is not connected yet; see ``connect``."""
         self._options = options
         self._outages = Outages(options)
         self._guard = CallGuard()
@@ -157,8 +158,9 @@ class Client(PublishingClient, PlainWith):
     def pub_many(
         self, topic: str, items: Iterable[Item], *, delay: Seconds | None = None, ttl: Seconds | None = None, window: int = 1024
     ) -> Publishing:
-        """Publish many while it is iterated, with up to ``window`` unanswered: ``list(mq.pub_many(...))`` publishes all.
-        Receipts come in the order of the items. Arguments are those of the asyncio client's ``pub_many``.
+        """Return an iterator that publishes many messages while it is iterated, with up to ``window`` unanswered:
+        ``list(mq.pub_many(...))`` publishes all. Receipts come in the order of the items. Arguments are those of the asyncio
+        client's ``pub_many``.
 
         Raises: as ``pub``, in place of the receipt of the item that failed. Items sent after it are still published. A wrong
             item and an exception of ``items`` end it: what came before is published and has its receipts first.
@@ -206,9 +208,9 @@ class Client(PublishingClient, PlainWith):
         return subscription
 
     def _subscribe(self, link: BlockingLink, feed: Feed) -> BlockingLink:
-        """Subscribe on a connection.
+        """Subscribe a feed on a connection, following MOVED.
 
-        Returns: the connection that it is on. Raises: RequestError, RequestTimeout, ClientClosed.
+        Returns: the connection that the feed is on in the end. Raises: RequestError, RequestTimeout, ClientClosed.
         """
         deadline = now() + self._options.timeout_s
         link.conversation.subscribe(feed)
@@ -240,7 +242,7 @@ class Client(PublishingClient, PlainWith):
         return self._keeper
 
     def _free_link(self, topic: str) -> BlockingLink:
-        """A connection to the topic's worker without a subscription that overlaps."""
+        """Return a connection, to the worker that has the topic, without a subscription that overlaps the topic."""
         home = self._homes.address(topic)
         for link in self._links:
             overlaps = any(feed.overlaps(topic) for feed in link.conversation.feeds)
@@ -249,7 +251,7 @@ class Client(PublishingClient, PlainWith):
         return self._new_link(home)
 
     def _home(self, topic: str) -> BlockingLink:
-        """The connection to the worker that has a topic, as far as it is known; else the main one."""
+        """The connection to the worker that has a topic, if that worker is known; else the main connection."""
         return self._link if not self._homes else self._homes.find(topic, self._home_link) or self._link
 
     def _new_link(self, home: Address | None = None) -> BlockingLink:
@@ -266,7 +268,8 @@ class Client(PublishingClient, PlainWith):
         return next(links, None) or self._new_link(home)
 
     def _goes_on(self, request: requests.Request[T], link: BlockingLink) -> bool:
-        """Whether a refused request continues over another connection, because its topic is with another worker."""
+        """Whether a request goes on over another connection: the broker refused it here because another worker has its
+        topic."""
         answer = request.slot.answer
         if not isinstance(answer, Moved) or self._closed or not self._homes.learn(request.topic, answer, link):
             return False
@@ -279,8 +282,9 @@ class Client(PublishingClient, PlainWith):
         self, topic: str, consumer: str, max: int = 1, *, wait: Seconds = 0.0, visibility: Seconds | None = None,
         mode: Mode | None = None,
     ) -> list[Message]:  # fmt: skip
-        """Lease up to ``max`` messages without a subscription; see the asyncio client's ``pull``. An interrupted pull gives
-        back what was leased to it; what an interruption left half read comes again when its lease ends."""
+        """Lease up to ``max`` messages without a subscription; see the asyncio client's ``pull``. A pull that a signal
+        handler's exception interrupts gives its messages back; one that was only half read is redelivered when its lease
+        ends."""
         command = requests.pull_command(topic, consumer, max, wait, visibility, mode)
         wait = command.wait_ms / 1000
         deadline = now() + wait
@@ -381,8 +385,8 @@ class Client(PublishingClient, PlainWith):
         return request.result()
 
     def _ask_waiting(self, request: requests.Request[T]) -> T:
-        """Make a request on a connection of its own, after sending what the other connections have to send; that has half of
-        the time that the request does not wait."""
+        """Make a request that may wait at the broker, on a connection of its own. Before that the other connections send what
+        they have to send, in at most half of the request's time without its wait."""
         self._open_or_raise()
         half_s = self._options.timeout_s / 2
         rest = now() + half_s
@@ -403,7 +407,8 @@ class Client(PublishingClient, PlainWith):
                 self._leave_waiting_link(home, deadline)
 
     def _leave_waiting_link(self, home: Address | None, deadline: float) -> None:
-        """Close it when the broker may still wait, or gave it up, and when it goes to another worker."""
+        """Close the connection of ``_ask_waiting`` if its last request was given up, or if the next one goes to another
+        worker."""
         waiting = self._waiting_link
         if waiting is not None and (
             not waiting.conversation.idle or waiting.conversation.is_closed or waiting.home != home

@@ -1,14 +1,15 @@
 """A conversation that survives an exception at any point, such as one from a signal handler: Ctrl-C, a time limit.
 
-Such an exception leaves lists that no longer agree: a frame without its slot, a reply that nothing waits for. Every method
-marks the conversation while it changes it. One that finds the mark left behind mends first (ADR 0089), as after a crash:
+Such an exception leaves lists that no longer agree: a frame without its slot, a reply that nothing waits for. Every method sets
+a mark while it changes the conversation. A method that finds an old mark repairs the conversation first (ADR 0089), as after a
+crash:
 
 1. The connection is dropped. So no reply can be taken for that of another command.
 2. Subscriptions and acks are kept, and go on with the next connection. An ack may be sent twice, which is harmless.
 3. Publishes without an answer are forgotten: their outcome is unknown, and a repeat needs numbers that can be trusted. Later
-   ones have a new producer name, so that no old number is taken for theirs.
+   publishes have a new producer name, so that none is taken for a duplicate of an old one.
 
-Nothing is mended while the exception propagates, since the next one may come there.
+Nothing is repaired while the exception propagates, since the next exception could interrupt the repair.
 """
 
 from collections import deque
@@ -27,7 +28,7 @@ T = TypeVar("T")
 
 
 def _marked(method: Callable[Concatenate[Conversation, P], T]) -> Callable[Concatenate["GuardedConversation", P], T]:
-    """A method that leaves the mark unless it returns normally."""
+    """Decorate a method of a conversation: the mark stays set if the method raises."""
 
     @wraps(method)
     def marked(self: "GuardedConversation", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -49,7 +50,8 @@ def _marked(method: Callable[Concatenate[Conversation, P], T]) -> Callable[Conca
 
 
 class GuardedConversation(Conversation):
-    """A conversation of code that may be interrupted. ``connected`` and the methods behind it are as in ``Conversation``."""
+    """A ``Conversation`` for code that a signal handler's exception may interrupt. From ``connected`` on, the methods are those
+    of ``Conversation``, with the mark."""
 
     def __init__(self, producer: str | None, drop_connection: Callable[[], None]) -> None:
         super().__init__(producer, lambda: None)
@@ -82,7 +84,8 @@ class GuardedConversation(Conversation):
     drop_done = _marked(Conversation.drop_done)
 
     def mend(self) -> None:
-        """Make the lists agree again. If it is interrupted itself, the next call repeats it."""
+        """Repair the conversation's lists after an exception interrupted a method. If this is interrupted itself, the next call
+        repeats it."""
         self.torn = True
         self._drop_connection()
         closed = self.is_closed

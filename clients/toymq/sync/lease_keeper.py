@@ -1,10 +1,11 @@
 """Lease renewal of a blocking client while its thread is in a handler: ``sub(auto_extend=True)``.
 
-It has its own thread, event loop and connection: the client's connection belongs to the thread that calls the client, which may
-be in the middle of a frame, and a lease may be renewed from any connection (protocol.md, TOUCH). Feeds are only read here.
+The keeper has its own thread, event loop and connection. The client's connection belongs to the thread that calls the client,
+which may be in the middle of a frame; and a lease may be renewed from any connection (protocol.md, TOUCH). The keeper only
+reads the feeds.
 
 Deliveries that wait unread in the client's socket are renewed by their lease number: each TOUCH names all ids, and the broker
-takes those of this subscription.
+renews only this subscription's leases.
 """
 
 import asyncio
@@ -26,7 +27,8 @@ from toymq_py.errors import ConfigError, ToymqError
 
 
 class _Unreported(Outages):
-    """A reporter that reports no outages: the client does, when its own connection finds one, in its own thread."""
+    """An ``Outages`` that reports nothing: the client itself reports an outage when its own connection finds it, in its own
+    thread."""
 
     def up(self, link: object, address: Address) -> None:
         pass
@@ -36,11 +38,12 @@ class _Unreported(Outages):
 
 
 class LeaseKeeper:
-    """Renews leases of one client. Only the public methods run outside its thread, which ends with ``stop``."""
+    """Renews the leases of one client's subscriptions. Its thread ends with ``stop``; only the public methods run in other
+    threads."""
 
     def __init__(self, options: Options) -> None:
-        """Hold no thread and no descriptor before ``open``: by then the owner has this object, and closes it wherever an
-        exception of a signal handler interrupts."""
+        """Open no thread or descriptor yet: ``open`` does, once the owner has this object and can close it even if a signal
+        handler's exception interrupts."""
         self._options = replace(options, wait_s=options.timeout_s)
         self._renewals: dict[Feed, Renewal] = {}
         self._link: Link | None = None
@@ -75,7 +78,7 @@ class LeaseKeeper:
 
     @property
     def ended(self) -> bool:
-        """Whether it was stopped, was not opened, or the broker refused its connection."""
+        """Whether the keeper was stopped, was never opened, or was refused by the broker."""
         return self._leaving or not self._opened.done() or self._link is None or self._link.conversation.is_closed
 
     def keep(self, feed: Feed, visibility_s: float) -> None:
@@ -98,14 +101,15 @@ class LeaseKeeper:
                 self._thread.join(max(timeout_s, 0.0))
 
     def close(self) -> None:
-        """``stop`` and ``join``."""
+        """Call ``stop`` and ``join``."""
         self.stop()
         self.join(GOODBYE_S)
 
     def leave_to_parent(self) -> None:
-        """Close the copy of the connection in the child of a fork, which has no such thread: it must not outlive the parent.
+        """In the child of a fork, which has no such thread, close the copy of the connection, so that it does not outlive the
+        parent.
 
-        The descriptor then is the null device: the object that owns it may close it again.
+        The descriptor then refers to the null device, so that the object that owns it may close it again.
         """
         self._forked = True
         descriptor = self._link.descriptor if self._link is not None else None

@@ -53,19 +53,19 @@ there is no loop that would send it meanwhile."""
 
 
 class BlockingLink:
-    """Carries the bytes of its conversation. For one thread; nothing happens while no call waits."""
+    """A connection for one thread, which carries the bytes of its conversation. It does nothing while no call waits."""
 
     def __init__(
         self, options: Options, outages: Outages, siblings: "list[BlockingLink]", guard: CallGuard, home: Address | None = None,
         nodes: Sequence[Address] = (),
     ) -> None:  # fmt: skip
-        """Not connected: ``open`` connects, or the first ``until``.
+        """Make a link that is not connected: ``open`` connects, or the first ``until``.
 
         Args:
-            siblings: all links of the client; the owner adds this one.
-            guard: of the client: every method here is part of a call that passed it.
-            home: the address of the worker, or of the group, that it is for; None: those of the options.
-            nodes: all addresses of that one.
+            siblings: all links of the client; the owner adds this link.
+            guard: the client's guard; every method here is part of a call that passed it.
+            home: the address of the worker or group to connect to; None: the addresses in ``options``.
+            nodes: all addresses of that worker or group.
         """
         self.guard = guard
         self._outages = outages
@@ -106,7 +106,7 @@ class BlockingLink:
                 return
 
     def close(self, deadline: float) -> None:
-        """Send QUIT and wait until the deadline for the broker to read everything; then close. After it nothing is awaited."""
+        """Send QUIT and wait until the deadline for the broker to read everything; then close. Later calls do not wait."""
         self.closed = True
         try:
             if self.conversation.online:
@@ -151,9 +151,9 @@ class BlockingLink:
         return True
 
     def _leave_if_silent(self, began: float) -> None:
-        """Leave a broker that has been silent for ``SILENT_S``, and ask one from which nothing is due for a sign of life.
+        """Drop a connection that owes an answer and is silent for ``SILENT_S``; on one that owes none, send a PING.
 
-        ``began``: since when this is looked at.
+        ``began``: when the present call began to wait; earlier silence does not count.
         """
         if self._socket is None or not self.conversation.online:
             return
@@ -168,7 +168,7 @@ class BlockingLink:
             self.conversation.send_now(PingSlot(at + self.options.timeout_s))
 
     def ask(self, slot: CallSlot, extra_s: float = 0.0) -> None:
-        """Send a request and wait for its answer. The reply of an interrupted one is dropped. Raises: RequestTimeout."""
+        """Send a request and wait for its answer. The reply to an interrupted request is dropped. Raises: RequestTimeout."""
         self.ask_all([slot], extra_s)
 
     def ask_all(self, slots: Sequence[CallSlot], extra_s: float = 0.0) -> None:
@@ -182,8 +182,8 @@ class BlockingLink:
             raise self.overdue(slots[-1].awaited, extra_s)
 
     def try_all(self, slots: Sequence[CallSlot], deadline: float | None) -> bool:
-        """Send requests and wait for their answers, at most until the deadline or for ``timeout_s``. Returns: False without
-        them."""
+        """Send requests and wait for all answers, until the deadline or for ``timeout_s``. Returns: False when some are
+        missing."""
         latest = now() + self.options.timeout_s
         if self._answered(slots, latest if deadline is None else min(latest, deadline)):
             return True
@@ -205,16 +205,16 @@ class BlockingLink:
         return answered
 
     def ack_soon(self, feed: Feed, topic: str, msg_id: int) -> None:
-        """Ack with the next bytes that are sent; or at once when handlers are slow, no other delivery is at hand, or a thousand
-        acks wait."""
+        """Ack with the next bytes that are sent; at once when handlers are slow, no other delivery waits, or a thousand acks
+        wait."""
         at_once = self.conversation.ack(feed, topic, msg_id) or not (feed.open or feed.arrived)
         unsent = len(feed.acks_of(topic).ids)
         if at_once or now() - self._exchanged_at > min(QUICK_S * unsent, ACKS_HELD_S) or unsent >= ACKS_COALESCED:
             self.exchange(0.0)
 
     def ack_synced(self, feed: Feed, topic: str, msg_id: int) -> None:
-        """Ack, and wait until that is on stable storage, on the connection that the feed is on, also when it goes to another
-        meanwhile. Raises: RequestError, ClientClosed, RequestTimeout."""
+        """Ack, and wait until the ack is on stable storage, also when the feed moves to another connection meanwhile. Raises:
+        RequestError, ClientClosed, RequestTimeout."""
         told: list[ToymqError | None] = []
         link, deadline = self, now() + self.options.timeout_s
         link.conversation.ack_synced(feed, topic, msg_id, told.append)
@@ -230,7 +230,7 @@ class BlockingLink:
             raise told[0]
 
     def now(self) -> float:
-        """Seconds of the link's clock."""
+        """The link's clock, in seconds."""
         return now()
 
     def is_idle(self) -> bool:
@@ -238,7 +238,7 @@ class BlockingLink:
         return self.conversation.idle
 
     def overdue(self, awaited: str, extra_s: float = 0.0) -> RequestTimeout:
-        """Return the error of an ``until`` that returned False. Leave a connection without an answer: another one may work."""
+        """Make the error of an ``until`` that returned False; drop a connection that owes an answer: another may work."""
         trouble = self.trouble
         silent_s = now() - max(self._answered_at, self._up_since)
         if self._socket is not None and self.conversation.unanswered_count and silent_s >= self.options.timeout_s:
@@ -250,7 +250,7 @@ class BlockingLink:
 
     @property
     def trouble(self) -> str:
-        """Why there is no connection, for the end of an error; "" with one."""
+        """Why there is no connection, as the end of an error's text; "" when there is one."""
         return "" if self.conversation.online else self._trouble
 
     def _connect_again(self, deadline: float) -> None:
@@ -277,7 +277,7 @@ class BlockingLink:
                 self.conversation.close(error)
 
     def _connect_round(self, deadline: float = math.inf) -> None:
-        """Try each address once, until the deadline. Raises: ConnectFailed, RequestError, ProtocolViolation: of the last."""
+        """Try each address once, until the deadline. Raises: ConnectFailed, RequestError, ProtocolViolation: the last error."""
         self._tried = True
         failures: list[ToymqError] = []
         self._route.begin()
@@ -339,14 +339,14 @@ class BlockingLink:
         self._outages.up(self, address)
 
     def send_off(self, deadline: float) -> None:
-        """Send what there is, for which it connects: an ack must not wait for a call that waits on this connection."""
+        """Connect if need be and send the output: an ack must not wait for a later call on this connection."""
         self._mend_if_torn()
         if self._socket is None and not self.conversation.is_closed and not (self._tried and self.conversation.idle):
             self._try_to_connect(deadline)
         self.exchange(0.0)
 
     def exchange(self, wait_s: float | None) -> None:
-        """Send and receive what is possible now, after one wait for either, of a day at most."""
+        """Wait up to ``wait_s`` (a day at most) until the socket can be read or written; send and receive what is possible."""
         self._mend_if_torn()
         if self._socket is not None:
             self._exchange(self._socket, wait_s)
@@ -394,8 +394,8 @@ class BlockingLink:
             self._torn = False
 
     def read_ahead(self, deadline: float = math.inf) -> None:
-        """Read the bytes that came while no call waited. If the connection was lost meanwhile, a request waits for the next
-        one: sent on this one, its outcome would count as unknown, and it would fail although no broker can have read it."""
+        """Read the bytes that came while no call waited. If they end with the loss of the connection, the caller's request goes
+        over the next one; sent over the lost one, it would fail with an unknown outcome, though no broker can have read it."""
         if now() - self._polled_at > PAUSE_S:
             self._mend_if_torn()
             self._read_what_came(deadline)
@@ -406,13 +406,13 @@ class BlockingLink:
             self.exchange(0.0)
 
     def check(self) -> None:
-        """Notice a lost connection, which belongs to the outage that is about to end. The next use reconnects."""
+        """Notice a connection that was lost as part of the outage that is about to end. Its next use reconnects."""
         self._read_what_came()
         if self._socket is None:
             self._outages.left(self)
 
     def _write(self, connection: socket.socket) -> bool:
-        """Send. Returns: False when the connection was lost."""
+        """Send buffered bytes. Returns: False when the connection was lost."""
         try:
             sent = connection.send(self._out)
         except (BlockingIOError, InterruptedError, ssl_module.SSLWantReadError, ssl_module.SSLWantWriteError):

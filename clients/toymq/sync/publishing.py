@@ -19,7 +19,8 @@ PublishAll = Callable[[str, Iterable[Item], tuple[int | None, int | None], int, 
 
 
 class Sent(Batch):
-    """Publishes that were sent. ``mended``: how often their conversation had been mended; once that grows, no answer comes."""
+    """A batch of sent publishes. ``mended``: how often their conversation had been repaired by then; when that count grows, no
+    answer will come."""
 
     __slots__ = ("mended", "stream")
 
@@ -28,7 +29,7 @@ class Sent(Batch):
 
 
 def receipt_of(outcome: Outcome | None) -> Receipt:
-    """The receipt of an outcome. Raises: the reason why there is none."""
+    """Return the receipt of an outcome. Raises: the error of a failed publish, or ConnectionLost when there is no outcome."""
     if isinstance(outcome, Receipt):
         return outcome
     raise outcome or ConnectionLost("the outcome is unknown: an exception interrupted another call of this client")
@@ -69,7 +70,7 @@ class PublishingClient(ClientBase):
 
     @abstractmethod
     def _home(self, topic: str) -> BlockingLink:
-        """The connection to the worker that has a topic, as far as it is known; else the main one."""
+        """The connection to the worker that has a topic, if that worker is known; else the main connection."""
 
     @abstractmethod
     def _open_or_raise(self) -> None:
@@ -108,7 +109,8 @@ class PublishingClient(ClientBase):
         return batch
 
     def _room(self, topic: str) -> float:
-        """Wait for room to publish. Returns: the deadline of the publish, whose time this uses. Raises: RequestTimeout."""
+        """Wait for room to publish. Returns: the deadline of the publish, which counts from before this wait. Raises:
+        RequestTimeout."""
         deadline = now() + self._options.timeout_s
         if self._is_full(topic):
             for link in self._links:
@@ -129,7 +131,8 @@ class PublishingClient(ClientBase):
         return sum([link.conversation.mended for link in self._links if link is not self._waiting_link])
 
     def _wait_for(self, topic: str, batch: Sent, deadline: float | None = None) -> None:
-        """Wait for all outcomes, or until none will come. ``deadline``: else ``timeout_s`` from now. Raises: RequestTimeout."""
+        """Wait for all outcomes of a batch, or until none will come; without ``deadline`` at most ``timeout_s``. Raises:
+        RequestTimeout."""
         if deadline is None:
             deadline = now() + self._options.timeout_s
         while batch.missing and self._mended == batch.mended:
@@ -150,7 +153,8 @@ class PublishingClient(ClientBase):
                 return
 
     def _publishes_at(self, topic: str) -> BlockingLink:
-        """The connection where publishes to a topic are answered: while they leave one, that one."""
+        """The connection where publishes to a topic are answered: the old one, while they are moving to another, or else that
+        of the topic's worker."""
         return next((link for link in self._links if link.conversation.is_leaving(topic)), None) or self._home(topic)
 
     def _is_full(self, topic: str) -> bool:

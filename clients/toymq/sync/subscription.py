@@ -70,7 +70,7 @@ class Message(LeasedMessage[BlockingLink]):
         self, delay: Seconds | None = None, *, reason: Reason = None, error: BaseException | None = None
     ) -> None:
         """Nack the message: give it back, to be delivered again in ``delay`` seconds; 0 means now, None takes the topic's
-        backoff. Its dead letter has the last ``reason`` and ``error``. After an ack this has no effect.
+        backoff. A dead letter has ``reason`` and ``error`` of the last NACK. After an ack this has no effect.
 
         Raises: ClientClosed, RequestError, RequestTimeout, BadArgument.
         """
@@ -153,13 +153,15 @@ class _Processing(Processing[Message], PlainWith):
 class Subscription(PlainWith, PlainFor):
     """What ``Client.sub`` returns: a context manager and an iterator.
 
-    Ends only with ``close``, ``drain``, or an error: TakenOver, ConsumerDeleted, or why the client gave up.
+    The iteration ends only with ``close``, ``drain``, or an error: TakenOver, ConsumerDeleted, or the reason why the client
+    gave up.
     """
 
     _called = "this subscription"
 
     def __init__(self, link: BlockingLink, feed: Feed, *, auto_ack: bool, on_end: Callable[[Feed], None] | None) -> None:
-        """``on_end``: called when it ends; set when a ``LeaseKeeper`` renews its leases, of ``feed.kept_s``."""
+        """``on_end``: called when the subscription ends; None unless a ``LeaseKeeper`` renews its leases, for ``feed.kept_s``
+        seconds each."""
         self.topic = feed.command.topic
         self.consumer = feed.command.consumer
         self._held = link
@@ -203,7 +205,7 @@ class Subscription(PlainWith, PlainFor):
         Args:
             timeout: seconds; None waits for ever.
 
-        Raises: RequestTimeout, SubscriptionEnded (also when it is closed), ClientClosed.
+        Raises: RequestTimeout, SubscriptionEnded (also when the subscription is closed), ClientClosed.
         """
         timeout = None if timeout is None else arguments.timeout("timeout", timeout)
         deadline = None if timeout is None else now() + timeout
@@ -235,7 +237,7 @@ class Subscription(PlainWith, PlainFor):
             raise
 
     def _end(self, on_done: Callable[[], None]) -> None:
-        """Send UNSUB."""
+        """Send UNSUB; ``on_done`` is called at its answer."""
         if self._on_end is not None:
             self._on_end(self._feed)
         self._link.conversation.unsubscribe(self._feed, on_done)
@@ -243,8 +245,8 @@ class Subscription(PlainWith, PlainFor):
     def _take(self, deadline: float | None) -> Message | None:
         """The next message; None at the deadline, or when the subscription is closed.
 
-        As ``one_thread`` guards a method, but with no call behind which a signal handler could raise while the application does
-        not have the message yet.
+        Guarded like a method with ``one_thread``, but inline: the decorator would return after a call, where a signal handler
+        could raise before the application has the message.
         """
         holders, ours = self._guard.holders, [get_ident()]
         try:
@@ -267,7 +269,7 @@ class Subscription(PlainWith, PlainFor):
                 del holders[HOLDER]
 
     def _take_batch(self, max_count: int, wait: float) -> list[Message]:
-        """The next messages, see ``batches``; none when the subscription is closed. Guarded as ``_take``."""
+        """Return the next messages, see ``batches``; an empty list when the subscription is closed. Guarded as ``_take``."""
         holders, ours = self._guard.holders, [get_ident()]
         try:
             if (holder := holders.setdefault(HOLDER, ours)) is not ours and holder != ours:
@@ -295,7 +297,7 @@ class Subscription(PlainWith, PlainFor):
                 del holders[HOLDER]
 
     def _has_news(self) -> bool:
-        """Whether there is a delivery to hand out, or nothing more can come over its connection."""
+        """Whether a delivery waits, the subscription has ended, or it has moved to another connection."""
         feed = self._feed
         return bool(feed.arrived) or feed.state is not FeedState.LIVE or feed.link(self._held) is not self._held
 

@@ -1,1 +1,1 @@
-"""Workers call a function for each message of a topic; ``App`` collects them, ``toymq worker`` runs them."""
+"""Workers call a function for each message of a topic; an ``App`` collects them, and the command ``toymq worker`` runs them."""

@@ -48,21 +48,21 @@ PERIODIC = "every"
 
 
 def _executor(value: object) -> Executor:
-    """Check the value of ``executor``. Raises: TypeError, BadArgument."""
+    """Check the argument ``executor`` of ``App.worker``. Raises: TypeError, BadArgument."""
     if (found := arguments.text("executor", value)) not in EXECUTORS:
         raise BadArgument(f"invalid executor {found!r}: write {' or '.join(EXECUTORS)}")
     return found
 
 
 def _check_called(name: str, example: str, argument: object) -> None:
-    """Check that a decorator has its arguments. Raises: TypeError, where a decorator that needs arguments has none."""
+    """Check that a decorator is used with its arguments: ``@app.worker("topic")``, not ``@app.worker``. Raises: TypeError."""
     if callable(argument):
         function = getattr(argument, "__name__", "the function")
         raise TypeError(f'`@app.{name}` needs an argument: write `@app.{name}("{example}")` above {function}')
 
 
 def _period_ms(period: object) -> int:
-    """Check a period. Returns: milliseconds. Raises: TypeError, BadArgument."""
+    """Check the period of ``App.every``. Returns: milliseconds. Raises: TypeError, BadArgument."""
     if isinstance(period, str) and len(period.split()) >= CRON_FIELDS:
         raise BadArgument(
             f'period is a duration, "5m" say, not {period!r}: there are no cron expressions; look at the clock in the function'
@@ -71,7 +71,8 @@ def _period_ms(period: object) -> int:
 
 
 class App:
-    """An application's workers and its connection. Make one in a module, decorate functions, run ``toymq worker module:app``.
+    """The workers of an application and its connection to a broker. Make an ``App`` in a module, decorate functions, run
+    ``toymq worker module:app``.
 
     ``async with app:`` connects, so that ``Job.send`` publishes, for example in a web application.
     """
@@ -110,20 +111,23 @@ class App:
 
         The job is acked when the function returns. When it raises, the job is tried again; after the last retry, or an
         exception of ``dead_on``, it is a dead letter with the exception's type, text and traceback. A message whose payload
-        does not fit the function's parameters is one at once. Each job runs at least once: make a second run harmless.
+        does not fit the function's parameters is a dead letter at once. Each job runs at least once: make a second run
+        harmless.
 
         Args:
             topic: a name, or a pattern.
             consumer: workers with the same topic and consumer share the jobs.
-            concurrency: most jobs at once in one process.
-            window: most unacked messages of one process; default four for each job at once.
-            retries: how often a failed job is tried again; None: until the topic's ``max_attempts``, a limit in any case.
-            backoff: time before it is tried again, ``"10s"``, or ``"1s..1m"``, which doubles each time; None: the topic's.
+            concurrency: most jobs of this worker at once in one process.
+            window: most unacked messages of one process; by default four times ``concurrency``.
+            retries: how often a failed job is tried again; None: up to the topic's ``max_attempts``, which is a limit in any
+                case.
+            backoff: delay before a failed job is tried again: ``"10s"``, or ``"1s..1m"``, which doubles each time; None: the
+                topic's.
             dead_on: exceptions after which a retry would fail, too.
-            timeout: a coroutine is cancelled after this time, a process killed, and the job has failed.
-            visibility: of a lease; it is renewed while the job runs or waits in the window.
-            executor: of a plain function: ``process`` calls it in processes of its own, which import its module; one that
-                crashes or is killed fails its job alone. Arguments and results are the same as elsewhere.
+            timeout: time limit of a job, after which a coroutine is cancelled, a process is killed, and the job has failed.
+            visibility: visibility timeout of the leases, which are renewed while a job runs or waits in the window.
+            executor: for a plain function: ``process`` calls it in child processes, which import its module; when one crashes
+                or is killed, only its job fails. Arguments and results are the same as in a thread.
             mode: ``keyed`` does jobs with the same key one after the other, in the order of their publishing.
 
         Raises: TypeError, BadName, BadArgument, ConfigError (another function has this topic and consumer).
@@ -168,14 +172,15 @@ class App:
         self, period: Seconds, *, topic: str | None = None, retries: int | None = 0, backoff: Seconds | None = None,
         dead_on: DeadOn = (), timeout: Seconds | None = None, executor: Executor = "thread",
     ) -> Callable[[Callable[[], R]], Job[[], R]]:  # fmt: skip
-        """Decorate a function that runs once each period, in one worker of all, at whole multiples of it since 1970 (UTC).
+        """Decorate a function that runs once in each period, in only one of all workers, at whole multiples of the period since
+        1970 (UTC).
 
         Args:
             period: ``"1h"``, or seconds; from a second to ten years.
-            topic: where its runs are published; default ``every.<name of the function>``.
+            topic: the topic to which its jobs are published; default ``every.<name of the function>``.
             retries, backoff, dead_on, timeout, executor: as of ``worker``.
 
-        Raises: as ``worker``; TypeError for a function that needs an argument: a tick has none.
+        Raises: as ``worker``; TypeError for a function that needs an argument: a periodic job has none.
         """
         _check_called("every", "1h", period)
         period_ms = _period_ms(period)
@@ -202,14 +207,14 @@ class App:
 
     @property
     def client(self) -> Client:
-        """The connection, for publishing and all else. Raises: ClientClosed."""
+        """The app's client, for publishing and all else. Raises: ClientClosed."""
         if self._client is None:
             raise ClientClosed("this app is not connected: publish within `async with` it, or in a worker")
         return self._client
 
     @property
     def replies(self) -> Replies:
-        """The receiver of results, over a connection of its own, which still works while the workers are drained. Raises:
+        """The receiver of job results. It has a connection of its own, which still works while the workers are drained. Raises:
         ClientClosed."""
         self.client  # noqa: B018 (raises when there is none)
         if self._replies is None:
@@ -219,10 +224,10 @@ class App:
     async def call(self, topic: str, /, *args: Any, **kwargs: Any) -> Any:
         """Publish a job by the name of its topic, and wait for its result: ``await app.call("sums-wanted", 1, 2)``.
 
-        As ``Job.call`` where this app has the job. That of another program gets its arguments by name, and its result is what
-        JSON has of it; 30 s.
+        If this app has the job, this is ``Job.call``. A job of another program gets its arguments by name, its result is a JSON
+        value, and the time limit is 30 s.
 
-        Raises: JobFailed, RequestTimeout, BadName; TypeError, for arguments without names of a job that this app does not have.
+        Raises: JobFailed, RequestTimeout, BadName; TypeError for positional arguments of a job that this app does not have.
         """
         for job in self._jobs:
             if job.topic == topic:
@@ -237,7 +242,7 @@ class App:
         return await self.replies.call(name, publish, PublishOptions().timeout_s)
 
     async def _leave(self) -> Client:
-        """Close everything but the client. Returns: the client."""
+        """Close everything but the client, and return the client."""
         client, self._client = self.client, None
         replies, self._replies = self._replies, None
         if replies is not None:
@@ -274,8 +279,8 @@ class App:
         self.connected = isinstance(event, Connected)
 
     def figures(self) -> dict[str, dict[str, float]]:
-        """Figures of the running workers, by the names of their functions, and topics if a function has several; ``toymq worker
-        --metrics`` shows them."""
+        """Metrics of the running workers, by function name (with the topic, if a function has several); ``toymq worker
+        --metrics`` serves them."""
         several = Counter(runner.job.name for runner in self.runners)
         found = {}
         for runner in self.runners:
@@ -284,7 +289,7 @@ class App:
         return found
 
     def problem(self) -> str | None:
-        """Why no job can be taken now, None when all is well; ``toymq worker --metrics`` shows it as health."""
+        """Why no job can be taken now, or None when all is well; ``toymq worker --metrics`` serves it as health."""
         if not self.runners:
             return "no worker runs: it starts, or stops"
         return None if self.connected else "the broker is not connected"
@@ -292,14 +297,14 @@ class App:
     # -- working
 
     async def run(self, stop: asyncio.Event, *, concurrency: int | None = None, shutdown: Seconds = SHUTDOWN_S) -> bool:
-        """Do jobs until ``stop`` is set. Then no job is begun, those that run have ``shutdown`` to end, and what is left goes
-        to other workers.
+        """Do jobs until ``stop`` is set. Then no job is begun, running jobs have ``shutdown`` to end, and the unfinished ones
+        go to other workers.
 
         Args:
-            concurrency: in place of what each worker says.
+            concurrency: overrides the ``concurrency`` of every worker.
 
-        Returns: False when a thread goes on with a job that another worker has now, or a coroutine that catches its
-        cancellation.
+        Returns: False when a job goes on here although another worker has it now: in a thread, or in a coroutine that catches
+        its cancellation.
 
         Raises: TypeError, BadArgument, ConfigError (there is no worker, or it is connected), ConnectFailed, RequestError,
             SubscriptionEnded.
@@ -323,7 +328,7 @@ class App:
             await client.close()
 
     async def _connected_unless(self, stop: asyncio.Event) -> Client | None:
-        """Wait for the broker, which may be away for long; None when ``stop`` is set before it is there."""
+        """Wait until the broker is reachable, however long that takes; None when ``stop`` is set before."""
         loop = asyncio.get_running_loop()
         connecting, stopping = loop.create_task(self._connect(CONNECT_S)), loop.create_task(stop.wait())
         try:

@@ -21,23 +21,24 @@ logger = logging.getLogger("toymq.workers")
 
 
 def caller_of(job: Job[..., Any]) -> "Caller":
-    """Make the caller of a function."""
+    """Make the caller that fits a job's function and executor."""
     if job.is_async:
         return InLoop(job)
     return InProcesses(job) if job.settings.executor == "process" else InThreads(job)
 
 
 class Caller(Protocol):
-    """Calls one job function. Owned by its runner."""
+    """Calls one job function. Owned by the worker's ``Runner``."""
 
     async def get_ready(self) -> None:
-        """Get ready before a message is taken. Raises: ConfigError when the function cannot be called this way."""
+        """Prepare for the next call, before its message is taken. Raises: ConfigError when the function cannot be called in
+        this way."""
 
     def call(self, message: Message) -> Awaitable[object]:
-        """Call the function. Raises: Unfit, and what the function raises."""
+        """Call the function for a message. Raises: Unfit, and what the function raises."""
 
     def stop(self) -> None:
-        """Release threads and processes. No job runs any more, except one that cannot be stopped."""
+        """Release threads and processes. No job runs any more, except in a thread, which cannot be stopped."""
 
     @property
     def gets_ready(self) -> bool:
@@ -45,11 +46,11 @@ class Caller(Protocol):
 
     @property
     def can_stop(self) -> bool:
-        """Whether a cancelled job ends."""
+        """Whether cancelling a call ends it: a thread cannot be stopped."""
 
 
 class InLoop:
-    """Awaits a coroutine function, at most for its timeout."""
+    """Awaits a coroutine function in the event loop, at most for its timeout."""
 
     can_stop = True
     gets_ready = False
@@ -103,10 +104,10 @@ class InThreads:
 
 
 class InProcesses:
-    """Calls a plain function in one of as many processes as jobs may run at once; one that takes longer than its timeout is
-    killed. The next process is started before its message is taken: a start takes long, and the lease could be over at its end.
+    """Calls a plain function in child processes, as many as jobs may run at once. A process whose job exceeds its timeout is
+    killed. A process is started before the message for it is taken: a start takes so long that the message's lease could end.
 
-    Owns its threads, which wait for the processes: the event loop goes on, and with it the renewal of leases.
+    Owns the threads that wait for the processes, so that the event loop goes on, and with it the renewal of leases.
     """
 
     can_stop = True
@@ -176,13 +177,13 @@ class InProcesses:
 
 
 def _log(facts: dict[str, Any], fields: dict[str, Any]) -> None:
-    """Write a log record of a job's process, as if it were logged here."""
+    """Log a record that a job's process has sent, as if it were logged here; ``facts`` are fields to add."""
     record = logging.makeLogRecord({**fields, **facts})
     logging.getLogger(record.name).handle(record)
 
 
 def _outcome(answer: Answer) -> object:
-    """The result of the function. Raises: Unfit, and what the function raised."""
+    """Return the function's result from the process's answer. Raises: Unfit, and what the function raised."""
     if isinstance(answer, Done):
         return None if answer.reply is None else Reply(answer.reply)
     if isinstance(answer, Refused):
@@ -192,8 +193,8 @@ def _outcome(answer: Answer) -> object:
 
 
 def exception_of(raised: Raised) -> Exception:
-    """An exception of the class that was raised in another process; if that is not imported here, of a class of the same name
-    below the first base that is. ``dead_on`` works with either."""
+    """Make the exception that a job raised in another process. If its class is not imported here, it gets a class of the same
+    name, derived from its first base class that is imported. ``dead_on`` works with either."""
     for module, qualname in raised.kinds:
         kind: Any = sys.modules.get(module)
         for name in qualname.split("."):
@@ -213,8 +214,8 @@ def exception_of(raised: Raised) -> Exception:
 
 
 def failure_for(error: BaseException) -> Exception:
-    """The exception that fails a job in place of one that is not an ``Exception``, which would end more than the job. It has
-    the same name and text, like one of another process."""
+    """Make the exception that fails a job whose function raised no ``Exception`` (KeyboardInterrupt, say), which would end more
+    than the job. It has the same class name and text."""
     return _named(RuntimeError, type(error).__module__, type(error).__qualname__)(text_of(error))
 
 

@@ -1,6 +1,7 @@
-"""A job: a function that is called for each message of a topic, and how its arguments become a message.
+"""A job: a function that is called for each message of a topic. This module encodes its arguments as a message, and decodes
+them.
 
-The payload is a JSON object of the arguments by name, ``{"path": "a.png", "width": 100}``, so any program can publish one.
+The payload is a JSON object of the arguments by name, ``{"path": "a.png", "width": 100}``, so any program can publish a job.
 """
 
 import inspect
@@ -36,7 +37,7 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 class Unfit(BadArgument):
-    """The message does not fit the job's function, which is not called; a retry would not help."""
+    """Raised when a message does not fit the job's function: the function is not called, and a retry would not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +45,12 @@ class Settings:
     """How one worker takes and runs its jobs.
 
     Attributes:
-        consumer: name of the shared consumer; each job goes to one worker of it.
-        concurrency: most jobs at once in one process; of a plain function, its threads.
+        consumer: name of the shared consumer; each job goes to one of its workers.
+        concurrency: most jobs at once in one process; for a plain function, its number of threads.
         window: most unacked messages of one process.
         visibility: seconds of a lease, which is renewed while a job runs; None takes the topic's.
         timeout_s: seconds after which a coroutine is cancelled, or a process killed; None: never.
-        executor: of a plain function: where it is called.
+        executor: where a plain function is called: in a thread or in a process.
     """
 
     consumer: str = "workers"
@@ -63,7 +64,7 @@ class Settings:
 
 
 class Connection(Protocol):
-    """The connection that jobs are published over. Raises: ClientClosed, where there is none."""
+    """Returns the client that publishes jobs. Raises: ClientClosed when there is none."""
 
     @property
     def client(self) -> Client: ...
@@ -73,7 +74,7 @@ class Connection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PublishOptions:
-    """Options of a job's publish, as in ``Client.pub``; ``timeout_s`` is that of ``Job.call``."""
+    """Options for publishing a job, as in ``Client.pub``; ``timeout_s`` is the time limit of ``Job.call``."""
 
     key: Key | None = None
     headers: Mapping[str, str] | None = None
@@ -83,25 +84,26 @@ class PublishOptions:
 
 
 def _named(function: Any) -> Any:
-    """The part of a function that has its name and annotations: the function of a ``functools.partial``, the ``__call__`` of an
-    object."""
+    """Return the part of a callable that has its name and annotations: the function of a ``functools.partial``, the
+    ``__call__`` of an object."""
     while isinstance(function, partial):
         function = function.func
     return function if hasattr(function, "__qualname__") else type(function).__call__
 
 
 class Job(Generic[P, R]):
-    """What ``App.worker`` makes of a function. Calling it calls the function, here and now; ``send`` publishes a job.
+    """What ``App.worker`` makes of a function. To call the ``Job`` is to call the function, here and now; ``send`` publishes a
+    job.
 
     Attributes:
         function: the function itself.
-        name: its module and name, for logs.
-        topic: where its jobs are published.
+        name: the function's module and name, for logs.
+        topic: the topic to which jobs are published.
     """
 
     def __init__(self, connection: Connection | None, function: Callable[P, R], topic: str, settings: Settings) -> None:
-        """``connection``: None where the job is not published. Raises: TypeError for a function that cannot do a job, or a
-        parameter that no JSON can fill; ConfigError."""
+        """``connection``: None in a process that does not publish the job. Raises: TypeError for a function that cannot be a
+        job, or has a parameter that no JSON can fill; ConfigError."""
         self.function = function
         self._named = _named(function)
         self.__name__ = self._named.__name__
@@ -146,13 +148,13 @@ class Job(Generic[P, R]):
 
     @property
     def connection(self) -> Connection:
-        """The connection to publish over. Raises: ClientClosed."""
+        """The connection over which jobs are published. Raises: ClientClosed."""
         if self._connection is None:
             raise ClientClosed(f"{self.name} has no app here: publish with a client of your own")
         return self._connection
 
     def _read_signature(self) -> None:
-        """Note how each argument of the function is read. Raises: TypeError."""
+        """Find out how to decode each argument, from the function's signature. Raises: TypeError."""
         self._signature = inspect.signature(self.function)
         try:
             hints = typing.get_type_hints(self._named)
@@ -191,12 +193,12 @@ class Job(Generic[P, R]):
         self, *, key: Key | None = None, group: str | None = None, headers: Mapping[str, str] | None = None,
         delay: Seconds | None = None, ttl: Seconds | None = None, timeout: Seconds = 30.0,
     ) -> "Job[P, R]":  # fmt: skip
-        """The same job, published with options of ``Client.pub``: ``resize.options(delay="5m").send("a.png")``.
+        """Return the same job with options for publishing it: ``resize.options(delay="5m").send("a.png")``.
 
         Args:
-            key: the topic stores a job once for each key; what ``mode="keyed"`` keeps in order is a ``group``.
+            key: the topic stores only one job for each key. To have jobs done in order, use ``group``.
             group: the header ``toymq-group``: a worker with ``mode="keyed"`` does the jobs of a group one after the other.
-            timeout: how long ``call`` waits.
+            timeout: how long ``call`` waits for the result.
         """
         if group is not None:
             headers = {**(headers or {}), GROUP: group}
@@ -211,10 +213,11 @@ class Job(Generic[P, R]):
         return other
 
     def payload(self, *args: P.args, **kwargs: P.kwargs) -> bytes:
-        """The message of a call, for any client: ``mq.pub(resize.topic, resize.payload("a.png"))``.
+        """Encode the arguments of a call as a payload, which any client can publish: ``mq.pub(resize.topic,
+        resize.payload("a.png"))``.
 
-        Raises: TypeError, for arguments that the function does not take, of another type than its annotation, or that JSON
-            cannot say; BadArgument.
+        Raises: TypeError for an argument that the function does not take, whose type is not that of its annotation, or that
+            JSON cannot express; BadArgument.
         """
         if not self._readers and self._message_names:
             raise TypeError(f"{self.name} takes the message itself: publish any payload to {self.topic}")
@@ -226,7 +229,8 @@ class Job(Generic[P, R]):
         return json_values.dump(f"the job of {self.name}", values)
 
     def _written(self, name: str, value: object) -> Any:
-        """An argument as JSON has it, read as the worker will read it: a wrong type is the sender's error, not a dead letter.
+        """Convert an argument for JSON, and decode it as the worker will: so a wrong type is an error here, not a dead letter
+        later.
 
         Raises: TypeError, BadArgument (nan, too deep).
         """
@@ -241,7 +245,7 @@ class Job(Generic[P, R]):
     async def send(self, *args: P.args, **kwargs: P.kwargs) -> Receipt:
         """Publish a job, and wait until it is on stable storage.
 
-        Raises: TypeError, BadArgument, and as ``Client.pub``; ClientClosed outside of ``async with`` the app.
+        Raises: TypeError, BadArgument, and as ``Client.pub``; ClientClosed outside of the app's ``async with`` block.
         """
         payload, with_ = self.payload(*args, **kwargs), self._options
         return await self.connection.client.pub(
@@ -251,7 +255,7 @@ class Job(Generic[P, R]):
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Publish a job and wait for what its function returns. A job that no worker has begun by ``timeout`` is dropped.
 
-        Raises: JobFailed (it is a dead letter), RequestTimeout, and as ``send``.
+        Raises: JobFailed (the job is a dead letter), RequestTimeout, and as ``send``.
         """
         payload, with_ = self.payload(*args, **kwargs), self._options
 
@@ -267,7 +271,7 @@ class Job(Generic[P, R]):
     # -- running
 
     def at_once(self, concurrency: int | None, window_per_slot: int) -> "Job[P, R]":
-        """The same job with another concurrency; None keeps it."""
+        """Return the same job with another concurrency; None keeps it."""
         if concurrency is None:
             return self
         other = copy(self)
@@ -275,7 +279,7 @@ class Job(Generic[P, R]):
         return other
 
     def arguments_of(self, message: Delivery) -> dict[str, Any]:
-        """The arguments of the function for a message. Raises: Unfit, which names the argument and the value."""
+        """Decode a message to the function's arguments. Raises: Unfit, which names the argument and the value."""
         found: dict[str, Any] = dict.fromkeys(self._message_names, message)
         readers = self._readers
         if not readers and (self._message_names or not message.payload):
@@ -297,7 +301,8 @@ class Job(Generic[P, R]):
         return found
 
     def call_plain(self, arguments: dict[str, Any]) -> object:
-        """Call a plain function. Raises: what it raises; RuntimeError for what a future cannot hold; TypeError."""
+        """Call the plain function. Raises: what it raises; RuntimeError in place of StopIteration, which a future cannot hold;
+        TypeError."""
         try:
             found: object = self.function(**arguments)  # type: ignore[call-arg]
         except (StopIteration, GeneratorExit) as error:

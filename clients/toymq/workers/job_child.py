@@ -29,7 +29,7 @@ _SIMPLE = (str, int, float, bool, type(None))
 
 
 def main(place: Place, connection: Connection, lifeline: Connection, level: int) -> None:
-    """Find the function, then call it for each request until the worker is gone."""
+    """Find the function, then call it for each request until the worker, the parent process, is gone."""
     os.setsid()  # Ctrl-C at a terminal is for the worker; and a kill reaches what the function has started
     for number in SIGNALS:
         signal.signal(number, _leave_it_to_the_worker)
@@ -53,12 +53,12 @@ def main(place: Place, connection: Connection, lifeline: Connection, level: int)
 
 
 def _leave_it_to_the_worker(number: int, frame: FrameType | None) -> None:
-    """Ignore signals that go to all processes of a service: the worker handles them and lets jobs end. Not by ``SIG_IGN``,
-    which processes that the function starts would inherit."""
+    """Ignore a signal that goes to all processes of a service: the worker handles it and lets jobs end. This is a handler and
+    not ``SIG_IGN``, which processes started by the function would inherit."""
 
 
 def _end_with_worker(lifeline: Connection) -> None:
-    """End this process and what it has started when the worker is gone; runs in a thread."""
+    """Wait, in a thread, until the worker is gone; then end this process and the processes that it has started."""
     try:
         lifeline.recv_bytes()
     except (EOFError, OSError):
@@ -66,7 +66,7 @@ def _end_with_worker(lifeline: Connection) -> None:
 
 
 def find(place: Place) -> Job[..., Any]:
-    """The job of a function. Raises: ConfigError, and what the import raises."""
+    """Import the job at a ``Place``. Raises: ConfigError, and what the import raises."""
     found: Any = importlib.import_module(place.module)
     for name in place.qualname.split("."):
         found = getattr(found, name, None)
@@ -82,7 +82,7 @@ def find(place: Place) -> Job[..., Any]:
 
 
 def answer(job: Job[..., Any], request: Request) -> Answer:
-    """Call the function for a message."""
+    """Call the function for a message, and return the outcome for the worker."""
     push = MessagePush(
         request.topic, request.msg_id, request.attempt, request.ts_ns, request.key, request.headers, request.payload
     )
@@ -100,7 +100,7 @@ def answer(job: Job[..., Any], request: Request) -> Answer:
 
 
 def raised(error: BaseException) -> Raised:
-    """An exception as it is told to the worker: not the object, which may not survive the way."""
+    """Describe an exception in plain data for the worker: the object itself may not survive pickling."""
     bases = (kind for kind in type(error).__mro__ if issubclass(kind, BaseException))
     kinds = tuple((kind.__module__, encodable(kind.__qualname__)) for kind in bases)
     own = error.__traceback__
@@ -111,7 +111,7 @@ def raised(error: BaseException) -> Raised:
 
 
 class Said(logging.Handler):
-    """Sends answers, and the log of any thread, to the worker."""
+    """A logging handler that sends the process's log records to the worker; it also sends the answers."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class Said(logging.Handler):
 
 
 def _plain(value: object) -> Any:
-    """A value of ``extra`` in a form that any process can read."""
+    """Convert a value of ``extra`` in a log record to a form that any process can unpickle."""
     try:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError):

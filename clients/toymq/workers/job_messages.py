@@ -3,7 +3,7 @@
     worker ── Request ──► process          over a socket pair
     worker ◄── LogLine* … Answer ──
 
-They consist of texts, bytes and numbers: no object of the application is pickled, so no pickling can fail.
+The messages consist of texts, bytes and numbers: no object of the application is pickled, so no pickling can fail.
 """
 
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a function, by which another process finds it.
+    """Where a job's function is defined, so that another process can import it.
 
     Attributes:
-        module, qualname: as of the function.
-        topic: of its job, so that a later function of the same name is not taken for it.
+        module, qualname: ``__module__`` and ``__qualname__`` of the function.
+        topic: the job's topic, so that a later function of the same name is not taken for it.
     """
 
     module: str
@@ -26,7 +26,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A message to call the function for. ``wanted``: its result is needed."""
+    """Asks the process to call the function for a message. ``wanted``: whether to send back the result."""
 
     topic: str
     msg_id: int
@@ -40,7 +40,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The function returned. ``reply``: the message of its result, where it is wanted."""
+    """The function returned. ``reply``: its result as an encoded message, if that is wanted."""
 
     reply: bytes | None
 
@@ -63,7 +63,7 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """The process cannot find the function. ``text`` is for a terminal."""
+    """The process cannot import the function. ``text`` is the error for a terminal."""
 
     text: str
 
@@ -73,6 +73,6 @@ Answer = Done | Refused | Raised
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A record of the process's log: what ``logging.makeLogRecord`` takes."""
+    """A log record of the process, as the fields that ``logging.makeLogRecord`` takes."""
 
     fields: dict[str, Any]

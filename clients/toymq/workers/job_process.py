@@ -1,7 +1,7 @@
 """A process that calls a job's function for one message after the other; this file is the worker's end.
 
-The worker keeps the message, its lease and its settlement; the process gets what it needs to call the function, and sends back
-the outcome. ADR 0129. The process ends with its worker, ``kill -9`` included: it holds the reading end of a pipe.
+The worker keeps the message and its lease, and acks or nacks it; the process gets what it needs to call the function, and sends
+back the outcome. ADR 0129. The process ends with its worker, even after ``kill -9``: it reads a pipe that closes then.
 """
 
 import logging
@@ -26,7 +26,8 @@ _CONTEXT = multiprocessing.get_context("spawn")
 
 
 def end_of(process: Any) -> int:
-    """A descriptor that is readable when a process has ended. Its sentinel also waits for everything that it has forked."""
+    """Return a descriptor that is readable when a process has ended. The process's ``sentinel`` would also wait for everything
+    that it has forked."""
     try:
         return os.pidfd_open(process.pid)
     except (AttributeError, OSError):  # not on macOS, nor on a Linux of before 5.3
@@ -35,7 +36,8 @@ def end_of(process: Any) -> int:
 
 
 class Lifeline:
-    """A pipe whose writing end this process alone holds: its children end when it is gone."""
+    """A pipe whose writing end only this process holds, so that its child processes, which read from it, notice when this
+    process is gone."""
 
     def __init__(self) -> None:
         self.reader, self._writer = _CONTEXT.Pipe(duplex=False)
@@ -46,7 +48,8 @@ class Lifeline:
 
 
 class JobProcess:
-    """A process for one function. ``start`` and ``call`` block and belong to one thread at a time; any thread may ``kill``."""
+    """A child process for one function. ``start`` and ``call`` block, and only one thread at a time may use them; any thread
+    may ``kill``."""
 
     def __init__(self, place: Place, lifeline: Lifeline) -> None:
         self._place = place
@@ -64,8 +67,8 @@ class JobProcess:
         return self._connection is not None and not self._gone and not self._killed and not wait((self._end,), 0)
 
     def start(self) -> None:
-        """Start the process, and wait until it has found the function. Raises: ConfigError, JobProcessEnded (by a signal,
-        perhaps for lack of memory: another one may start)."""
+        """Start the process, and wait until it has imported the function. Raises: ConfigError; JobProcessEnded if a signal
+        killed it, perhaps for lack of memory: another process may start."""
         ours, theirs = _CONTEXT.Pipe()
         with _START, self._lock:
             if self._killed:
@@ -103,7 +106,7 @@ class JobProcess:
         return f"{self._place.module}.{self._place.qualname}"
 
     def call(self, request: Request, on_log: Callable[[dict[str, Any]], None]) -> Answer:
-        """Call the function, and wait. Raises: JobProcessEnded."""
+        """Call the function in the process, and wait for the outcome. Raises: JobProcessEnded."""
         assert self._connection is not None
         try:
             self._connection.send(request)
@@ -114,7 +117,7 @@ class JobProcess:
         return found
 
     def _hear(self, on_log: Callable[[dict[str, Any]], None]) -> Any:
-        """The next message of the process that is not a log line. Raises: JobProcessEnded."""
+        """Return the process's next message that is not a log line; log lines go to ``on_log``. Raises: JobProcessEnded."""
         connection = self._connection
         assert connection is not None
         try:
@@ -128,7 +131,7 @@ class JobProcess:
         raise self._bury()
 
     def kill(self) -> None:
-        """Kill the process and what it has started, at once. Idempotent."""
+        """Kill the process and all that it has started, at once. Idempotent."""
         with self._lock:
             self._killed = True
             self._end_group()
@@ -141,7 +144,7 @@ class JobProcess:
                 os.kill(self._process.pid, signal.SIGKILL)  # before it is the leader of a group
 
     def _bury(self) -> JobProcessEnded:
-        """End what an ended process had started. Returns: the error that says how it ended."""
+        """Kill what an ended process had started. Returns: the error that says how the process ended."""
         with self._lock:
             self._end_group()
             self._gone = True
@@ -156,7 +159,7 @@ class JobProcess:
         return JobProcessEnded(f"the process of {self._name} {how}{hint}")
 
     def close(self) -> None:
-        """Let the process end: it does no job now."""
+        """Let the process end by itself; it is idle."""
         self.kill()
         if self._process is not None and not self._gone:
             self._bury()

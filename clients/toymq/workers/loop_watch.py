@@ -12,7 +12,7 @@ longer than half of that will end leases."""
 
 
 class LoopWatch:
-    """Warns when its timer is late. ``names``: of the coroutine functions, one of which blocked the loop."""
+    """Logs a warning when its timer fires late. ``names``: of the coroutine functions in this loop, one of which blocked it."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -30,7 +30,7 @@ class LoopWatch:
             self._timer = None
 
     def look(self, due: float) -> None:
-        """Look at the time. ``due``: when this call was due."""
+        """Compare the time with ``due``, at which the timer should have called this."""
         if (held_s := self._loop.time() - due) >= HELD_S and self._names:
             logger.warning(
                 "the event loop was held for %.0f s: a call in %s blocks. Leases end meanwhile, and jobs run twice: write `def`"

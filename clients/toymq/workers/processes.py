@@ -1,6 +1,7 @@
-"""Several worker processes: started, restarted when they die, stopped together, and restarted when a source file changes.
+"""Runs several worker processes: starts them, restarts those that die, restarts all when a source file changes, and stops all
+together.
 
-Each process ends by itself when this one is gone, kill -9 included: it holds the reading end of a pipe.
+Each process ends by itself when this parent process is gone, even by kill -9: it reads a pipe that closes then.
 """
 
 import logging
@@ -32,7 +33,7 @@ SKIPPED = frozenset(("__pycache__", "node_modules", "build", "dist"))
 
 
 def sources(root: Path) -> Iterator[tuple[str, int]]:
-    """Python files below a directory with the times of their last change; not those of virtual environments."""
+    """Yield the Python files below a directory, with the time of their last change in ns; virtual environments are skipped."""
     for folder, names, files in os.walk(root):
         if "pyvenv.cfg" in files:
             names.clear()
@@ -50,7 +51,7 @@ def sources(root: Path) -> Iterator[tuple[str, int]]:
 
 @dataclass(slots=True)
 class _Slot:
-    """The slot of one process and its successors."""
+    """The place of one worker process, which each successor of a dead process takes over."""
 
     arguments: Sequence[str] = ()
     """The arguments of this process alone."""
@@ -62,7 +63,8 @@ class _Slot:
 
 
 class Processes:
-    """Runs a command several times at once. ``watch``: a directory whose changed sources start all anew, gracefully."""
+    """Runs a command in several processes at once. ``watch``: a directory; when a source file below it changes, all processes
+    are restarted gracefully."""
 
     def __init__(
         self, command: Sequence[str], each: Sequence[Sequence[str]], *, watch: Path | None, shutdown_s: float,
@@ -70,8 +72,8 @@ class Processes:
     ) -> None:  # fmt: skip
         """
         Args:
-            command: gets ``--parent FD`` appended, the pipe's reading end.
-            each: each process's own arguments, behind that; one entry for each process.
+            command: the command of every process; ``--parent FD``, the reading end of the pipe, is appended.
+            each: one entry for each process: its own arguments, after ``command``.
         """
         self._command = list(command)
         self._slots = [_Slot(arguments) for arguments in each]
@@ -84,7 +86,7 @@ class Processes:
         """Whether it waits for a change, behind a process that cannot work."""
 
     def run(self) -> int:
-        """Run the processes until the end. Returns: the exit code: 0, or that of a command that cannot run."""
+        """Run the processes until a signal stops them. Returns: the exit code: 0, or that of a command that cannot run."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         reads, writes = os.pipe()
@@ -116,7 +118,7 @@ class Processes:
         return {} if self._watch is None else dict(sources(self._watch))
 
     def _look(self) -> None:
-        """Start processes that are due, and see which have ended."""
+        """Start the processes that are due for a start, and notice those that have ended."""
         now = self._monotonic()
         for slot in self._slots:
             if slot.child is None and now >= slot.due and not self._unusable:
@@ -137,7 +139,7 @@ class Processes:
                 logger.warning("a worker process %s: the next one starts in %.1f s", how, delay_s)
 
     def _end(self) -> None:
-        """Stop all processes: SIGTERM, and SIGKILL for what does not end."""
+        """Stop all processes with SIGTERM, and with SIGKILL those that do not end in time."""
         living = [slot.child for slot in self._slots if slot.child is not None]
         for child in living:
             child.terminate()
@@ -154,8 +156,8 @@ class Processes:
             slot.backoff.reset()
 
     def _stop(self, number: int, frame: object) -> None:
-        """Stop the processes. At the second Ctrl-C nothing is waited for: jobs go to other workers, since their connections
-        end."""
+        """Handle SIGTERM and Ctrl-C: stop the processes. A second Ctrl-C waits for nothing: the connections close, so the jobs
+        go to other workers."""
         if self._stopping and number == signal.SIGINT:
             for slot in self._slots:
                 if slot.child is not None:

@@ -1,5 +1,5 @@
-"""Results of jobs: a caller has a private topic for them, and the message of its job names that topic and the number of the
-call.
+"""Results of jobs: a caller has a private topic for its results, and the message of each job names that topic and the number of
+the call.
 
     job      toymq-reply-to: replies.1764230400.5f…   toymq-call: 17
     result   {"result": 3}                            toymq-call: 17
@@ -43,16 +43,16 @@ Publish = Callable[[dict[str, str], float], Coroutine[Any, Any, Receipt]]
 
 
 def is_wanted(headers: Mapping[str, str]) -> bool:
-    """Whether a caller waits for the result."""
+    """Whether a caller waits for the job's result."""
     return headers.get(REPLY_TO, "").startswith(PREFIX) and CALL in headers
 
 
 class Reply(bytes):
-    """The result of a call as a message that another process has encoded."""
+    """A result of a job, encoded as a message by the process that ran the job."""
 
 
 def result_of(what: str, value: object) -> bytes:
-    """The message of a result; that of a failure if JSON cannot express it: the job is done, and another run would end the
+    """Encode a result as a message; a failure if JSON cannot express the result: the job is done, and another run would end the
     same."""
     if isinstance(value, Reply):
         return value
@@ -63,14 +63,14 @@ def result_of(what: str, value: object) -> bytes:
 
 
 def failure_of(error: BaseException) -> bytes:
-    """The message of a job that failed for good."""
+    """Encode the failure of a job that is not tried again as a message."""
     text = cut(text_of(error)[: TEXT_BYTES_MAX + 1], TEXT_BYTES_MAX)
     return json.dumps({"error": type(error).__name__, "text": text}).encode()
 
 
 async def reply(client: Client, headers: Mapping[str, str], payload: bytes) -> None:
-    """Publish a result to an existing topic: a late result must not create one, nor a message that names thousands. The job is
-    done in any case: a failure here is only logged."""
+    """Publish a result to the caller's topic, if that exists. It is never created here: neither by a late result, nor by
+    messages that name thousands of topics. The job is done in any case, so an error here is only logged."""
     try:
         await client.offsets(headers[REPLY_TO])
         try:
@@ -82,10 +82,10 @@ async def reply(client: Client, headers: Mapping[str, str], payload: bytes) -> N
 
 
 class Replies:
-    """The results that one process waits for, over a connection of its own."""
+    """Receives the results that one process waits for, over a connection of its own."""
 
     def __init__(self, new_client: Callable[[], Client], clock: Clock | None = None) -> None:
-        """``new_client``: a client that is not open yet; another one is made after a failure."""
+        """``new_client``: makes a client that is not open yet; called again after a failure."""
         self._new_client = new_client
         self._client: Client | None = None
         self._now_ns = (clock or SystemClock()).wall_ns
@@ -98,7 +98,7 @@ class Replies:
     async def call(self, name: str, publish: Publish, timeout_s: float) -> Any:
         """Publish a job and wait for its result.
 
-        Raises: JobFailed, RequestTimeout, ConnectionLost (the topic of the results was deleted), ClientClosed, and as
+        Raises: JobFailed, RequestTimeout, ConnectionLost (the topic for results was deleted), ClientClosed, and as
         ``Client.pub``.
         """
         self._calls += 1
@@ -127,7 +127,7 @@ class Replies:
         return found["result"]
 
     async def _open(self) -> str:
-        """Create the topic of the results. Raises: RequestError, ConnectFailed, …"""
+        """Create the topic for results, once, and return its name. Raises: RequestError, ConnectFailed, …"""
         async with self._opening:
             if self._topic is None:
                 client = self._client
@@ -144,7 +144,7 @@ class Replies:
             return self._topic
 
     async def _read(self, subscription: Subscription) -> None:
-        """Hand out results until the topic is deleted."""
+        """Pass results to the calls that wait for them, until the topic is deleted."""
         try:
             async with subscription as messages:
                 async for message in messages:
@@ -162,7 +162,7 @@ class Replies:
                 answer.set_exception(error)
 
     async def _sweep(self, client: Client) -> None:
-        """Delete the topics of killed callers. Topics that the token may not delete stay."""
+        """Delete the topics of killed callers, except those that the token may not delete."""
         with suppress(ToymqError):
             old = self._now_ns() // 1_000_000_000 - LEFT_BEHIND_S
             for described in (await client.topics(f"{PREFIX}>"))[:SWEPT_MAX]:
@@ -172,7 +172,8 @@ class Replies:
                     await client.delete(described["topic"])
 
     async def close(self) -> None:
-        """End the calls that wait, remove the topic and close the client; a broker that is away is not waited for."""
+        """Fail the calls that wait, delete the topic for results and close the client; an unreachable broker is not waited
+        for."""
         self._fail(ClientClosed("the app was left while a call waited for its result"))
         if self._reader is not None:
             self._reader.cancel()

@@ -18,7 +18,7 @@ RANGE = 'a duration or a range of them, "1s..1m" say'
 
 
 def _backoff_s(value: object) -> float:
-    """Check a backoff. Returns: seconds. Raises: TypeError, BadArgument."""
+    """Convert one bound of a backoff to seconds. Raises: TypeError, BadArgument."""
     try:
         return arguments.duration_ms("backoff", value, 1) / 1000
     except BadArgument as error:
@@ -29,12 +29,12 @@ def _backoff_s(value: object) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """Retries of one worker.
+    """How the failed jobs of one worker are retried.
 
     Attributes:
         count: how often a job is tried again; None leaves it to the topic's ``max_attempts``.
-        first_s, last_s: the delay behind the first failure and the longest, seconds; each is twice the one before. None leaves
-            it to the topic's backoff.
+        first_s, last_s: the delay after the first failure and the longest delay, seconds; each delay is twice the one before.
+            None leaves it to the topic's backoff.
         dead_on: exceptions after which a retry would fail, too.
     """
 
@@ -45,7 +45,7 @@ class Retries:
 
     @classmethod
     def checked(cls, retries: object, backoff: object, dead_on: DeadOn) -> "Retries":
-        """Arguments of ``App.worker``. Raises: TypeError, BadArgument."""
+        """Check the arguments of ``App.worker`` about retries. Raises: TypeError, BadArgument."""
         arguments.exceptions("dead_on", dead_on)
         count = None if retries is None else arguments.whole("retries", retries, 0, RETRIES_MAX)
         if backoff is None:
@@ -62,11 +62,11 @@ class Retries:
         return self.count is not None and attempt > self.count
 
     def is_used_up(self, attempt: int) -> bool:
-        """Whether all attempts were begun before, and the last one ended without an answer, because its worker was killed."""
+        """Whether all attempts had begun before this one: the last of them got no answer, because its worker was killed."""
         return self.count is not None and attempt > self.count + 1
 
     def delay_s(self, attempt: int, random: Random) -> float | None:
-        """The delay behind a failure of this attempt, seconds; None takes the topic's."""
+        """The delay after a failure of this attempt, in seconds; None leaves it to the topic's backoff."""
         if self.first_s is None:
             return None
         doublings = min(attempt - 1, 64)

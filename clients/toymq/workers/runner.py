@@ -1,4 +1,4 @@
-"""Runs one worker in this process: takes messages of its consumer, calls the function, acks or nacks."""
+"""Runs one worker in this process: takes messages of its consumer, calls the function for each, and acks or nacks it."""
 
 import asyncio
 import logging
@@ -23,7 +23,8 @@ STUBBORN_S = 1.0
 
 
 def _write_traceback(record: logging.LogRecord) -> bool:
-    """Fill in the traceback's text in a log filter, so that any handler's formatter uses it for the exception."""
+    """A log filter that fills in the text of a record's traceback, which any handler's formatter then uses for the
+    exception."""
     if record.exc_info is not None and record.exc_info[1] is not None:
         record.exc_text = traceback_of(record.exc_info[1])
     return True
@@ -33,8 +34,8 @@ logger.addFilter(_write_traceback)
 
 
 class Counts:
-    """Counts of jobs by outcome since the process began. ``begun`` are those of a first attempt, ``waited_s`` is their time
-    from publish to begin."""
+    """Counts of jobs by outcome since the process began. ``begun`` counts first attempts; ``waited_s`` is the sum of their
+    times from publish to begin."""
 
     def __init__(self) -> None:
         self.done = self.failed = self.dead = self.begun = 0
@@ -80,7 +81,8 @@ class Runner:
                 await asyncio.wait([task for task, _ in self._running.values()])
 
     async def _dispatch(self, messages: Subscription) -> None:
-        """Start a task for each message, but none before a slot is free: another worker might take the waiting messages."""
+        """Start a task for each message. A message is not taken before a slot is free: until then another worker might take
+        it."""
         create_task, running, name = self._loop.create_task, self._running, self.job.name
         async for message in messages:
             running[message] = create_task(self._handle(message), name=name), self._monotonic()
@@ -99,8 +101,8 @@ class Runner:
             self._freed = None
 
     async def stop(self) -> bool:
-        """Cancel the jobs that still run: their messages go back at once. Returns: whether all ended; a thread goes on, and so
-        does a coroutine that does not let itself be cancelled."""
+        """Cancel the running jobs, whose messages are given back at once. Returns: whether all ended: a thread goes on, and so
+        does a coroutine that catches its cancellation."""
         self._stopping = True
         tasks = [task for task, _ in self._running.values()]
         left: set[asyncio.Task[None]] = set()
@@ -122,7 +124,7 @@ class Runner:
     # -- one job
 
     async def _handle(self, message: Message) -> None:
-        """Handle a message, in a task of its own: its errors end here."""
+        """Handle a message in a task of its own, from which no error propagates."""
         try:
             if message.attempt == 1:
                 self._count_wait(message)
@@ -138,14 +140,15 @@ class Runner:
             self._free_slot()
 
     def _count_wait(self, message: Message) -> None:
-        """Count the wait of a first attempt. A later one has waited again for its turn, which says nothing of the load."""
+        """Count how long a message waited for its first attempt. The waits of later attempts include delays, and say nothing
+        about the load."""
         counts = self.counts
         counts.begun += 1
         counts.waited_last_s = max((self._wall_ns() - message.ts_ns) / 1e9, 0.0)
         counts.waited_s += counts.waited_last_s
 
     def figures(self) -> dict[str, float]:
-        """Figures for /metrics, by their names there."""
+        """The worker's metrics, by their names in /metrics."""
         counts = self.counts
         _, oldest = next(iter(self._running.values()), (None, None))
         return {
@@ -171,7 +174,7 @@ class Runner:
         logger.error("%s %d does not run: %s", message.topic, message.id, error, extra=self._facts(message))
 
     async def _run(self, message: Message) -> None:
-        """Run a job and settle its message. Raises: ToymqError when the broker cannot be told."""
+        """Run a job and ack or nack its message. Raises: ToymqError when the broker cannot be told."""
         handling = message.process()
         try:
             async with handling:
@@ -194,7 +197,8 @@ class Runner:
     async def _call(self, message: Message) -> object:
         """Call the job's function for a message.
 
-        Raises: Unfit, and what the function raises; another exception for what would end more than the job.
+        Raises: Unfit, and what the function raises; an ``Exception`` in place of one, such as SystemExit, that would end more
+            than the job.
         """
         if message.attempt > 1 and self.job.settings.retries.is_used_up(message.attempt):
             raise Unfit(
@@ -220,7 +224,7 @@ class Runner:
             raise failure.with_traceback(error.__traceback__) from error
 
     def _plan(self, handling: Processing[Message], attempt: int, error: Exception) -> None:
-        """Log what happens to a message whose job has failed."""
+        """Decide whether a failed job's message is retried, after what delay, or becomes a dead letter."""
         retries = self.job.settings.retries
         if retries.is_last(attempt):
             handling.dead_on, handling.dead_reason = Exception, OUT_OF_ATTEMPTS
@@ -239,10 +243,10 @@ class Runner:
         )  # fmt: skip
 
     def _facts(self, message: Message) -> dict[str, object]:
-        """The fields of a log line about a job."""
+        """The extra fields of a log record about a job."""
         return {"job": self.job.name, "message_id": message.id, "attempt": message.attempt}
 
     async def _reply(self, message: Message, payload: bytes) -> None:
-        """Send the result to the caller, if one waits."""
+        """Send an encoded result or failure to the caller, if one waits."""
         if message._headers and is_wanted(headers := message.headers):
             await reply(self._client, headers, payload)

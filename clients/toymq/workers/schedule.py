@@ -1,7 +1,8 @@
-"""Periodic jobs: each tick is published by every worker process under the tick's own key, so the topic stores it once.
+"""Periodic jobs: every worker process publishes each tick (the job of one period) with the same key, so the topic stores it
+once.
 
-No worker leads, and none has to be known: a process that is late, or whose clock is behind, publishes a duplicate. A tick at
-which no worker runs is left out.
+No leader is needed: a process that is late, or whose clock is behind, publishes a duplicate. A tick at which no worker runs is
+left out.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ LOOK_S = 30.0
 
 
 class Schedule:
-    """Publishes the ticks of one job."""
+    """Publishes the ticks of one periodic job."""
 
     def __init__(self, job: Job[..., Any], period_ms: int, clock: Clock | None = None) -> None:
         self.job = job
@@ -35,7 +36,7 @@ class Schedule:
         return tick + 1 if tick == self._said else tick
 
     def wait_s(self, tick: int) -> float:
-        """Seconds to wait before looking again; 0 when the tick is due."""
+        """Seconds to wait before checking the clock again; 0 when the tick is due."""
         return min(max(0.0, (tick * self.period_ms * 1_000_000 - self._now_ns()) / 1e9), LOOK_S)
 
     def key(self, tick: int) -> str:
@@ -43,7 +44,7 @@ class Schedule:
         return f"{self.period_ms}-{tick}"
 
     async def run(self, client: Client) -> None:
-        """Publish each tick at its time. A tick waits for a worker for one period, and expires when none had time for it."""
+        """Publish each tick at its time. A tick that no worker takes within one period expires."""
         while True:
             tick = self.next_tick()
             while (wait_s := self.wait_s(tick)) > 0:

@@ -1,4 +1,5 @@
-"""Threads that do jobs for an event loop and tell it in batches: a wake-up for each job would cost more than the job."""
+"""Threads that run jobs for an event loop and report results to it in batches: to wake the loop for each job would cost more
+than the job."""
 
 import asyncio
 import threading
@@ -12,9 +13,10 @@ Task = tuple["asyncio.Future[Any]", Context, Callable[..., Any], tuple[Any, ...]
 
 
 class Threads:
-    """Up to ``count`` threads, started when there is work. Owned by the loop; a thread touches ``_ended`` and ``_told`` alone.
+    """Up to ``count`` threads, started when there is work. Owned by the event loop; the threads touch only ``_ended`` and
+    ``_told``.
 
-    They are daemons: a thread cannot be stopped, and Python would wait at its end for one that hangs.
+    They are daemon threads: a thread cannot be stopped, and at exit Python would wait for one that hangs.
     """
 
     def __init__(self, count: int, name: str, loop: asyncio.AbstractEventLoop) -> None:
@@ -29,7 +31,7 @@ class Threads:
         """Whether the loop is about to look at ``_ended``."""
 
     def submit(self, context: Context, function: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":
-        """Call a function in a thread. The future may be cancelled: the function runs all the same."""
+        """Call a function in a thread. To cancel the future does not stop the function."""
         future: asyncio.Future[Any] = self._loop.create_future()
         self._busy += 1
         if self._busy > len(self._threads) < self._count:
@@ -40,7 +42,7 @@ class Threads:
         return future
 
     def stop(self) -> None:
-        """Let the threads end behind what they do now."""
+        """Let each thread end after the job that it does now."""
         for _ in self._threads:
             self._tasks.put(None)
 

@@ -1,1 +1,1 @@
-"""Comparison with other brokers: a driver for each, one runner, one load generator."""
+"""Compares toymq with other brokers ("peers"): a driver for each, one runner, one load generator."""

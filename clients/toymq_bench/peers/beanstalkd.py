@@ -14,7 +14,7 @@ TIME_TO_RUN_S = 600
 
 
 class Beanstalkd(Peer):
-    """put; reserve and delete, one job at a time and connection."""
+    """beanstalkd: producers use put, consumers reserve and delete one job at a time on each connection."""
 
     name = "beanstalkd"
     program = "beanstalkd"
@@ -32,7 +32,7 @@ class Beanstalkd(Peer):
             read_until(connection, b"USING default\r\n")
 
     def create(self, topic: str) -> None:
-        """Its one tube is there: the server is fresh."""
+        """Do nothing: the server is new, and its default tube exists."""
 
     def producer(self, topic: str, number: int, window: int, size: int) -> tuple[socket.socket, Producing]:
         frame = b"put 0 0 %d %d\r\n%b\r\n" % (TIME_TO_RUN_S, size, payload(size, marked=True))
@@ -48,7 +48,7 @@ class Beanstalkd(Peer):
 
 
 class BeanstalkdConsumer:
-    """The next reserve follows the delete in one write."""
+    """Consumes jobs; each delete and the next reserve go out in one write."""
 
     def __init__(self, size: int) -> None:
         self._job = re.compile(
@@ -58,7 +58,7 @@ class BeanstalkdConsumer:
         self._unparsed = b""
 
     def deliveries(self, data: bytes) -> Chunk:
-        """Raises: WrongReply."""
+        """Parse reserved jobs and answer each with delete and reserve. Raises: WrongReply."""
         data = self._unparsed + data
         job = self._job.match(data)
         if job is None:

@@ -1,4 +1,4 @@
-"""The table of the peers as a picture: a panel a shape, a bar a server."""
+"""Draws the comparison with peers: a panel for each load shape, a bar for each server."""
 
 from pathlib import Path
 

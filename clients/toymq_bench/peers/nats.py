@@ -19,7 +19,7 @@ ACK_WAIT_NS = 30_000_000_000
 
 
 class Nats(Peer):
-    """Publishes with an inbox for the acks of the stream; a push consumer with explicit acks."""
+    """NATS: producers publish with an inbox for the stream's acks; a push consumer acks explicitly."""
 
     name = "NATS JetStream"
     program = "nats-server"
@@ -56,7 +56,7 @@ class Nats(Peer):
         return connection
 
     def _ask(self, operation: str, what: dict[str, Any] | None = None) -> None:
-        """A request to JetStream itself. Raises: WrongReply, OSError."""
+        """Send a request to JetStream's API, and check the answer. Raises: WrongReply, OSError."""
         body = json.dumps(what).encode() if what is not None else b""
         with self._hello() as connection:
             connection.sendall(b"SUB inbox 1\r\nPUB $JS.API.%b inbox %d\r\n%b\r\n" % (operation.encode(), len(body), body))
@@ -84,14 +84,14 @@ class Nats(Peer):
 
 
 class NatsConsumer:
-    """An ack for each message, those of one read in one write."""
+    """Acks each message; the acks for one read of the socket go out in one write."""
 
     def __init__(self, size: int) -> None:
         self._message = re.compile(rb"MSG \S+ 2 (\S+) %d\r\n(.{12}).{%d}\r\n" % (size, size - STAMP_BYTES), re.DOTALL)
         self._unparsed = b""
 
     def deliveries(self, data: bytes) -> Chunk:
-        """Raises: WrongReply."""
+        """Parse received messages and ack them. Raises: WrongReply."""
         data = self._unparsed + data
         answers, stamps, end = [], [], 0
         for found in self._message.finditer(data):

@@ -1,4 +1,4 @@
-"""Interface of a broker to the runner, and its server process."""
+"""The interface of a peer (a broker to compare with) to the runner, and its server process."""
 
 import os
 import re
@@ -25,7 +25,7 @@ READ_BYTES = 1 << 16
 
 
 def free_port() -> int:
-    """A port that is free now."""
+    """Return a TCP port that is free now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
@@ -44,7 +44,7 @@ def read_until(connection: socket.socket, end: bytes) -> bytes:
 
 
 class Peer(ABC):
-    """A server on a fresh directory and a free port. A context manager: starts it, and kills it at the end."""
+    """A server on a new directory and a free port. As a context manager it starts the server, and kills it at the end."""
 
     name: ClassVar[str]
     program: ClassVar[str]
@@ -57,11 +57,11 @@ class Peer(ABC):
 
     @classmethod
     def installed(cls) -> str | None:
-        """Path of its program; None when it is not installed."""
+        """Return the path of the server's program; None when it is not installed."""
         return shutil.which(cls.program)
 
     def __enter__(self) -> "Peer":
-        """Raises: BenchError when it does not start; OSError."""
+        """Start the server and wait until it answers. Raises: BenchError when it does not start; OSError."""
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 self.command(), cwd=self.directory, env={**os.environ, **self.environment()}, stdin=subprocess.DEVNULL,
@@ -77,7 +77,7 @@ class Peer(ABC):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill it and all its processes."""
+        """Kill the server and all its processes."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -90,7 +90,7 @@ class Peer(ABC):
         return process.family(self._process.pid)
 
     def connect(self) -> socket.socket:
-        """Raises: OSError."""
+        """Open a TCP connection to the server. Raises: OSError."""
         return connect(HOST, self.port)
 
     def _answers(self) -> bool:
@@ -103,19 +103,19 @@ class Peer(ABC):
     @property
     @abstractmethod
     def durability(self) -> str:
-        """What its reply to a publish guarantees, in the mode used here."""
+        """What the server's reply to a publish guarantees, in the mode used here."""
 
     @abstractmethod
     def command(self) -> Sequence[str]:
-        """Command line of the server, with its data below ``directory``."""
+        """The server's command line, which puts its data below ``directory``."""
 
     def environment(self) -> Mapping[str, str]:
-        """Environment variables of the server, added to ours."""
+        """Environment variables for the server, added to those of this process."""
         return {}
 
     @abstractmethod
     def ready(self) -> None:
-        """Check that it answers. Raises: OSError, WrongReply."""
+        """Check that the server answers. Raises: OSError, WrongReply."""
 
     @abstractmethod
     def create(self, topic: str) -> None:
@@ -123,25 +123,25 @@ class Peer(ABC):
 
     @abstractmethod
     def producer(self, topic: str, number: int, window: int, size: int) -> tuple[socket.socket, Producing]:
-        """Open a publishing connection; payloads begin with the send time."""
+        """Open a publishing connection; its payloads begin with the send time."""
 
     @abstractmethod
     def consumers(self, topic: str, window: int, size: int) -> list[tuple[socket.socket, Consuming]]:
-        """Open the connections of one consumer, which acks each message by itself."""
+        """Open the connections of one consumer, which acks each message separately."""
 
 
 class CountingProducer:
-    """``frames.Producing`` for wire formats with a token that occurs once per reply."""
+    """Implements ``frames.Producing`` for wire formats in which one token occurs exactly once per reply."""
 
     def __init__(self, frame: bytes, window: int, token: bytes, wrong: bytes) -> None:
-        """``wrong``: a pattern that only errors match."""
+        """``token``: occurs once in each reply; ``wrong``: a pattern that only errors match."""
         self.template = Template([frame] * min(window, BLOCK))
         self._token = token
         self._wrong = re.compile(wrong)
         self._tail = b""
 
     def replies(self, data: bytes) -> int:
-        """Raises: WrongReply."""
+        """Count the replies in the received bytes. Raises: WrongReply."""
         data = self._tail + data
         if self._wrong.search(data) is not None:
             raise WrongReply(f"a publish was answered with: {data[-200:].decode(errors='replace')!r}")

@@ -1,4 +1,4 @@
-"""RabbitMQ, a quorum queue of one node with publisher confirms; AMQP 0-9-1 as bytes."""
+"""RabbitMQ: a quorum queue on one node, with publisher confirms. The load generator writes AMQP 0-9-1 frames itself."""
 
 import os
 import re
@@ -39,10 +39,10 @@ def long(text: bytes) -> bytes:
 
 
 class Channel:
-    """A connection with one open channel, for the set-up before the load."""
+    """An AMQP connection with one open channel, for the set-up before the load."""
 
     def __init__(self, connection: socket.socket) -> None:
-        """Raises: WrongReply, OSError."""
+        """Log in and open the channel. Raises: WrongReply, OSError."""
         self.socket = connection
         self._unparsed = b""
         connection.sendall(b"AMQP\0\0\x09\x01")
@@ -55,7 +55,7 @@ class Channel:
         self.call(20, 10, b"\0")
 
     def call(self, class_id: int, method_id: int, arguments: bytes) -> None:
-        """Send a method and wait for its answer, which has the next number. Raises: WrongReply, OSError."""
+        """Call an AMQP method and wait for its answer, the method with the next number. Raises: WrongReply, OSError."""
         self.socket.sendall(method(1, class_id, method_id, arguments))
         self._wait(class_id, method_id + 1)
 
@@ -77,7 +77,7 @@ class Channel:
 
 
 class AmqpPeer(Peer):
-    """basic.publish with confirms; basic.deliver and an ack for each message."""
+    """A server that speaks AMQP: basic.publish with confirms; basic.deliver, and an ack for each message."""
 
     def ready(self) -> None:
         with self.connect() as connection:
@@ -101,7 +101,7 @@ class AmqpPeer(Peer):
 
 
 class RabbitMQ(AmqpPeer):
-    """Debian's server, a node of its own."""
+    """Debian's RabbitMQ server, as a single new node."""
 
     name = "RabbitMQ"
     program = str(SERVER)
@@ -136,7 +136,7 @@ class RabbitMQ(AmqpPeer):
 
 
 class RabbitProducer:
-    """Publishes persistent messages; a confirm is for one message or for all up to it."""
+    """Publishes persistent messages; a confirm counts for one message or, with ``multiple``, for all up to it."""
 
     def __init__(self, queue: bytes, window: int, size: int) -> None:
         properties = struct.pack(">HHQHB", 60, 0, size, 0x1000, 2)  # delivery mode 2: persistent
@@ -148,7 +148,7 @@ class RabbitProducer:
         """Tags confirmed one by one above the lowest unconfirmed."""
 
     def replies(self, data: bytes) -> int:
-        """Raises: WrongReply unless each frame is a confirm."""
+        """Count the messages that the received frames confirm. Raises: WrongReply unless each frame is a confirm."""
         data = self._unparsed + data
         whole = len(data) // ACK_FRAME.size * ACK_FRAME.size
         self._unparsed = data[whole:]
@@ -180,7 +180,8 @@ class RabbitConsumer:
         self._unparsed = b""
 
     def deliveries(self, data: bytes) -> Chunk:
-        """Raises: WrongReply when the broker closed the channel or connection."""
+        """Find the deliveries in the received bytes and ack each. Raises: WrongReply when the broker closed the channel or
+        connection."""
         data = self._unparsed + data
         answers, stamps, end = [], [], 0
         while (found := self._delivery.match(data, end)) is not None:

@@ -1,4 +1,4 @@
-"""Redis Streams, the append-only file synced in every turn of its loop."""
+"""Redis Streams, with the append-only file synced in every turn of the server's loop (``appendfsync always``)."""
 
 import re
 import socket
@@ -12,12 +12,12 @@ GROUP, CONSUMER, FIELD = b"g", b"c", b"d"
 
 
 def command(*words: bytes) -> bytes:
-    """RESP: an array of bulk strings."""
+    """Encode a command in RESP, an array of bulk strings."""
     return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
 
 
 class Redis(Peer):
-    """XADD; XREADGROUP and an XACK for each message."""
+    """Redis: producers use XADD; consumers use XREADGROUP and an XACK for each message."""
 
     name = "Redis Streams"
     program = "redis-server"
@@ -57,7 +57,7 @@ class Redis(Peer):
 
 
 class RedisConsumer:
-    """One XREADGROUP outstanding; the next one follows the acks of what it brought in one write."""
+    """Consumes with one XREADGROUP outstanding; the acks of its messages and the next XREADGROUP go out in one write."""
 
     def __init__(self, stream: bytes, window: int, size: int) -> None:
         self.read = command(
@@ -72,7 +72,7 @@ class RedisConsumer:
         self._unparsed = b""
 
     def deliveries(self, data: bytes) -> Chunk:
-        """Raises: WrongReply when an error came."""
+        """Parse a reply and ack its messages. Raises: WrongReply when the server sent an error."""
         data = self._unparsed = self._unparsed + data
         if data.startswith(b"-"):
             raise WrongReply(f"a consumer was told {data[:200].decode(errors='replace')!r}")

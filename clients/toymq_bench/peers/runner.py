@@ -1,4 +1,4 @@
-"""Runs the same load on toymq and all installed peers, alternating, on the same disk."""
+"""Runs the same load on toymq and all installed peers, in turn, on the same disk."""
 
 import tempfile
 from collections import Counter
@@ -28,7 +28,8 @@ BACKLOG_MAX = 2000
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """``producers`` connections with ``window`` unanswered publishes each; ``consumed``: end to end."""
+    """A shape of load: ``producers`` connections with ``window`` unanswered publishes each; ``consumed``: the messages are
+    consumed, too."""
 
     name: str
     producers: int
@@ -37,7 +38,7 @@ class Shape:
 
     @property
     def metric(self) -> str:
-        """Metric of its row in the table."""
+        """The metric that the table shows for this shape."""
         return "deliveries_per_s" if self.consumed else "publishes_per_s"
 
 
@@ -53,7 +54,8 @@ SHAPES = (
 
 
 def measure(peer: Peer, shape: Shape, size: int, plan: Plan, label: str) -> tuple[dict[str, float], int]:
-    """One run on a started server. Returns: metrics, and answered publishes, warm-up included. Raises: BenchError, OSError."""
+    """Do one run on a started server. Returns: metrics, and the number of confirmed publishes, warm-up included. Raises:
+    BenchError, OSError."""
     topic = "bench"
     peer.create(topic)
     meter = Meter(backlog_max=BACKLOG_MAX if shape.consumed else None)
@@ -73,7 +75,7 @@ def measure(peer: Peer, shape: Shape, size: int, plan: Plan, label: str) -> tupl
 def run(
     directory: Path, size: int, plan: Plan, runs: int, shapes: Sequence[Shape], peers: Sequence[type[Peer]], *, strace: bool
 ) -> list[Result]:
-    """Run every shape on every peer ``runs`` times; with ``strace`` once more, to count syncs.
+    """Run every shape on every peer ``runs`` times; with ``strace`` once more, to count the calls of fsync.
 
     Raises: BenchError, OSError.
     """
@@ -102,13 +104,13 @@ def run(
 
 
 def installed() -> tuple[list[type[Peer]], list[str]]:
-    """Installed peers, and the names of the others."""
+    """Return the installed peers, and the names of the others."""
     there = [kind for kind in PEERS if kind.installed() is not None]
     return there, [f"{kind.name} ({kind.program})" for kind in PEERS if kind not in there]
 
 
 def lines(results: Sequence[Result], skipped: Sequence[str]) -> Iterator[str]:
-    """Tables of rates, CPU per message and more; the durability of each peer; peers that are not installed."""
+    """Yield tables of rates, CPU per message and more; the durability of each peer; the peers that are not installed."""
     by = {(result.scenario, result.parameters["peer"]): result for result in results}
     shapes = [shape for shape in SHAPES if any(scenario == shape.name for scenario, _ in by)]
     names = list(dict.fromkeys(peer for _, peer in by))
@@ -136,7 +138,7 @@ def _cell(result: Result, metric: str) -> str:
 
 
 def chosen(names: Sequence[str]) -> list[Shape]:
-    """Shapes by name; without names all. Raises: BenchError."""
+    """Return the shapes with these names; without names all. Raises: BenchError."""
     known = {shape.name.replace(" ", ""): shape for shape in SHAPES}
     unknown = [name for name in names if name.replace(" ", "") not in known]
     if unknown:

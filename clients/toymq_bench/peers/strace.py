@@ -1,4 +1,4 @@
-"""Number of fsync calls of a process, counted with strace."""
+"""Counts the fsync calls of processes with strace."""
 
 import re
 import shutil
@@ -14,9 +14,9 @@ END_S = 30.0
 
 
 class SyncCounter:
-    """``strace -c`` on running processes. A context manager; ``syncs`` is set at its end.
+    """Runs ``strace -c`` on running processes. A context manager; ``syncs``, the count, is set at its end.
 
-    It slows the processes down: do not measure a rate beside it. It does not see O_DSYNC and io_uring.
+    strace slows the processes down: do not measure a rate at the same time. It does not see syncs by O_DSYNC and io_uring.
     """
 
     def __init__(self, pids: Sequence[int], directory: Path) -> None:
@@ -27,7 +27,7 @@ class SyncCounter:
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> "SyncCounter":
-        """Raises: BenchError when strace is not installed or may not attach."""
+        """Start strace. Raises: BenchError when strace is not installed or may not attach."""
         if shutil.which("strace") is None:
             raise BenchError("--strace needs strace, which is not installed")
         self._process = subprocess.Popen(self._command, stderr=subprocess.PIPE, text=True)
@@ -47,6 +47,6 @@ class SyncCounter:
 
 
 def count(summary: str) -> int:
-    """Sum of the sync calls in the output of ``strace -c``."""
+    """Return the sum of the sync calls in the output of ``strace -c``."""
     found = re.findall(rf"^\s*[\d.]+\s+[\d.]+\s+\d+\s+(\d+)\s+(?:\d+\s+)?(?:{'|'.join(CALLS)})$", summary, re.MULTILINE)
     return sum(map(int, found))

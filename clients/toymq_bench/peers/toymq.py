@@ -1,4 +1,4 @@
-"""toymq, without keys, since the others have none."""
+"""toymq as a peer; its messages have no keys, since those of the other brokers have none."""
 
 import socket
 import sys
@@ -33,7 +33,7 @@ class Toymq(Peer):
             read_until(connection, b"PONG\n")
 
     def create(self, topic: str) -> None:
-        """The first PUB or SUB does it."""
+        """Do nothing: the first PUB or SUB creates the topic."""
 
     def producer(self, topic: str, number: int, window: int, size: int) -> tuple[socket.socket, Producing]:
         return self.connect(), ToymqProducer(topic, number, window, size, keyed=False)

@@ -1,4 +1,4 @@
-"""toymq with RabbitMQ's frames, for a row beside RabbitMQ: left out where that is not installed."""
+"""toymq over AMQP, with the same frames as RabbitMQ, to compare the two; left out when RabbitMQ is not installed."""
 
 import sys
 from collections.abc import Sequence

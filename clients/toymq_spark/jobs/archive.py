@@ -1,6 +1,6 @@
-"""``archive``: topics to Parquet or to a table, each record once, continuously or up to now.
+"""The job ``archive``: copies topics to Parquet files or to a table, each record once, continuously or up to now.
 
-A batch that Spark repeats after a crash either is in the archive, and is skipped, or is written anew.
+If Spark repeats a batch after a crash, the batch is skipped if the archive has it, and written again if not.
 """
 
 import json
@@ -48,12 +48,12 @@ def start(
     once: bool,
     trigger: str = "10 seconds",
 ) -> StreamingQuery:
-    """Start the query that archives.
+    """Start the streaming query that archives.
 
     Args:
-        source: options of ``format("toymq")``: place, topics, size of a batch.
+        source: options of ``format("toymq")``: broker or directory, topics, size of a batch.
         to: directory of an archive of Parquet files, or a table.
-        checkpoint: belongs to this archive alone.
+        checkpoint: Spark's checkpoint directory, for this archive alone.
         once: end when everything up to now is archived.
         trigger: interval between batches, in Spark's words.
 
@@ -82,7 +82,7 @@ def start(
 
 
 def checkpoint_of(to: Path | Table) -> Path:
-    """Where an archive has its progress, unless another place is given. Raises: ConfigError for a table in an object store."""
+    """Return the default checkpoint directory of an archive. Raises: ConfigError for a table in an object store."""
     if isinstance(to, Path):
         return to / "checkpoint"
     if to.directory is None:
@@ -91,12 +91,12 @@ def checkpoint_of(to: Path | Table) -> Path:
 
 
 def dated(records: DataFrame) -> DataFrame:
-    """Add the day in UTC, which partitions the archive."""
+    """Add the column ``date``, the day in UTC, by which the archive is partitioned."""
     return records.withColumn("date", F.to_date("timestamp"))
 
 
 def write_batch(archive: Archive, checkpoint: Path, batch: DataFrame, number: int) -> None:
-    """Raises: ArchiveMismatch."""
+    """Write a batch to an archive of Parquet files, unless the archive has it. Raises: ArchiveMismatch."""
     query = query_of(batch)
     name = f"{number:0{NAME_DIGITS}d}"
     if archive.find(name) is None:
@@ -117,17 +117,18 @@ def write_batch(archive: Archive, checkpoint: Path, batch: DataFrame, number: in
 
 
 def append_batch(table: Table, checkpoint: Path, batch: DataFrame, number: int) -> None:
-    """Raises: ArchiveMismatch, TableError, OSError."""
+    """Append a batch to a table, unless the table has it. Raises: ArchiveMismatch, TableError, OSError."""
     archive_table.append_batch(table, query_of(batch), batch, number, lambda: sync_plan(checkpoint, number))
 
 
 def query_of(batch: DataFrame) -> str:
-    """Id of the query that hands a batch over."""
+    """Return the id of the streaming query that hands a batch over."""
     return str(batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID))
 
 
 def sync_plan(checkpoint: Path, number: int) -> None:
-    """Sync the offsets of a batch. Spark does not: after a power cut it would take other records for this batch."""
+    """Sync the file with the offsets of a batch, which Spark does not: after a power cut it would choose other records for this
+    batch."""
     for file in (checkpoint / "offsets" / str(number), checkpoint / "offsets"):
         sync(file)
 
@@ -142,7 +143,8 @@ def check_checkpoint(archive: Archive, checkpoint: Path) -> None:
 
 
 def check_progress(place: str | Path, batches: Mapping[int, str], checkpoint: Path) -> None:
-    """
+    """Check that an archive and a checkpoint have the same batches.
+
     Args:
         batches: the query that wrote each batch of an archive.
 
@@ -169,29 +171,29 @@ def check_progress(place: str | Path, batches: Mapping[int, str], checkpoint: Pa
 
 
 def check_values(archive: Archive, schema: StructType) -> None:
-    """Refuse values of another type than the archive's, which no table could have. Raises: ArchiveMismatch, OSError."""
+    """Refuse values whose type cannot be combined with that of the archive's values. Raises: ArchiveMismatch, OSError."""
     paths = archive.paths() if archive.manifests() else []
     if paths:
         united(value_type(paths), arrow_schema(schema).field("value").type)
 
 
 def _last_batch(log: Path) -> int:
-    """Last batch in a log of a checkpoint; -1 for none."""
+    """Return the number of the last batch in one of a checkpoint's logs; -1 for none."""
     return max((int(file.name) for file in log.glob("*") if file.name.isdecimal()), default=-1)
 
 
 def records(spark: SparkSession, archive: Path | Table) -> DataFrame:
-    """All records of an archive in the columns of the source. Raises: NoArchive, DamagedData, TableError, OSError."""
+    """Return all records of an archive in the columns of the source. Raises: NoArchive, DamagedData, TableError, OSError."""
     if isinstance(archive, Path):
         return read(spark, archive).drop("date")
     return archive_table.read(spark, archive.snapshot())
 
 
 def read(spark: SparkSession, archive: Path, paths: Sequence[str] | None = None) -> DataFrame:
-    """Read an archive as a table: the columns of the source, and ``date``.
+    """Read an archive of Parquet files as a DataFrame with the columns of the source, and ``date``.
 
     Args:
-        paths: files to read, relative to the archive; None: all of the manifests.
+        paths: files to read, relative to the archive; None: all files that the manifests name.
 
     Raises: NoArchive, DamagedData, OSError.
     """
@@ -209,7 +211,7 @@ def read(spark: SparkSession, archive: Path, paths: Sequence[str] | None = None)
 
 
 def load_json(file: Path) -> dict[str, Any]:
-    """Raises: DamagedData, OSError."""
+    """Read a JSON object from a file. Raises: DamagedData, OSError."""
     try:
         found = json.loads(file.read_text())
     except ValueError:

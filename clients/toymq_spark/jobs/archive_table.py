@@ -1,4 +1,5 @@
-"""Batches of ``archive`` into a table, and a table as records: executors write and read the files, the driver commits."""
+"""Appends batches of ``archive`` to a table, and reads a table as records: executors write and read the files, the driver
+commits."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -18,7 +19,7 @@ TASKS_PER_CORE = 4
 
 
 def append_batch(table: Table, query: str, batch: DataFrame, number: int, planned: Callable[[], None]) -> None:
-    """Append a batch, unless the table has it. Raises: ArchiveMismatch, TableError, OSError."""
+    """Append a batch to a table, unless the table has it. Raises: ArchiveMismatch, TableError, OSError."""
 
     def written(target: Target) -> list[Written]:
         rows = batch.mapInArrow(partial(_write, target), "file string").collect()
@@ -33,7 +34,7 @@ def _write(target: Target, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
 
 
 def columns_of(snapshot: Snapshot) -> StructType:
-    """The columns of the source; values that were archived as columns have their type."""
+    """Return the columns of the source as the table has them: typed values are a struct, other values are bytes."""
     kind = snapshot.schema().field("value").type
     typed = pa.types.is_struct(kind)
     return StructType(
@@ -52,7 +53,7 @@ def read(
     start: int = 0,
     end: int | None = None,
 ) -> DataFrame:
-    """Read a snapshot: the columns of the source, or some of them.
+    """Read a snapshot of a table as a DataFrame with the columns of the source, or with some of them.
 
     Args:
         topic: only records of this topic, with ids from ``start`` on, ``end`` excluded.

@@ -22,7 +22,7 @@ GRACE_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """Result of a run: numbers of files, and of rows."""
+    """The result of a compaction: numbers of files, and of rows."""
 
     merged: int
     made: int
@@ -38,7 +38,7 @@ def compact(
     Args:
         target_bytes: merge files below this size, up to about this size.
         grace_ms: time that a replaced file stays.
-        now_ms: for tests.
+        now_ms: the current time, milliseconds since 1970; only tests set it.
 
     Raises: AlreadyCommitted when another compaction was done meanwhile. NoArchive, DamagedData, OSError.
     """
@@ -83,7 +83,8 @@ def _merge(
 
 
 def _groups(files: list[ArchiveFile], target_bytes: int) -> Iterator[list[ArchiveFile]]:
-    """Groups of small files of one day and topic; each becomes one file. Single files stay."""
+    """Yield groups of small files of the same day and topic; each group becomes one file. A file that would be alone is left
+    out."""
     by_place: dict[tuple[str, str], list[ArchiveFile]] = defaultdict(list)
     for file in files:
         if file.bytes < target_bytes:
@@ -101,7 +102,7 @@ def _groups(files: list[ArchiveFile], target_bytes: int) -> Iterator[list[Archiv
 
 
 def _remove_replaced(store: Archive, before_ms: int) -> int:
-    """Remove files that were replaced before a time."""
+    """Remove files that a compaction replaced before a time. Returns: how many."""
     manifests = store.manifests()
     old = {path for manifest in manifests if manifest.written_ms <= before_ms for path in manifest.replaces}
     count = 0

@@ -1,8 +1,9 @@
-"""``replay``: publish an archive, or a range of a topic, into a topic: keys and headers kept, each record once, at a rate.
+"""The job ``replay``: publishes an archive, or a range of a topic, to a topic, with keys and headers, each record once, at a
+limited rate.
 
-The plan, a file, has the pieces to read: a repeated job continues with the piece that it died in. That piece has the same rows,
-assigned to tasks in the same way, so the sink knows which are stored (``publishing``). An archive may be compacted meanwhile:
-each piece looks up its files and counts its rows.
+The plan, a file, lists the pieces to read; a job that is run again continues with the piece in which it died. That piece has
+the same rows, assigned to tasks in the same way, so the sink knows which rows are stored (``publishing``). The archive may be
+compacted during a replay: the files of a piece are looked up when it is read, and its rows are counted.
 """
 
 import time
@@ -41,7 +42,7 @@ class ArchiveChanged(LocalError):
 
 @dataclass(frozen=True)
 class Plan:
-    """The pieces of a replay; ``what``: its source and sink; ``piece_rows``: the size of pieces that have not begun."""
+    """The pieces of a replay. ``what``: its source and sink; ``piece_rows``: rows per piece, for pieces that have not begun."""
 
     name: str
     what: dict[str, Any]
@@ -51,7 +52,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress after a piece: rows of this run; ``total`` includes missing ids of pieces that were not read yet."""
+    """Progress after a piece. ``rows``: rows that this run has published; ``total``: those of the whole replay, in which a
+    piece that was not read yet counts with all its ids."""
 
     piece: int
     pieces: int
@@ -69,13 +71,13 @@ def replay(
     monotonic: Callable[[], float] = time.monotonic,  # noqa: TID251 (a job has no Clock)
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Progress]:
-    """Replay, piece by piece.
+    """Replay piece by piece; yield the progress after each.
 
     Args:
         source: an archive, or options of the source.
         sink: options of the sink, with the target as ``topic``.
         state: a directory for the plan and its progress.
-        rate: most rows per second; a run that goes on may have another one.
+        rate: most rows per second; a run that continues a replay may have another rate.
 
     Raises: ConfigError when the state belongs to another replay. NoArchive, DamagedData, TableError and ArchiveChanged.
     """
@@ -103,7 +105,7 @@ def replay(
 
 
 def _publish(table: DataFrame, sink: Mapping[str, str]) -> int:
-    """Publish a table. Returns: its rows."""
+    """Publish the rows of a DataFrame. Returns: their number."""
     seen = Observation()
     rows = table.select(*COLUMNS).observe(seen, F.count(F.lit(1)).alias("rows")).repartition(TASKS, "offset")
     rows.write.format("toymq").mode("append").options(**sink).save()
@@ -115,7 +117,7 @@ def _name(archive: Path | Table) -> str:
 
 
 def _shown(options: Mapping[str, str]) -> dict[str, str]:
-    """Options without secrets: a plan is a file."""
+    """Return the options without secrets, since the plan is a file that others may read."""
     shown = {name.lower(): value for name, value in options.items() if name.lower() != "toymq.token"}
     if "url" in shown:
         shown["url"] = str(parse_url(shown["url"]))
@@ -158,8 +160,9 @@ def _read(spark: SparkSession, source: Source, piece: Piece) -> DataFrame:
 
 
 def _planned(state: Path, what: dict[str, Any], make: Callable[[], Plan], done: int, piece_rows: int) -> Plan:
-    """The plan in the state, or a new one. With another rate the pieces that have not begun get another size; that which may
-    have begun stays, since the sink knows it by its number and rows. Raises: ConfigError, DamagedData, OSError."""
+    """Return the plan in the state directory, or make a new one. If the rate has changed, pieces that have not begun get
+    another size; a piece that may have begun stays, since the sink recognises it by its number and rows. Raises: ConfigError,
+    DamagedData, OSError."""
     file = state / "plan.json"
     if not file.exists():
         plan = make()

@@ -1,6 +1,7 @@
 """Pieces of a replay: id ranges of a topic with about equal numbers of rows. Knows nothing of Spark.
 
-A piece names ids and no files: compaction keeps the rows. Known gaps belong to no piece: they cost neither time nor rate.
+A piece names ids and not files, since compaction replaces files but keeps rows. Known gaps belong to no piece, so they take no
+time and do not count for the rate.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from toymq_spark.record_sources import Logs
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Ids of one topic, ``end`` excluded. ``rows``: their number; None until they are read."""
+    """An id range of one topic, ``end`` excluded. ``rows``: its number of records; None until they are read."""
 
     topic: str
     start: int
@@ -34,17 +35,18 @@ class Piece:
 
 
 class Archived(Protocol):
-    """Files of an archive, whatever its format."""
+    """The files of an archive, whatever its format."""
 
     def files(self) -> list[ArchiveFile]:
-        """By topic and id."""
+        """Return the files, sorted by topic and id."""
 
     def offsets_of(self, files: Sequence[ArchiveFile]) -> pa.ChunkedArray:
-        """Ids of files of one topic, in any order."""
+        """Return the ids in files of one topic, in any order."""
 
 
 def pieces_of_archive(archive: Archived, rows: int) -> list[Piece]:
-    """Pieces by topic and id, each of ``rows`` rows except a topic's last. Raises: NoArchive, DamagedData, OSError."""
+    """Cut an archive into pieces, sorted by topic and id, each of ``rows`` records except a topic's last. Raises: NoArchive,
+    DamagedData, OSError."""
     by_topic = groupby(archive.files(), lambda file: file.topic)
     return [piece for topic, files in by_topic for piece in _cut(topic, (_ids(archive, some) for some in _apart(files)), rows)]
 
@@ -52,7 +54,8 @@ def pieces_of_archive(archive: Archived, rows: int) -> list[Piece]:
 def pieces_of_topics(
     options: SourceOptions, logs: Logs, start: Mapping[str, int], end: Mapping[str, int], rows: int
 ) -> list[Piece]:
-    """Pieces by topic and id, each of ``rows`` ids except a topic's last. Raises: DataLoss, OSError, ToymqError."""
+    """Cut ranges of topics into pieces, sorted by topic and id, each of ``rows`` ids except a topic's last. Raises: DataLoss,
+    OSError, ToymqError."""
     if options.fail_on_data_loss:  # then another gap than these is an error, and need not be found here
         whole = [
             (topic, first, last + 1) for topic in sorted(end) if start[topic] < end[topic]
@@ -71,7 +74,8 @@ def pieces_of_topics(
 
 
 def cut_anew(pieces: Iterable[Piece], rows: int) -> list[Piece]:
-    """The same ids in pieces of another size. One that has gaps stays as it is: it is not known where they are."""
+    """Cut the ids of pieces into pieces of another size. A piece with gaps stays as it is, since it is not known where they
+    are."""
     joined: list[Piece] = []
     for piece in pieces:
         last = joined[-1] if joined else None
@@ -84,12 +88,12 @@ def cut_anew(pieces: Iterable[Piece], rows: int) -> list[Piece]:
 
 
 def overlapping(files: Iterable[ArchiveFile], piece: Piece) -> list[ArchiveFile]:
-    """Files that may have rows of a piece."""
+    """Return the files that may have records of a piece."""
     return [file for file in files if file.topic == piece.topic and file.first_id < piece.end and piece.start <= file.last_id]
 
 
 def _is_whole(piece: Piece) -> bool:
-    """Whether each id has a record, as far as that is known."""
+    """Whether each id of a piece has a record, as far as that is known."""
     return piece.rows in (None, piece.end - piece.start)
 
 
@@ -103,7 +107,7 @@ def _parts(piece: Piece, rows: int) -> Iterator[Piece]:
 
 
 def _next_id(logs: Logs, topic: str, at: int, end: int) -> int:
-    """Id of the first record from ``at`` on; at most ``end``."""
+    """Return the id of the first record from ``at`` on, at most ``end``."""
     try:
         run = next(logs.read(topic, at, end, walk_columns), None)
     except OutOfRange as error:
@@ -112,8 +116,8 @@ def _next_id(logs: Logs, topic: str, at: int, end: int) -> int:
 
 
 def _apart(files: Iterable[ArchiveFile]) -> Iterator[list[ArchiveFile]]:
-    """Group files of one topic, sorted by first id, so that groups do not overlap: a clock that was set back at midnight puts
-    neighbours into two days."""
+    """Group files of one topic, sorted by first id, so that the id ranges of the groups do not overlap. Files overlap if a
+    clock was set back at midnight, which puts neighbouring ids into two days."""
     group: list[ArchiveFile] = []
     last_id = -1
     for file in files:
@@ -127,7 +131,7 @@ def _apart(files: Iterable[ArchiveFile]) -> Iterator[list[ArchiveFile]]:
 
 
 def _ids(archive: Archived, files: list[ArchiveFile]) -> Sequence[int]:
-    """Ids of files, ascending; read only where ids are missing or mixed."""
+    """Return the ids in files, ascending. The files are read only if ids are missing or out of order."""
     first, *others = files
     if not others and first.rows == first.last_id - first.first_id + 1:
         return range(first.first_id, first.last_id + 1)

@@ -1,4 +1,5 @@
-"""``report``: statistics of topics or an archive by topic and window: rates, sizes, keys, gaps, delays, dead letters."""
+"""The job ``report``: statistics of topics or an archive by topic and time window: rates, sizes, keys, gaps, delays, dead
+letters."""
 
 import re
 from collections.abc import Sequence
@@ -32,10 +33,11 @@ _PART = re.compile(rf"\s*(\d{{1,15}})\s+({'|'.join(_UNITS_MS)})s?\b", re.IGNOREC
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``windows``: a row for each topic and window. ``topics``: a row for each topic. Sizes in bytes, durations in seconds.
+    """The rows of a report. ``windows``: one for each topic and time window. ``topics``: one for each topic. Sizes in bytes,
+    durations in seconds.
 
-    A gap counts in the window of the record after it. ``reasons``: dead letters by reason and type of error, with their
-    attempts. ``columns``: of typed values, by topic.
+    A gap in the ids counts in the window of the record after it. ``reasons``: dead letters by reason and type of error, with
+    their attempts. ``columns``: statistics on each column of typed values, by topic.
     """
 
     windows: list[dict[str, Any]]
@@ -45,7 +47,7 @@ class Report:
 
 
 def check_window(window: str) -> None:
-    """Check the width of windows: months and years vary. Raises: ConfigError."""
+    """Check the width of windows, in which months and years are refused, since their lengths vary. Raises: ConfigError."""
     parts = _PART.findall(window)
     width_ms = sum(int(count) * _UNITS_MS[unit.lower()] for count, unit in parts)
     if _PART.sub("", window).strip() or not 0 < width_ms <= DURATION_MS_MAX:
@@ -57,7 +59,7 @@ def report(records: DataFrame, window: str, archive: Path | None = None) -> Repo
 
     Args:
         records: columns of the source, with or without ``headers``.
-        window: width in Spark's words: "1 minute", "1 hour".
+        window: width of a time window, in Spark's words: "1 minute", "1 hour".
         archive: the archive of the records, if any: its manifests have the times of archiving.
 
     Raises: ConfigError for the window, DamagedData, OSError.
@@ -114,8 +116,8 @@ def report(records: DataFrame, window: str, archive: Path | None = None) -> Repo
 
 
 def _columns(records: DataFrame, kind: StructType) -> list[dict[str, Any]]:
-    """Columns of typed values: how many values have them, how many different ones, the least and the most. What cannot be
-    ordered (arrays, structs) is counted alone."""
+    """Return statistics on each column of typed values: the number of values, of different values, the least and the greatest.
+    Of arrays and structs, which cannot be ordered, only the number."""
     measures = []
     for number, column in enumerate(kind):
         value = F.col("value").getField(column.name)
@@ -151,7 +153,7 @@ def _names() -> Sequence[str]:
 
 
 def _reasons(records: DataFrame) -> list[dict[str, Any]]:
-    """Dead letters by topic, reason and type of error, with their attempts."""
+    """Count dead letters by topic, reason and type of error, with their attempts."""
     dead = records.where("headers IS NOT NULL").select(
         "topic", _header(REASON_HEADER).alias("reason"), _header(ERROR_TYPE_HEADER).alias("error_type"),
         _header(ATTEMPTS_HEADER).try_cast("bigint").alias("attempts"),
@@ -163,13 +165,13 @@ def _reasons(records: DataFrame) -> list[dict[str, Any]]:
 
 
 def _header(name: str) -> Column:
-    """Value of the first header with this name, as text."""
+    """Return an expression for the value of the first header with this name, as text."""
     return F.get(F.filter("headers", lambda header: header.key == name), F.lit(0)).value.cast("string")
 
 
 def archived_s(archive: Archive) -> dict[str, float]:
-    """Archive time of the newest records of each topic, in seconds since 1970, from the manifest of their batch, also after
-    a compaction has replaced its files. Topics without that time are left out.
+    """Return when the newest records of each topic were archived, in seconds since 1970: the time in the manifest of their
+    batch, also after a compaction. Topics for which no time is known are left out.
 
     Raises: DamagedData, OSError.
     """

@@ -1,15 +1,16 @@
-"""``verify``: compare ledgers of producers and consumers with the log, at any size.
+"""The job ``verify``: compares ledgers of producers and consumers with the log, at any size.
 
-Contract: reliability.md, ``history.jsonl`` and the checker's terms. A ledger is such a file; its lines with ``op`` "pub" and
-"deliver" count. A malformed line ends the job: it could be an unchecked publish. The log is a broker or a data directory.
-Findings are rows:
+Contract: reliability.md, ``history.jsonl`` and the checker's terms. A ledger is a ``history.jsonl`` file, in which clients
+recorded what they did; only its lines with ``op`` "pub" and "deliver" count. A malformed line ends the job: it could be an
+unchecked publish. The log is a broker or a data directory. Findings are rows:
 
     lost         a publish that was answered OK or DUP, without a record at its id
     unexpected   a record without a publish, or with refused attempts only; a delivery without a record
     changed      a record or a delivery with another payload or key than was published
     duplicated   a key with more than one record
 
-Only topics with publishes in the ledgers are checked, and only ids that retention has kept. An archive may stand for the log.
+Only topics with publishes in the ledgers are checked, and only ids that retention has kept. An archive may be checked in place
+of the log.
 """
 
 import contextlib
@@ -37,7 +38,7 @@ KINDS = ("lost", "unexpected", "changed", "duplicated")
 
 
 def ledger(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """Lines of ledgers; cache them, and call ``refuse_malformed`` first."""
+    """Read the lines of ledgers as a DataFrame; cache it, and call ``refuse_malformed`` first."""
     lines = spark.read.option("lineSep", "\n").text(list(paths)).select("value", F.col("_metadata.file_path").alias("file"))
     parsed = F.from_json(
         "value", f"{LEDGER}, broken string",
@@ -54,9 +55,11 @@ def ledger(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 
 def _well_formed() -> Column:
-    """Lines that Spark itself finds well formed, which are nearly all. ``ledgers.torn`` checks the others.
+    """Return a condition for lines that Spark can tell to be well formed, which are nearly all. ``ledgers.torn`` checks the
+    others.
 
-    Spark converts any value to text where it expects one, and ignores text after an object.
+    The condition is strict because Spark converts any value to text where it expects text, and ignores text after a JSON
+    object.
     """
     alone = F.col("value").rlike(r"^\s*\{[^{}]*+\}\s*\z")
     texts = ~F.col("value").rlike(r'"(op|result|topic|key|digest|consumer)"\s*:\s*[^"n\s]')
@@ -71,12 +74,13 @@ def _well_formed() -> Column:
 
 
 def refuse_malformed(events: DataFrame) -> list[str]:
-    """
+    """Check that all lines of the ledgers are well formed.
+
     Args:
         events: of ``ledger``, cached.
 
-    Returns: file and number of each last line that its writer did not end; they are passed over.
-    Raises: DamagedData with file and line for any other that is not well formed; OSError.
+    Returns: file and line number of each incomplete last line, whose writer was killed; these lines are ignored.
+    Raises: DamagedData, with file and line, for any other malformed line; OSError.
     """
     suspects = events.where("suspect IS NOT NULL").groupBy(F.col("suspect").alias("file"))
     passed_over = []
@@ -94,7 +98,8 @@ def refuse_malformed(events: DataFrame) -> list[str]:
 
 
 def log(spark: SparkSession, place: Mapping[str, str], topics: Sequence[str]) -> tuple[DataFrame, dict[str, int]]:
-    """Records as ``topic, id, key, digest``, and the first retained id of each topic, 0 for an unknown topic.
+    """Read topics as a DataFrame of ``topic, id, key, digest``; also return the first retained id of each topic, 0 for an
+    unknown topic.
 
     Raises: OSError, ToymqError.
     """
@@ -118,7 +123,7 @@ def log(spark: SparkSession, place: Mapping[str, str], topics: Sequence[str]) ->
 
 
 def archived(spark: SparkSession, archive: Path | Table, topics: Sequence[str]) -> tuple[DataFrame, dict[str, int]]:
-    """The same of an archive: what is not archived yet counts as lost.
+    """Return what ``log`` returns, from an archive: a message that is not archived yet counts as lost.
 
     Raises: NoArchive, DamagedData, TableError, OSError.
     """
@@ -140,13 +145,14 @@ def _digests(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def topics_of(events: DataFrame) -> list[str]:
-    """Topics of the publishes, sorted."""
+    """Return the topics of all publishes, sorted."""
     rows = events.where("op = 'pub'").select("topic").distinct().collect()
     return sorted(row.topic for row in rows)
 
 
 def findings(events: DataFrame, records: DataFrame, first_ids: Mapping[str, int]) -> DataFrame:
-    """
+    """Compare publishes and deliveries with the records.
+
     Args:
         events: of ``ledger``.
         records: of ``log``.
@@ -215,6 +221,6 @@ def _finding(kind: str, detail: str, key: str = "key") -> Column:
 
 
 def _rows(table: DataFrame, finding: Column) -> DataFrame:
-    """The rows of a table for which there is a finding."""
+    """Return the rows of a DataFrame for which the expression ``finding`` is not null."""
     found = table.withColumn("found", finding).where("found IS NOT NULL")
     return found.select("found.kind", "topic", "id", "found.key", "found.detail")

@@ -1,7 +1,7 @@
-"""``watch``: report gaps and stuck consumers of topics, live.
+"""The job ``watch``: reports gaps and stuck consumers of topics as they appear.
 
-One stateful operator (``transformWithState``) per topic gets two streams: runs of ids that the source reads, and once a second
-the broker's description of consumers. A finding comes once, when it begins:
+A stateful operator (``transformWithState``), keyed by topic, gets two streams: ranges of ids that the source has read, and once
+a second the broker's description of consumers. A finding is reported once, when it begins:
 
     gap      ids without a record: damage, or retention that overtook this job
     anew     the topic was deleted and recreated: its ids begin again
@@ -53,12 +53,13 @@ _ARROW = pa.schema(
 def findings(
     spark: SparkSession, source: Mapping[str, str], *, stuck_after_ms: int = STUCK_AFTER_MS, once: bool = False
 ) -> DataFrame:
-    """A stream of ``FINDING``, for output mode "append".
+    """Return a stream of findings with the schema ``FINDING``, for output mode "append".
 
     Args:
         source: options of ``format("toymq")``. A directory (``path``) has no consumers.
         stuck_after_ms: time after which a consumer that settles nothing is stuck.
-        once: for a trigger that ends: gaps only, since one sample of a consumer shows nothing.
+        once: for a trigger that ends, such as availableNow: reports gaps only, since one sample does not show that a consumer
+            is stuck.
 
     Raises: ConfigError.
     """
@@ -74,10 +75,10 @@ def findings(
 
 
 def gaps(records: DataFrame) -> DataFrame:
-    """Gaps in the ids of an archive, as ``FINDING``.
+    """Return the gaps in the ids of an archive, with the schema ``FINDING``.
 
     Args:
-        records: ``topic`` and ``offset``, at least.
+        records: with the columns ``topic`` and ``offset``, at least.
     """
     before = F.lag("offset").over(Window.partitionBy("topic").orderBy("offset"))
     missing = records.select("topic", "offset", (before + 1).alias("first_id")).where("offset > first_id")
@@ -88,7 +89,7 @@ def gaps(records: DataFrame) -> DataFrame:
 
 
 def runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``topic, offset`` as runs of ids."""
+    """Convert rows of ``topic, offset`` to ranges of consecutive ids."""
     for batch in batches:
         found: list[dict[str, Any]] = []
         for topic, msg_id in zip(batch.column("topic").to_pylist(), batch.column("offset").to_pylist(), strict=True):
@@ -101,7 +102,8 @@ def runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def looks_at(described: list[dict[str, Any]], at_ms: int) -> Iterator[dict[str, Any]]:
-    """A broker's STATS (protocol.md, "JSON shapes") as rows of ``SIGHT``."""
+    """Convert a broker's STATS (protocol.md, "JSON shapes") to rows of the schema ``SIGHT``: one for each topic and each
+    consumer."""
     for topic in described:
         seen = {"topic": topic["topic"], "at_ms": at_ms}
         yield seen
@@ -118,7 +120,7 @@ def _unacked(consumer: Mapping[str, Any]) -> int:
 
 
 def _looks(place: BrokerAddress, topics: Topics, ticks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One sample of the broker for any number of ticks."""
+    """Describe the broker's consumers once for all ticks in a batch; nothing without a tick."""
     if sum(tick.num_rows for tick in ticks) == 0:
         return
     logs = BrokerLogs(place)
@@ -133,7 +135,8 @@ def _looks(place: BrokerAddress, topics: Topics, ticks: Iterator[pa.RecordBatch]
 
 
 class TopicWatch(StatefulProcessor):
-    """State of a topic: its next id, and for each consumer what it had settled when, and whether it was reported."""
+    """The operator for one topic. Its state: the next expected id, and for each consumer how many messages it had settled,
+    since when, and whether it was reported."""
 
     def __init__(self, stuck_after_ms: int) -> None:
         self._stuck_after_ms = stuck_after_ms

@@ -1,1 +1,1 @@
-"""An archive as a table of a lake format: Delta Lake or Apache Iceberg. Knows nothing of brokers."""
+"""Archives as tables of a lake format: Delta Lake or Apache Iceberg. Does not know brokers."""

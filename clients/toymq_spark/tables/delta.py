@@ -1,8 +1,8 @@
 """An archive as a Delta table, by delta-rs: a directory, or a URL of an object store whose options are in the environment.
 
-The number of a batch is the version of an application transaction (``txn`` in Delta's protocol) whose application is the
-query. A commit conflicts with any other commit of that application since the table was read, also when delta-rs tries again
-behind the appends of others. Checkpoints of the log keep it, and neither compaction nor vacuuming touches it.
+The number of a batch is the version of an application transaction (``txn`` in Delta's protocol), with the query as the
+application. A commit conflicts with any other commit of that application since the table was read, also when delta-rs retries
+it after the appends of others. Checkpoints of Delta's log keep that version, and neither compaction nor vacuuming changes it.
 """
 
 import json
@@ -51,12 +51,12 @@ MS = timedelta(milliseconds=1)
 
 
 class DeltaArchive:
-    """The table at a URL or a path."""
+    """An archive that is the Delta table at a URL or a path."""
 
     def __init__(self, url: str, partition_by: str | None = None) -> None:
         """
         Args:
-            partition_by: None: as the table is, or ``DEFAULT``.
+            partition_by: how a new table is partitioned; None: as the existing table, or else ``DEFAULT``.
 
         Raises: ConfigError.
         """
@@ -113,7 +113,7 @@ class DeltaArchive:
         return DeltaSnapshot(self.place, table.version())
 
     def _state_of(self, table: DeltaTable) -> State:
-        """Raises: NotOurTable."""
+        """Read the archive's state from the table's metadata. Raises: NotOurTable."""
         with _named(self.place):
             query = table.metadata().configuration.get(PROPERTY)
             if query is None:
@@ -125,7 +125,8 @@ class DeltaArchive:
         return State(query, -1 if batch is None else batch)
 
     def _load(self) -> DeltaTable | None:
-        """The table as it is now. To read what was added since is quicker than to read it anew."""
+        """Return the table as it is now; None if there is none. An open table reads only the log's new entries, which is
+        faster."""
         with _named(self.place):
             try:
                 if self._table is None:
@@ -154,7 +155,7 @@ class DeltaArchive:
         self._sync(-1)
 
     def _keys_of(self, table: DeltaTable) -> tuple[Key, ...]:
-        """Raises: ArchiveMismatch."""
+        """Return the partition keys of the table. Raises: ArchiveMismatch."""
         units = {name: unit for unit, name in NAMES.items()}
         columns = table.metadata().partition_columns
         if not set(columns) <= set(units):
@@ -168,7 +169,7 @@ class DeltaArchive:
         return found
 
     def _refuse_other_files(self) -> None:
-        """Raises: NotOurTable."""
+        """Check that the directory for a new table has no other files. Raises: NotOurTable."""
         if self.directory is None or not self.directory.exists():
             return
         other = next((file.name for file in sorted(self.directory.iterdir()) if not file.name.startswith(("_", "."))), None)
@@ -176,7 +177,7 @@ class DeltaArchive:
             raise NotOurTable(f"{self.place} is not a Delta table, and not empty (it has {other}): archive to another place")
 
     def _sync(self, before: int) -> None:
-        """Sync what was written to the log since a version; delta-rs does not. Raises: OSError."""
+        """Sync the files of the table's log from version ``before`` on; delta-rs does not. Raises: OSError."""
         if self.directory is None:
             return
         log = self.directory / LOG
@@ -190,7 +191,7 @@ class DeltaArchive:
 
 @dataclass(frozen=True, slots=True)
 class DeltaSnapshot:
-    """A version of a table. A task lists it again, from the log."""
+    """One version of a table. Each task lists its files again, from the table's log."""
 
     place: str
     version: int
@@ -229,7 +230,8 @@ def _table(place: str, version: int) -> DeltaTable:
 
 @lru_cache(4)
 def _dataset(place: str, version: int) -> Dataset:
-    """Refuses a table with features that pyarrow does not know, as deletion vectors."""
+    """Open a version of a table as a pyarrow dataset. Refuses a table with features that pyarrow does not know, such as
+    deletion vectors."""
     return _table(place, version).to_pyarrow_dataset()
 
 
@@ -239,7 +241,7 @@ def _files(place: str, version: int) -> list[dict[str, Any]]:
 
 
 def _may_have(file: dict[str, Any], topic: str | None, start: int, end: int | None) -> bool:
-    """Whether a file may have records of a topic and of ids, as far as its metadata tells."""
+    """Whether a file may have records of a topic with ids in a range, as far as its metadata tells."""
     first_id, last_id = file.get("min.offset"), file.get("max.offset")
     return (
         (topic is None or file.get(PARTITION + TOPIC) in (None, topic))
@@ -249,8 +251,8 @@ def _may_have(file: dict[str, Any], topic: str | None, start: int, end: int | No
 
 
 def _of_partition(fragment: Fragment, file: dict[str, Any]) -> Fragment:
-    """The same file, known by its partition alone. What delta-rs knows besides excludes a file from a filter on a column
-    that has no statistics."""
+    """Return the file's fragment with only its partition values as known facts. The statistics that delta-rs adds would wrongly
+    exclude a file when a filter is on a column without statistics."""
     known = pc.scalar(True)
     for name, value in file.items():
         if name.startswith(PARTITION):
@@ -291,13 +293,13 @@ def _action(file: Written) -> AddAction:
 
 
 def _stamp(at: datetime) -> str:
-    """In milliseconds, as Delta's protocol has it."""
+    """Convert a time to milliseconds, as Delta's protocol has it."""
     return f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z"
 
 
 @contextmanager
 def _named(place: str) -> Iterator[None]:
-    """Raises: Conflict, TableError, OSError."""
+    """Convert delta-rs's errors to ours, with the table's place. Raises: Conflict, TableError, OSError."""
     try:
         yield
     except CommitFailedError as error:

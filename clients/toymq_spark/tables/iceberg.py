@@ -1,8 +1,8 @@
 """An archive as an Iceberg table, by PyIceberg: a directory with a catalog of its own in SQLite, or a table of a named catalog.
 
-The number of the last batch is a property of the table, set in the transaction that appends the batch, whose requirement is
-that the table's snapshot is still the one that was read. The snapshot's summary has it, too, but snapshots expire. PyIceberg
-would meet a conflict by appending behind the other commit without looking at properties, so its retries are off here.
+The number of the last batch is a property of the table. The transaction that appends a batch sets it, and requires that the
+table's snapshot is still the one that was read. The snapshot's summary has the number, too, but snapshots expire. After a
+conflict PyIceberg would retry the append without reading the properties again, so its retries are off here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -87,14 +87,14 @@ SOURCES = {unit: TOPIC if unit == TOPIC else "timestamp" for unit in TRANSFORMS}
 
 
 class IcebergArchive:
-    """The table of a directory, or of a catalog."""
+    """An archive that is the Iceberg table in a directory, or of a catalog."""
 
     def __init__(self, place: str, catalog: str | None = None, partition_by: str | None = None) -> None:
         """
         Args:
-            place: a directory; with a catalog the name of a table.
+            place: a directory, or with ``catalog`` the name of a table.
             catalog: name of a catalog in PyIceberg's configuration (its file or environment).
-            partition_by: None: as the table is, or ``DEFAULT``.
+            partition_by: how a new table is partitioned; None: as the existing table, or else ``DEFAULT``.
 
         Raises: ConfigError.
         """
@@ -169,7 +169,7 @@ class IcebergArchive:
 
     @contextmanager
     def _catalog(self) -> Iterator[Catalog]:
-        """Raises: Conflict, TableError, OSError."""
+        """Yield the catalog, and convert PyIceberg's errors to ours. Raises: Conflict, TableError, OSError."""
         with _named(self.place):
             if self.directory is None:
                 opened: Catalog = load_catalog(self._catalog_name)
@@ -181,7 +181,7 @@ class IcebergArchive:
                 yield catalog
 
     def _state_of(self, table: IcebergTable) -> State:
-        """Raises: NotOurTable."""
+        """Read the archive's state from the table's properties. Raises: NotOurTable."""
         query = table.properties.get(PROPERTY)
         if query is None:
             raise NotOurTable(
@@ -211,7 +211,7 @@ class IcebergArchive:
             raise Conflict(f"{self.place}: the table was created meanwhile") from None
 
     def _keys_of(self, table: IcebergTable) -> tuple[Key, ...]:
-        """Raises: ArchiveMismatch."""
+        """Return the partition keys of the table. Raises: ArchiveMismatch."""
         found = []
         for field in table.spec().fields:
             source = table.schema().find_column_name(field.source_id)
@@ -227,7 +227,7 @@ class IcebergArchive:
         return tuple(found)
 
     def _refuse_other_files(self, directory: Path) -> None:
-        """Raises: NotOurTable."""
+        """Check that the directory for a new table has no other files. Raises: NotOurTable."""
         if not directory.exists():
             return
         other = next((file.name for file in sorted(directory.iterdir()) if not file.name.startswith(("_", "."))), None)
@@ -237,7 +237,7 @@ class IcebergArchive:
 
 @dataclass(frozen=True, slots=True)
 class IcebergSnapshot:
-    """A table as one file of metadata has it. A task needs no catalog."""
+    """A table as described by one metadata file. A task needs no catalog to read it."""
 
     place: str
     metadata_location: str
@@ -299,13 +299,13 @@ def _file_system(location: str, properties: tuple[tuple[str, str], ...]) -> File
 
 
 def _parsed(location: str) -> tuple[str, str, str]:
-    """Scheme, host, and path of a location."""
+    """Split a location into scheme, host and path."""
     scheme, netloc, path = PyArrowFileIO.parse_location(location)
     return scheme, netloc, path
 
 
 def _plain(properties: dict[str, Any]) -> dict[str, str]:
-    """Properties for the tasks, which write no metadata."""
+    """Return the table's properties that tasks need for file access; tasks write no metadata."""
     return {name: str(value) for name, value in properties.items() if name != "py-io-impl"}
 
 
@@ -329,7 +329,8 @@ def _listed(task: FileScanTask, offset: int, at: int | None) -> ArchiveFile | st
 
 
 class SyncedFileIO(PyArrowFileIO):  # type: ignore[misc]
-    """Syncs files when they are closed: the catalog names them next, and is synced. PyIceberg makes it by its name."""
+    """File access of PyIceberg that syncs each file when it is closed: the catalog, which is synced, names the file next.
+    PyIceberg creates this class by its name."""
 
     def new_output(self, location: str) -> Any:
         return _SyncedOutput(super().new_output(location), Path(self.parse_location(location)[2]))
@@ -376,7 +377,8 @@ class _SyncedStream:
 
 
 def _with_nulls(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Records without headers have none: PyIceberg 0.12 reads a list that is null as an empty one, which no record has."""
+    """Replace empty lists of headers by null: PyIceberg 0.12 reads a null list as an empty one, and no record has an empty
+    list."""
     at = batch.schema.get_field_index("headers")
     if at < 0:
         return batch
@@ -386,7 +388,7 @@ def _with_nulls(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @contextmanager
 def _named(place: str) -> Iterator[None]:
-    """Raises: Conflict, TableError, OSError."""
+    """Convert PyIceberg's errors to ours, with the table's place. Raises: Conflict, TableError, OSError."""
     try:
         yield
     except CommitFailedException as error:

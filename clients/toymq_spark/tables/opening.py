@@ -1,4 +1,4 @@
-"""Opens the table at a place. The library of a format is imported only when it is needed."""
+"""Opens the table at a place (directory, URL or catalog name). The library of a format is imported only when it is needed."""
 
 from pathlib import Path
 
@@ -12,9 +12,9 @@ MARKS = {"_delta_log": DELTA, "_catalog.db": ICEBERG}
 def open_table(place: str, kind: str, catalog: str | None = None, partition_by: str | None = None) -> Table:
     """
     Args:
-        place: a directory or a URL; with a catalog the name of a table.
+        place: a directory or a URL, or with ``catalog`` the name of a table.
         kind: ``DELTA`` or ``ICEBERG``.
-        partition_by: for a new table; None: as the table is, or the default.
+        partition_by: how a new table is partitioned; None: as the existing table, or else the default.
 
     Raises: ConfigError.
     """
@@ -28,12 +28,12 @@ def open_table(place: str, kind: str, catalog: str | None = None, partition_by: 
 
 
 def kind_of(place: str) -> str | None:
-    """Format of the table in a directory; None for another directory."""
+    """Return the format of the table in a directory; None if there is no table."""
     return next((kind for mark, kind in MARKS.items() if (Path(place) / mark).exists()), None)
 
 
 def find_table(place: str, catalog: str | None = None) -> Table | None:
-    """The table to be read at a place; None where it can only be an archive of Parquet files. Raises: ConfigError."""
+    """Open the existing table at a place; None where there can only be an archive of Parquet files. Raises: ConfigError."""
     if catalog is not None:
         return open_table(place, ICEBERG, catalog)
     kind = DELTA if "://" in place else kind_of(place)

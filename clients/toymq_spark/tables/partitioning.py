@@ -1,4 +1,4 @@
-"""How an archive's table is divided: by the time of records, and by topic. ``--partition-by days(timestamp),topic``."""
+"""Partitioning of an archive's table, by the time of records and by topic: ``--partition-by days(timestamp),topic``."""
 
 import re
 from dataclasses import dataclass
@@ -19,30 +19,30 @@ _TIME = re.compile(r"(years|months|days|hours)\(timestamp\)")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One expression: ``unit`` is of ``UNITS``, or ``topic``."""
+    """One partition expression: ``unit`` is a unit of time in ``UNITS``, or ``topic``."""
 
     unit: str
 
     @property
     def name(self) -> str:
-        """Column of it in a format that has no expressions, and in the names of directories."""
+        """The expression's column in a format without expressions, and its name in directories."""
         return NAMES[self.unit]
 
     def of(self, batch: pa.RecordBatch) -> pa.Array:
-        """Value for each record, to tell records of one file from those of another."""
+        """Return the expression's value for each record of a batch; records with different values go to different files."""
         if self.unit == TOPIC:
             return batch.column(TOPIC)
         instants = batch.column("timestamp").cast(pa.timestamp("us"))  # of no zone: no table of zones is asked
         return pc.floor_temporal(instants, unit=UNITS[self.unit])
 
     def text(self, value: pa.Scalar) -> str:
-        """A value of ``of`` in a table's metadata: a topic, 2026, 2026-11, 2026-11-28 or 2026-11-28-09."""
+        """Format a value of ``of`` as in a table's metadata: a topic, 2026, 2026-11, 2026-11-28 or 2026-11-28-09."""
         found = value.as_py()
         return str(found) if self.unit == TOPIC else found.strftime(FORMATS[self.unit])
 
 
 def parse_partitions(text: str) -> tuple[Key, ...]:
-    """Raises: ConfigError."""
+    """Parse a list of partition expressions. Raises: ConfigError."""
     parts = [part.strip() for part in text.split(",")]
     if parts == [NONE]:
         return ()

@@ -1,4 +1,4 @@
-"""What an archive's table can do, whatever its format, and the order in which a batch gets into it.
+"""The interface of an archive's table, whatever its format, and the steps by which a batch is appended to it.
 
 A batch is appended in three steps: executors write Parquet files that nothing names yet, the driver syncs Spark's plan of the
 batch, and one transaction adds the files and the number of the batch. The number stands in the table's own metadata, and two
@@ -33,20 +33,21 @@ CHECKPOINT = "_checkpoint"
 
 
 class TableError(LocalError):
-    """The table cannot be read or written; the text begins with its place."""
+    """The table cannot be read or written; the text begins with the table's place."""
 
 
 class NotOurTable(ConfigError):
-    """The place has something else than an archive's table."""
+    """The place contains something other than an archive's table."""
 
 
 class Conflict(TableError):
-    """Another transaction came first. What is in the table now tells whether to try again."""
+    """Another transaction was committed first. Whether to try again depends on what the table contains now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A Parquet file that no transaction has named yet. ``path`` is relative to the table's data; times in µs since 1970."""
+    """A Parquet file that no transaction names yet. ``path`` is relative to the table's data; times are microseconds since
+    1970."""
 
     path: str
     partition: dict[str, str]
@@ -67,12 +68,12 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where executors write; sent to them.
+    """Where executors write files; it is sent to them.
 
     Attributes:
-        open: makes the file system; called by each task.
-        base: directory of the data in it.
-        keys: how records are divided into files.
+        open: makes the file system; each task calls it.
+        base: directory of the table's data in that file system.
+        keys: the partition keys, by which records are divided into files.
         dropped: columns that the format keeps in its metadata, not in files.
     """
 
@@ -84,56 +85,58 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """``query``: id of the query that writes the table. ``batch``: number of its last batch; -1 for none."""
+    """What a table says of its archiving. ``query``: id of the query that writes the table. ``batch``: number of the last batch
+    in it; -1 for none."""
 
     query: str
     batch: int
 
 
 class Snapshot(Protocol):
-    """A table at one moment. Small: sent to executors, which open the table themselves."""
+    """A table at one moment. The object is small: it is sent to executors, which open the table themselves."""
 
     def paths(self, topic: str | None = None, start: int = 0, end: int | None = None) -> list[str]:
-        """Files that may have records of a topic and of ids, ``end`` excluded. Raises: TableError."""
+        """Return the files that may have records of a topic with ids in a range, ``end`` excluded. Raises: TableError."""
 
     def batches(
         self, paths: Sequence[str], columns: Sequence[str], topic: str | None = None, start: int = 0, end: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Records of files. Raises: TableError."""
+        """Yield the records in files, filtered by topic and ids. Raises: TableError."""
 
     def listed(self) -> list[ArchiveFile | str]:
-        """All files; only the path of one whose topic or ids its metadata does not tell. Raises: TableError."""
+        """Return all files; for a file whose metadata does not tell its topic or ids, only its path. Raises: TableError."""
 
     def schema(self) -> pa.Schema: ...
 
 
 class Table(Protocol):
-    """An archive's table, or the place for one. All may raise TableError; ConfigError for what is not an archive's table.
+    """An archive's table, or the place for one. All methods may raise TableError, and ConfigError when the place contains
+    something else.
 
     Attributes:
-        place: for errors.
-        directory: None in an object store, and where a catalog chooses the place.
+        place: the table's place, for error texts.
+        directory: the table's directory; None in an object store, and where a catalog chooses the place.
     """
 
     place: str
     directory: Path | None
 
     def state(self) -> State | None:
-        """None where there is no table yet."""
+        """Return the archive's state; None where there is no table yet."""
 
     def prepare(self, query: str, schema: pa.Schema) -> Target:
-        """Create the table, or add columns that it lacks. Raises: ArchiveMismatch for a column of another type."""
+        """Create the table, or add the columns that it lacks. Raises: ArchiveMismatch for a column of another type."""
 
     def commit(self, query: str, batch: int, files: Sequence[Written]) -> bool:
-        """Add files and the number of the batch in one transaction, unless the table has it. To look and to commit is one step:
-        of one state of the table, which is still its state when the transaction counts.
+        """Add files and the number of the batch in one transaction, unless the table has that batch. Check and commit are
+        atomic: the transaction fails if the table has changed since the check.
 
-        Returns: whether this call added them.
+        Returns: whether this call added the files.
         Raises: Conflict; ArchiveMismatch for a table of another query.
         """
 
     def snapshot(self) -> Snapshot:
-        """Raises: NoArchive where there is no table."""
+        """Return the table as it is now. Raises: NoArchive where there is no table."""
 
 
 def append(
@@ -144,12 +147,12 @@ def append(
     write: Callable[[Target], Sequence[Written]],
     planned: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Append a batch, unless the table has it.
+    """Append a batch to a table, unless the table has it.
 
     Args:
-        schema: of the batch.
+        schema: the schema of the batch.
         write: writes the batch's files. Called at most once.
-        planned: puts the plan of the batch on stable storage, before the batch counts.
+        planned: puts Spark's plan of the batch on stable storage; called before the transaction.
 
     Returns: whether this call appended it.
     Raises: ArchiveMismatch, TableError, OSError.
@@ -163,7 +166,7 @@ def append(
 
 
 def has(place: str, state: State | None, query: str, batch: int) -> bool:
-    """Whether a table has a batch. Raises: ArchiveMismatch for a table of another query."""
+    """Whether a table already contains a batch. Raises: ArchiveMismatch for a table of another query."""
     if state is None:
         return False
     check_query(place, max(state.batch, 0), state.query, query)
@@ -171,32 +174,32 @@ def has(place: str, state: State | None, query: str, batch: int) -> bool:
 
 
 class Files:
-    """The files of a snapshot, as ``replay`` plans with those of an archive."""
+    """The files of a snapshot, with the interface that ``replay`` needs to plan (``replay_ranges.Archived``)."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
 
     def files(self) -> list[ArchiveFile]:
-        """Files by topic and id; one that has several topics is in the list once for each. Raises: TableError."""
+        """Return the files, sorted by topic and id; a file with several topics is listed once for each. Raises: TableError."""
         found: list[ArchiveFile] = []
         for file in self._snapshot.listed():
             found.extend([file] if isinstance(file, ArchiveFile) else _read_topics(self._snapshot, file))
         return sorted(found, key=lambda file: (file.topic, file.first_id, file.path))
 
     def offsets_of(self, files: Sequence[ArchiveFile]) -> pa.ChunkedArray:
-        """Ids that files have of the topic of the first. Raises: TableError."""
+        """Return the ids in files, all of the topic of the first file. Raises: TableError."""
         batches = self._snapshot.batches([file.path for file in files], ["offset"], topic=files[0].topic)
         return pa.chunked_array([batch.column("offset") for batch in batches], pa.int64())
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of a library's error."""
+    """Return the first line of a library's error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 
 def failure(place: str, error: BaseException) -> LocalError | OSError:
-    """A library's error as ours: a full disk, or the place and one line."""
+    """Convert a library's error to ours: OSError for a full disk, else a TableError with the place and one line."""
     if any(full in str(error) for full in DISK_FULL):
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), place)
     return TableError(f"{place}: {one_line(error)}")
@@ -205,8 +208,8 @@ def failure(place: str, error: BaseException) -> LocalError | OSError:
 def check_types(place: str, table: pa.Schema, archived: pa.Schema) -> list[pa.Field]:
     """Compare the columns of a table with those of an archive.
 
-    Returns: fields that the table lacks.
-    Raises: ArchiveMismatch for one of another type.
+    Returns: the fields that the table lacks.
+    Raises: ArchiveMismatch for a column of another type.
     """
     for field in archived:
         at = table.get_field_index(field.name)
@@ -219,12 +222,13 @@ def check_types(place: str, table: pa.Schema, archived: pa.Schema) -> list[pa.Fi
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
-    """The same columns, each of which may be null: a later record may lack what the first ones have."""
+    """Return the same columns, all nullable: a later record may lack a value that the first ones have."""
     return pa.schema([pa.field(field.name, field.type) for field in schema])
 
 
 def _same_type(table: pa.DataType, archived: pa.DataType) -> bool:
-    """Whether types are the same, but for the size of lengths and the names and nullability inside of lists and structs."""
+    """Whether two types are the same, ignoring the size of lengths (string or large_string), and names and nullability within
+    lists and structs."""
     if pa.types.is_struct(table) and pa.types.is_struct(archived):
         return table.num_fields == archived.num_fields and all(
             one.name == other.name and _same_type(one.type, other.type) for one, other in zip(table, archived, strict=True)

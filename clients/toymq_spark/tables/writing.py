@@ -1,7 +1,7 @@
-"""Writes records as Parquet files, one for each combination of partition keys, on an executor.
+"""Writes records as Parquet files on an executor, one file for each combination of partition values.
 
-A file that is returned is complete; on a local file system it is on stable storage, too. A task that fails removes what it
-can, and its next attempt writes files with other names.
+A returned file is complete, and on a local file system it is on stable storage. A task that fails removes its files if it can,
+and its next attempt writes files with other names.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ OPEN_MAX = 64
 
 
 def write(batches: Iterable[pa.RecordBatch], target: Target) -> list[Written]:
-    """Write records. Raises: OSError."""
+    """Write records to files. Raises: OSError."""
     with _Files(target) as files:
         for batch in batches:
             for values, rows in _split(batch, target):
@@ -36,7 +36,7 @@ def write(batches: Iterable[pa.RecordBatch], target: Target) -> list[Written]:
 
 
 def _split(batch: pa.RecordBatch, target: Target) -> Iterator[tuple[tuple[str, ...], pa.RecordBatch]]:
-    """Records by the text of their keys."""
+    """Split a batch by partition values, given as texts."""
     if not batch.num_rows:
         return
     columns = [key.of(batch) for key in target.keys]
@@ -58,7 +58,7 @@ def _split(batch: pa.RecordBatch, target: Target) -> Iterator[tuple[tuple[str, .
 
 
 class _Files:
-    """Open files by the text of their keys. Left by an exception, they are removed."""
+    """The open files, by their partition values as texts. When an exception leaves the context, they are removed."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -159,13 +159,13 @@ class _File:
 
 
 def _range(column: pa.Array, before: list[int]) -> list[int]:
-    """Least and greatest value of a column and of what was before."""
+    """Return the least and the greatest of a column's values and of ``before``."""
     found = pc.min_max(column).as_py()
     return [min([found["min"], *before]), max([found["max"], *before])]
 
 
 def _sync(file: Path, base: Path) -> None:
-    """Sync a file and its directories, up to that of the table."""
+    """Sync a file and its directories, up to the table's directory."""
     sync(file)
     for directory in file.parents:
         sync(directory)

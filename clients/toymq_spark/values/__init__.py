@@ -1,1 +1,2 @@
-"""Typed values: columns from the bytes of a record's value, and back. Knows nothing of brokers, except for dead letters."""
+"""Typed values: converts the bytes of a record's value to columns, and back. Does not know brokers, except to publish dead
+letters."""

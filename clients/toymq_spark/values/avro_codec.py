@@ -1,7 +1,7 @@
-"""Avro records as columns, by fastavro: C, a row at a time, since Arrow reads no Avro.
+"""Converts Avro records to columns with fastavro, in C but row by row, since Arrow cannot read Avro.
 
-With a registry a value begins with a zero and the id of the schema that it was written with; the columns are those of the
-reader's schema, by Avro's rules of resolution. Without one a value is the record alone.
+With a schema registry a value begins with a zero byte and the id of the writer's schema; the columns are those of the reader's
+schema, by Avro's rules of schema resolution. Without a registry a value is only the record.
 """
 
 import struct
@@ -26,11 +26,12 @@ _BAD = (
 
 
 class AvroCodec:
-    """
+    """Encodes and decodes Avro records.
+
     Args:
-        schema: of the reader, or of the sink.
-        registry: where the schemas of values are; None for values without a prefix.
-        schema_id: of ``schema`` in the registry; a sink writes it.
+        schema: the schema to read with, or that a sink writes with.
+        registry: has the schemas that values were written with; None for values without a prefix.
+        schema_id: the id of ``schema`` in the registry, which a sink writes.
     """
 
     def __init__(self, schema: str, registry: Registry | None = None, schema_id: int = 0) -> None:
@@ -47,7 +48,7 @@ class AvroCodec:
         return parsed(self._schema)[0]
 
     def decode(self, values: Sequence[bytes], kind: pa.DataType) -> Decoded:
-        """Raises: RegistryFailed."""
+        """Decode values to a column of structs; see ``Codec``. Raises: RegistryFailed."""
         rows: list[dict[str, Any] | None] = []
         bad: dict[int, str] = {}
         for row, value in enumerate(values):
@@ -87,7 +88,7 @@ class AvroCodec:
         return dict(found)
 
     def _writer(self, schema_id: int, registry: Registry) -> Schema:
-        """Raises: ValueError where it cannot be used, RegistryFailed."""
+        """Return the writer's schema with an id. Raises: ValueError when it cannot be used, RegistryFailed."""
         found = self._writers.get(schema_id)
         if found is None:
             if len(self._writers) >= SCHEMAS_MAX:
@@ -108,7 +109,7 @@ class AvroCodec:
 
 
 def _record(schema_id: int, text: str) -> Schema | str:
-    """A writer's schema, or why there is none."""
+    """Parse a writer's schema. Returns: a text that says why, if it is not usable."""
     try:
         found = parsed(text)[0]
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""Avro schemas: the columns that they give, and what must not be read with them. Knows fastavro's parsed form.
+"""Converts Avro schemas to columns, and refuses schemas with which hostile bytes could do harm. Knows fastavro's parsed form.
 
-Of unions only those with null are columns. Logical types without a type in Spark (uuid, times of a day, durations) are read as
-what they are stored as.
+Only a union of null and one type can be a column. Logical types that Spark does not have (uuid, time of day, duration) are read
+as their underlying types.
 """
 
 import json
@@ -53,7 +53,7 @@ Schema = Any
 
 
 def parsed(text: str) -> tuple[Schema, dict[str, Schema]]:
-    """A schema with whole names, and its named types. Raises: ValueError."""
+    """Parse a schema. Returns: the schema with full names, and its named types. Raises: ValueError."""
     names: dict[str, Schema] = {}
     try:
         found = fastavro.parse_schema(_without_unknown(json.loads(text)), named_schemas=names)
@@ -64,7 +64,7 @@ def parsed(text: str) -> tuple[Schema, dict[str, Schema]]:
 
 
 def columns(schema: Schema, names: Mapping[str, Schema]) -> StructType:
-    """Columns of a record. Raises: ValueError for what has no type."""
+    """Return the columns for a record. Raises: ValueError for a type that Spark does not have."""
     found = _type(schema, names, "value")
     if not isinstance(found, StructType):
         raise ValueError(f"the schema is {found.simpleString()}: a record has columns")  # noqa: TRY004
@@ -72,10 +72,11 @@ def columns(schema: Schema, names: Mapping[str, Schema]) -> StructType:
 
 
 def least_size(schema: Schema, names: Mapping[str, Schema]) -> int:
-    """Fewest bytes of a value.
+    """Return the fewest bytes that a value of the schema can have.
 
-    Raises: ValueError for a type that contains itself, which hostile bytes nest until the stack ends, for an array of items
-        without bytes, of which ten bytes make any number, and for too many parts, which may need no bytes at all.
+    Raises: ValueError for a type that contains itself (hostile bytes could nest it until the stack overflows), for an array
+        whose items may have no bytes (ten bytes could stand for any number of items), and for too many parts (which may need no
+        bytes at all).
     """
     return _least_size(schema, names, (), count(1))
 
@@ -156,7 +157,7 @@ def _name(branch: Schema) -> str:
 
 
 def _without_unknown(schema: Schema) -> Schema:
-    """Leave out logical types that are read as what they are stored as."""
+    """Remove the logical types that are read as their underlying types."""
     if isinstance(schema, list):
         return [_without_unknown(branch) for branch in schema]
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""What a format of values does: bytes to an Arrow column and back, and which rows it cannot."""
+"""The interface of a value format: converts bytes to an Arrow column and back, and reports the rows for which that fails."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,14 +14,14 @@ COLUMNS_MAX = 10_000
 
 @dataclass(slots=True)
 class Decoded:
-    """A column of structs, and the reasons of the rows that are not of the format: those are null."""
+    """A column of structs, in which rows that could not be decoded are null, and the reasons by row."""
 
     column: pa.Array
     bad: dict[int, str] = field(default_factory=dict)
 
 
 class Unencodable(ValueError):
-    """A row's value cannot be written in the format."""
+    """A row's value cannot be encoded in the format."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(reason)
@@ -29,17 +29,17 @@ class Unencodable(ValueError):
 
 
 class Codec(Protocol):
-    """A format. Pickled to executors, so it holds no connection until it is used."""
+    """A value format. It is pickled and sent to executors, so it opens connections only when it is used."""
 
     def decode(self, values: Sequence[bytes], kind: pa.DataType) -> Decoded:
-        """Decode values to structs of a type; whatever their bytes are, it raises nothing for them."""
+        """Decode values to structs of a type. Bytes that are not of the format raise nothing: their row is null."""
 
     def encode(self, values: pa.Array) -> list[bytes | None]:
-        """The inverse; None for null. Raises: Unencodable."""
+        """Encode structs to bytes; null becomes None. Raises: Unencodable."""
 
 
 def columns_of(rows: Sequence[dict[str, Any] | None], kind: pa.DataType, bad: dict[int, str]) -> Decoded:
-    """Decoded rows as a column; those that do not fit its type are bad, too."""
+    """Make a column of decoded rows; rows that do not fit its type are added to ``bad``."""
     try:
         return Decoded(pa.array(rows, kind), bad)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
@@ -55,7 +55,7 @@ def columns_of(rows: Sequence[dict[str, Any] | None], kind: pa.DataType, bad: di
 
 
 def rows_encoded(values: pa.Array, encode: Callable[[dict[str, Any]], bytes]) -> list[bytes | None]:
-    """Encode row by row. Raises: Unencodable."""
+    """Encode a column row by row. Raises: Unencodable."""
     found: list[bytes | None] = []
     for row, value in enumerate(python_rows(values)):
         try:
@@ -66,7 +66,7 @@ def rows_encoded(values: pa.Array, encode: Callable[[dict[str, Any]], bytes]) ->
 
 
 def python_rows(values: pa.Array) -> list[Any]:
-    """``to_pylist``, by columns: a third of its time for structs."""
+    """Convert a column to Python values like ``to_pylist``, but column by column: a third of the time for structs."""
     if not pa.types.is_struct(values.type):
         return values.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
     names = values.type.names
@@ -77,6 +77,6 @@ def python_rows(values: pa.Array) -> list[Any]:
 
 
 def reason_of(error: BaseException) -> str:
-    """One line for a person: the text of an error, or its class where it has none."""
+    """Return an error as one line for people: its text, or its class if it has none."""
     text = " ".join(str(error).split())
     return (text or type(error).__name__)[:REASON_CHARS_MAX]

@@ -1,6 +1,6 @@
-"""The option ``valueSchema``: where it is from, the columns that it gives, and the codec of its format.
+"""The option ``valueSchema``: loads the schema from a file or a registry; gives its columns, and the codec of its format.
 
-Read on the driver only; what executors need is in the codec.
+Schemas are loaded on the driver only; the codec has what executors need.
 """
 
 import json
@@ -43,7 +43,7 @@ _JSON_TYPES = (
 
 
 def value_type(values: ValueOptions) -> StructType | str:
-    """Columns of a value: a type, or the text of one that Spark parses. Raises: OptionError, RegistryFailed."""
+    """Return the type of a value: a struct, or DDL text that Spark parses. Raises: OptionError, RegistryFailed."""
     if values.format != "json":
         return _of_schema(values)[1]
     text = _text(values.schema or "")
@@ -58,7 +58,7 @@ def value_type(values: ValueOptions) -> StructType | str:
 
 
 def codec_of(values: ValueOptions, kind: DataType, *, reading: bool) -> Codec:
-    """The codec of a ``value`` column. Raises: OptionError for a type that the format does not have; RegistryFailed."""
+    """Return the codec for a ``value`` column. Raises: OptionError for a type that the format does not have; RegistryFailed."""
     if not isinstance(kind, StructType):
         raise OptionError(f"column value is {kind.simpleString()}: with valueFormat it is a struct")
     if not kind.fields:
@@ -74,12 +74,13 @@ def codec_of(values: ValueOptions, kind: DataType, *, reading: bool) -> Codec:
 
 
 def _of_schema(values: ValueOptions) -> tuple[Codec, StructType]:
-    """Codec and columns of a format whose schema has them. Raises: OptionError, RegistryFailed."""
+    """Return the codec and columns for a format whose schema defines the columns (Avro, Protobuf). Raises: OptionError,
+    RegistryFailed."""
     return _avro(values) if values.format == "avro" else _protobuf(values)
 
 
 def _protobuf(values: ValueOptions) -> tuple[Codec, StructType]:
-    """Raises: OptionError."""
+    """Return the codec and columns of a Protobuf schema in a descriptor file or a registry. Raises: OptionError."""
     try:
         from toymq_spark.values import protobuf_codec, protobuf_schema
     except ImportError:
@@ -105,7 +106,7 @@ def _protobuf(values: ValueOptions) -> tuple[Codec, StructType]:
 
 
 def _registered_protobuf(values: ValueOptions) -> tuple[Codec, StructType]:
-    """Raises: OptionError, RegistryFailed, ProtocFailed."""
+    """Return the codec and columns of a Protobuf schema in a registry. Raises: OptionError, RegistryFailed, ProtocFailed."""
     from toymq_spark.values import protobuf_codec, protobuf_schema, protobuf_sources
 
     url, _, name = (values.schema or "").partition("#")
@@ -122,7 +123,7 @@ def _registered_protobuf(values: ValueOptions) -> tuple[Codec, StructType]:
 
 
 def _avro(values: ValueOptions) -> tuple[Codec, StructType]:
-    """Raises: OptionError, RegistryFailed."""
+    """Return the codec and columns of an Avro schema. Raises: OptionError, RegistryFailed."""
     try:
         from toymq_spark.values import avro_codec, avro_schema
     except ImportError:
@@ -141,7 +142,7 @@ def _avro(values: ValueOptions) -> tuple[Codec, StructType]:
 
 
 def _check_given(kind: StructType, columns: StructType) -> None:
-    """Check the columns of a table against those of a schema; some may be missing. Raises: OptionError."""
+    """Check that the columns of a DataFrame fit a schema; nullable ones may be missing. Raises: OptionError."""
     known = {field.name: field.dataType.simpleString() for field in columns}
     for field in kind:
         found = field.dataType.simpleString()
@@ -186,7 +187,7 @@ def _check_nullable(kind: DataType, place: str) -> None:
 
 
 def _text(given: str) -> str:
-    """The schema itself: a path is read. Raises: OptionError."""
+    """Return the text of a schema; if a path is given, that of the file. Raises: OptionError."""
     path = given.removeprefix("file://")
     if not path.startswith(_PATHS):
         return given

@@ -1,12 +1,14 @@
-"""JSON objects as columns, by Arrow's reader: many values are one text, and no row is a Python object.
+"""Converts JSON objects to columns with Arrow's reader: many values are joined into one text, so that no row becomes a Python
+object.
 
-A value that is not one JSON object could shift all rows after it: ``{} {}`` is two, and ``{"a":`` goes on in the next value. So
-every value has to begin with a brace, and ``{}`` stands around each. A value that is not closed would take the ``{}`` behind it
-inside, where no brace can follow, and that of the next value does: Arrow refuses the text. Else each value is one object or
-more, and there are as many as there should be only if each is one. If not, both halves are read anew, down to the bad rows.
+A value that is not exactly one JSON object could shift all rows after it: ``{} {}`` is two objects, and ``{"a":`` would go on
+in the next value. So every value must begin with a brace, and a separator ``{}`` stands before and after each. An unclosed
+value would contain the separator after it, and then the brace of the next value would follow, which is not valid there: Arrow
+refuses the text. Otherwise each value is one object or more, and the total is right only if each is one. If Arrow refuses the
+text or the total is wrong, each half of the values is read separately, down to the bad rows.
 
-Arrow decides what is valid: ``1.0`` is not an int, ``"1"`` neither, a name that appears twice is refused, unknown names are
-ignored. An empty value is null: it is a tombstone.
+Arrow decides what is valid: neither ``1.0`` nor ``"1"`` is an int, a name that appears twice is refused, unknown names are
+ignored. An empty value, a tombstone, becomes null.
 """
 
 import io
@@ -31,7 +33,7 @@ _ROW = re.compile(r"^JSON parse error: | in row \d+$")
 
 
 class JsonCodec:
-    """A value is a JSON object in UTF-8. Dates and times are ISO 8601; decimals may be strings."""
+    """Encodes and decodes values that are JSON objects in UTF-8. Dates and times are ISO 8601; decimals may be strings."""
 
     def decode(self, values: Sequence[bytes], kind: pa.DataType) -> Decoded:
         bad: dict[int, str] = {}
@@ -56,7 +58,8 @@ def _decode(values: Sequence[bytes], first: int, kind: pa.DataType, bad: dict[in
 
 
 def _in_our_words(text: str, kind: pa.DataType) -> str:
-    """Arrow says ``Column(/a/[]/b) changed from number to string``; the column has the first type, the value the second."""
+    """Reword Arrow's ``Column(/a/[]/b) changed from number to string``, in which the first type is the column's and the second
+    the value's."""
     found = _CHANGED.fullmatch(text)
     if found is None:
         return text
@@ -67,7 +70,7 @@ def _in_our_words(text: str, kind: pa.DataType) -> str:
 
 
 def _together(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
-    """Raises: ArrowException, ValueError when any value is bad."""
+    """Decode many values at once. Raises: ArrowException or ValueError when any value is bad."""
     if not all(value[:1] in (b"{", b"") or value.lstrip(_SPACE)[:1] == b"{" for value in values):
         raise ValueError(NOT_ONE)
     # Before the first, too: Arrow crashes on a text that begins with null.
@@ -92,7 +95,7 @@ def _together(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
 
 
 def _as_read(kind: pa.DataType) -> pa.DataType:
-    """The type in which Arrow reads JSON: a date is a string first."""
+    """Return the type as which Arrow reads a JSON value: a date is first read as a string."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_as_read(field.type)) for field in kind])
     if pa.types.is_list(kind):

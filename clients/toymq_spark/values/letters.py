@@ -1,8 +1,8 @@
-"""Rows whose value cannot be decoded, in a topic of their own: ``<topic>.bad``, with the reason.
+"""Publishes rows whose value cannot be decoded ("bad rows") to a topic of their own, ``<topic>.bad``, with the reason.
 
-Contract: ADR 0171. The broker alone writes ``<topic>.dlq``, and moves there only what a consumer has leased; a source leases
-nothing. So a bad row is published: with the headers of the broker's dead letters, and under a key of topic, incarnation and id,
-so that a repeated task makes no second copy.
+Contract: ADR 0171. Only the broker writes ``<topic>.dlq``, and it moves only messages there that a consumer has leased; a Spark
+source leases none. So a bad row is published instead, with the same headers as the broker's dead letters. Its key consists of
+topic, incarnation and id, so that a repeated task makes no second copy.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ BAD_ROWS_TOPIC = ".bad"
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A bad row. ``reason`` is the same for many, ``error`` tells this one."""
+    """A bad row to publish. ``reason`` is a general text, the same for many rows; ``error`` is about this row."""
 
     offset: int
     key: bytes | None
@@ -37,10 +37,10 @@ class Letter:
 
 
 class LetterBox:
-    """Publishes the bad rows of one topic; connects with the first."""
+    """Publishes a topic's bad rows, which could not be decoded, to its ``.bad`` topic. Connects for the first one."""
 
     def __init__(self, address: BrokerAddress, topic: str, incarnation: str | None) -> None:
-        """Raises: BadValue where the topic can have none."""
+        """Check that the topic can have a ``.bad`` topic. Raises: BadValue."""
         if topic.endswith(BAD_ROWS_TOPIC):
             raise BadValue(
                 f"badRows=deadletter: {topic} has bad rows itself: read it with badRows=null, or leave it out of the pattern"
@@ -54,7 +54,7 @@ class LetterBox:
         self._incarnation = incarnation or "-"
 
     def send(self, letters: list[Letter]) -> None:
-        """Return when all are stored. Raises: BadValue, OSError, ToymqError."""
+        """Publish bad rows, and return when all are stored. Raises: BadValue, OSError, ToymqError."""
         target = f"{whole_name(self._topic)}{BAD_ROWS_TOPIC}"  # of all partitions together
         items = [(self.key(letter.offset), letter.value, letter_headers(self._topic, letter)) for letter in letters]
         try:
@@ -74,7 +74,8 @@ class LetterBox:
 
 
 def letter_headers(topic: str, letter: Letter) -> Mapping[str, str]:
-    """Its own headers first. What a client cannot send as a header (no name, a line without a colon) is left out."""
+    """Return the headers for a bad row: those of the row, then those of a dead letter. Headers that a client cannot send
+    (without a name, or a line without a colon) are left out."""
     found = {
         name: value.decode("utf-8", "replace").replace("\r", " ")
         for name, value in letter.headers or ()

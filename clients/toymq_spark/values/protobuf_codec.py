@@ -1,12 +1,12 @@
-"""Protobuf messages as columns, by Google's runtime: C, a row at a time, since Arrow reads no Protobuf.
+"""Converts Protobuf messages to columns with Google's runtime, in C but row by row, since Arrow cannot read Protobuf.
 
 The schema is a set of descriptors (a file of ``protoc --include_imports --descriptor_set_out=…``, or compiled from the source
-that a registry has) and a message in it. A field that is not set is null where the schema tells that from its default, else the
-default. So an empty value is a message of defaults, and no tombstone.
+that a registry has) and a message in it. An unset field is null if its schema distinguishes that from the default value, else
+it has the default. So an empty value is a message with defaults, and not a tombstone.
 
-With a registry a value begins with a zero, the id of the schema that it was written with, and the indexes of its message there,
-as Kafka's serializers write them; an empty value is a tombstone. The message is read by its own schema, and the columns have
-its fields of the same numbers.
+With a schema registry a value begins with a zero byte, the id of the writer's schema, and the indexes of its message in that
+schema, as Kafka's serializers write them; there an empty value is a tombstone. The message is decoded by the writer's schema; a
+column gets the field with the same field number.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,11 +49,12 @@ Reader = Callable[[Any], Any]
 
 
 class ProtobufCodec:
-    """
+    """Encodes and decodes Protobuf messages.
+
     Args:
-        name: of the message, with its package.
-        registry: where the schemas of values are; None for values without a prefix.
-        schema_id: of ``descriptors`` in the registry; a sink writes it.
+        name: full name of the message, with its package.
+        registry: has the schemas that values were written with; None for values without a prefix.
+        schema_id: the id of ``descriptors`` in the registry, which a sink writes.
     """
 
     def __init__(self, descriptors: bytes, name: str, registry: Registry | None = None, schema_id: int = 0) -> None:
@@ -68,7 +69,8 @@ class ProtobufCodec:
         return ProtobufCodec, (self._descriptors, self._name, self._registry, self._schema_id)
 
     def decode(self, values: Sequence[bytes], kind: pa.DataType) -> Decoded:
-        """Raises: RegistryFailed, ProtocFailed; OptionError where there is no protoc."""
+        """Decode values to a column of structs; see ``Codec``. Raises: RegistryFailed, ProtocFailed; OptionError where there is
+        no protoc."""
         rows: list[dict[str, Any] | None] = []
         bad: dict[int, str] = {}
         parse, read = self._class.FromString, self._read
@@ -115,7 +117,7 @@ class ProtobufCodec:
         return b"\0%b%b" % (self._schema_id.to_bytes(4, "big"), written_indexes(indexes_of(self._class.DESCRIPTOR)))
 
     def _prefixed(self, value: bytes, registry: Registry) -> dict[str, Any]:
-        """A value that another schema, or another message, may have written."""
+        """Decode a value with a prefix, which another schema, or another message, may have been written with."""
         if len(value) < PREFIX_BYTES or value[0]:
             raise ValueError("it does not begin with a zero and the id of a schema")
         schema_id = int.from_bytes(value[1:PREFIX_BYTES], "big")
@@ -135,7 +137,8 @@ class ProtobufCodec:
         return found
 
     def _reader(self, schema_id: int, indexes: tuple[int, ...], registry: Registry) -> Reader:
-        """From bytes to columns. Raises: ValueError where they cannot be read, RegistryFailed, ProtocFailed, OptionError."""
+        """Return a function from a writer's bytes to columns. Raises: ValueError when they cannot be read, RegistryFailed,
+        ProtocFailed, OptionError."""
         message = message_at(self._file(schema_id, registry), indexes)
         if message.full_name != self._name:
             raise ValueError(f"it is a message {message.full_name}, and not a {self._name}")
@@ -143,7 +146,7 @@ class ProtobufCodec:
         return lambda value: read(parse(value))
 
     def _file(self, schema_id: int, registry: Registry) -> FileDescriptor:
-        """Raises: as ``_reader``."""
+        """Return the compiled schema with an id. Raises: as ``_reader``."""
         found = self._files.get(schema_id)
         if found is None:
             if len(self._files) >= SCHEMAS_MAX:
@@ -159,7 +162,7 @@ class ProtobufCodec:
 
 
 def descriptors_of(schema: Schema, registry: Registry) -> bytes:
-    """Compile a registry's source. Raises: ValueError, RegistryFailed, ProtocFailed, OptionError."""
+    """Compile a registry's Protobuf schema. Raises: ValueError, RegistryFailed, ProtocFailed, OptionError."""
     return compiled(tuple(sources_of(registry, schema).items()), MAIN)
 
 
@@ -173,9 +176,10 @@ def _file_of(schema_id: int, registry: Registry) -> FileDescriptor:
 
 
 def _reader_of(message: Descriptor, wanted: Descriptor) -> Reader:
-    """From a message to the columns of its own type, or of another version of it, by the numbers of fields.
+    """Return a function from a message to the columns of ``wanted``, its own type or another version of it; fields are matched
+    by their numbers.
 
-    Raises: ValueError where a number has another type there.
+    Raises: ValueError when a field number has another type in ``wanted``.
     """
     parts: list[tuple[str, str, bool, Any, Reader]] = []
     missing: dict[str, Any] = {}
@@ -241,7 +245,7 @@ def _another(wanted: FieldDescriptor) -> ValueError:
 
 
 def _fill(message: Any, value: Mapping[str, Any]) -> None:
-    """Set the fields that are not null. Raises: ValueError, TypeError."""
+    """Set the fields of a message that are not null in ``value``. Raises: ValueError, TypeError."""
     for name, given in value.items():
         if given is None:
             continue

@@ -1,7 +1,7 @@
 """Protobuf schemas: descriptors, the columns that they give, and the indexes by which Kafka's serializers name a message.
 
-Columns are those of Spark's ``from_protobuf``: enums are names, a Timestamp is a timestamp, a wrapper its value, uint32 a
-bigint, uint64 a decimal.
+The column types are those of Spark's ``from_protobuf``: an enum is its name, a Timestamp a timestamp, a wrapper its value,
+uint32 a bigint, uint64 a decimal.
 """
 
 from collections.abc import Iterator, Mapping
@@ -45,7 +45,7 @@ _VARINT_BYTES_MAX = 5
 
 
 def descriptor_of(descriptors: bytes, name: str) -> Descriptor:
-    """Raises: ValueError."""
+    """Return the descriptor of a message in a descriptor set. Raises: ValueError."""
     pool, files = _pool(descriptors)
     try:
         return pool.FindMessageTypeByName(name)
@@ -56,7 +56,7 @@ def descriptor_of(descriptors: bytes, name: str) -> Descriptor:
 
 
 def file_of(descriptors: bytes, name: str) -> FileDescriptor:
-    """Raises: ValueError."""
+    """Return the descriptor of a ``.proto`` file in a descriptor set. Raises: ValueError."""
     return _pool(descriptors)[0].FindFileByName(name)
 
 
@@ -72,7 +72,7 @@ def _pool(descriptors: bytes) -> tuple[descriptor_pool.DescriptorPool, descripto
 
 
 def message_in(file: FileDescriptor, name: str) -> Descriptor:
-    """A message by its full name, or the first one. Raises: ValueError."""
+    """Return the message with a full name, or the first message of the file without a name. Raises: ValueError."""
     known = list(_messages(file))
     for message in known:
         if name in ("", message.full_name):
@@ -88,13 +88,14 @@ def _messages(parent: FileDescriptor | Descriptor) -> Iterator[Descriptor]:
 
 
 def _declared(parent: FileDescriptor | Descriptor) -> list[Descriptor]:
-    """In their order; an entry of a map is declared by protoc only, and Kafka's serializers do not count it."""
+    """Return the declared messages in their order, without map entries, which protoc generates, and which Kafka's serializers
+    do not count."""
     found = parent.message_types_by_name.values() if isinstance(parent, FileDescriptor) else parent.nested_types
     return [message for message in found if not message.GetOptions().map_entry]
 
 
 def indexes_of(message: Descriptor) -> tuple[int, ...]:
-    """Where a message is declared: ``(1, 0)`` is the first one within the second one of its file."""
+    """Return where a message is declared: ``(1, 0)`` is the first message within the second one of its file."""
     outer = message.containing_type
     if outer is None:
         return (_declared(message.file).index(message),)
@@ -102,7 +103,7 @@ def indexes_of(message: Descriptor) -> tuple[int, ...]:
 
 
 def message_at(file: FileDescriptor, indexes: tuple[int, ...]) -> Descriptor:
-    """The inverse. Raises: ValueError."""
+    """Return the message at ``indexes``, the inverse of ``indexes_of``. Raises: ValueError."""
     found: FileDescriptor | Descriptor = file
     for index in indexes:
         declared = _declared(found)
@@ -113,14 +114,14 @@ def message_at(file: FileDescriptor, indexes: tuple[int, ...]) -> Descriptor:
 
 
 def written_indexes(indexes: tuple[int, ...]) -> bytes:
-    """How many, and each, as zigzag varints; a zero alone for the first message of a file."""
+    """Encode indexes as zigzag varints: their number, then each; a single zero for the first message of a file."""
     if indexes == (0,):
         return b"\0"
     return b"".join(map(_varint, (len(indexes), *indexes)))
 
 
 def read_indexes(value: bytes, start: int) -> tuple[tuple[int, ...], int]:
-    """Indexes, and where they end. Raises: ValueError."""
+    """Decode indexes. Returns: the indexes, and the position after them. Raises: ValueError."""
     if value[start : start + 1] == b"\0":  # of nearly all
         return (0,), start + 1
     number, at = _read_varint(value, start)
@@ -153,7 +154,8 @@ def _read_varint(value: bytes, start: int) -> tuple[int, int]:
 
 
 def columns(message: Descriptor) -> StructType:
-    """Raises: ValueError for a message that contains itself, has no fields, or too many within each other."""
+    """Return the columns for a message. Raises: ValueError for a message that contains itself, has no fields, or is nested too
+    deep."""
     return _columns(message, (), count(1))
 
 

@@ -1,6 +1,6 @@
-"""A registry's Protobuf schema with all that it imports, as source texts by name. Knows no compiler.
+"""Loads a registry's Protobuf schema with all its imports, as source texts by name. Does not know the compiler.
 
-Anyone who may register a schema chooses names, subjects and versions: all that grows has a limit.
+Names, subjects and versions are chosen by anyone who may register a schema, so every count and size has a limit.
 """
 
 import re
@@ -20,7 +20,8 @@ _COMPILERS_OWN = "google/protobuf/"
 
 
 def sources_of(registry: Registry, schema: Schema) -> dict[str, str]:
-    """Raises: ValueError where a reference cannot be followed, RegistryFailed."""
+    """Return the source texts of a schema and of its imports, by name. Raises: ValueError when a reference cannot be followed,
+    RegistryFailed."""
     found = {MAIN: schema.text}
     places: dict[str, tuple[str, int]] = {}
 

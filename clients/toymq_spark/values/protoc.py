@@ -1,6 +1,6 @@
-"""Descriptors from Protobuf source, by the protoc that grpcio-tools brings (ADR 0278).
+"""Compiles Protobuf sources to descriptors with the protoc of grpcio-tools (ADR 0278).
 
-It runs in a process of its own: it is C++ that reads what others have registered, and it writes its errors to stderr.
+protoc runs in a separate process: it is C++ code that reads texts of strangers, and it writes its errors to stderr.
 """
 
 import re
@@ -21,11 +21,13 @@ _NAMES_TAKEN = (FileExistsError, IsADirectoryError, NotADirectoryError)
 
 @lru_cache(maxsize=32)
 def compiled(sources: tuple[tuple[str, str], ...], main: str) -> bytes:
-    """A set of descriptors, with those of all imports. Kept for the next task, since a compilation takes 0.1 s.
+    """Return the descriptor set of a source, with those of all imports. It is cached for the next task, since a compilation
+    takes 0.1 s.
 
-    Assumes that names are paths within a directory.
+    Assumes that the names are relative paths that stay within a directory.
 
-    Raises: ValueError for what is not Protobuf, with what protoc says; OptionError where it is not installed; ProtocFailed.
+    Raises: ValueError, with protoc's errors, for an invalid source; OptionError when grpcio-tools is not installed;
+        ProtocFailed.
     """
     try:
         import grpc_tools  # noqa: F401 (its compiler is another process's)

@@ -1,9 +1,9 @@
-"""Schemas of a Confluent-compatible registry, over HTTP. Answers are bounded in size and time; what was found is kept.
+"""Gets schemas from a Confluent-compatible registry, over HTTP. Answers are bounded in size and time; found schemas are cached.
 
     GET /schemas/ids/<id>                          {"schema": "…", "schemaType": "AVRO"}
     GET /subjects/<subject>/versions/<version>     {"id": 7, "schema": "…", "references": [{"name", "subject", "version"}, …]}
 
-A registry that does not answer is an error, since Spark can run the task again; an id that it does not know is a fact.
+A registry that does not answer raises an error, since Spark can run the task again; for an unknown id the result is None.
 """
 
 import json
@@ -37,7 +37,7 @@ _URL = re.compile(r"(?P<base>https?://[^?#]*?)/subjects/(?P<subject>[^/?#]+)/ver
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A version of a subject, as its URL names it."""
+    """A version of a subject, as given by its URL."""
 
     base: str
     name: str
@@ -46,7 +46,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a schema calls ``name`` is a version of a subject."""
+    """An import of a schema: the name in the import, and the version of a subject that it refers to."""
 
     name: str
     subject: str
@@ -55,7 +55,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """``kind``: AVRO, PROTOBUF or JSON."""
+    """A schema's text, with its references. ``kind``: AVRO, PROTOBUF or JSON."""
 
     kind: str
     text: str
@@ -63,7 +63,7 @@ class Schema:
 
 
 def subject_of(url: str) -> Subject:
-    """Raises: OptionError."""
+    """Parse the URL of a version of a subject. Raises: OptionError."""
     found = _URL.fullmatch(url)
     if found is None or "@" in url:
         shown = re.sub("//[^/]*@", "//…@", url)[:200]  # not the password
@@ -75,9 +75,9 @@ def subject_of(url: str) -> Subject:
 
 
 class Registry:
-    """A registry by its address. Pickled without what it has kept.
+    """A client of a schema registry. It is pickled without its cache of schemas.
 
-    ``credentials_file``: has ``user:password``, and is read for each request, on each node.
+    ``credentials_file``: contains ``user:password``, and is read for each request, on each node.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Registry:
         return Registry, (self._base, self._credentials_file)
 
     def schema(self, schema_id: int) -> Schema | None:
-        """The schema with an id; None where there is none. Raises: RegistryFailed."""
+        """Return the schema with an id; None if the registry has none. Raises: RegistryFailed."""
         if schema_id in self._kept:
             self._kept.move_to_end(schema_id)
             return self._kept[schema_id]
@@ -104,7 +104,8 @@ class Registry:
         return found
 
     def version(self, subject: Subject, kind: str) -> tuple[int, Schema]:
-        """Id and schema of a version. Raises: OptionError where there is none of the kind, RegistryFailed."""
+        """Return id and schema of a version of a subject. Raises: OptionError when there is none of this kind,
+        RegistryFailed."""
         answer = self._version(subject.name, subject.version)
         if answer is None:
             raise OptionError(
@@ -119,7 +120,7 @@ class Registry:
         return schema_id, found
 
     def referenced(self, reference: Reference) -> Schema | None:
-        """None where there is none. Raises: RegistryFailed."""
+        """Return the schema that a reference names; None if there is none. Raises: RegistryFailed."""
         answer = self._version(quote(reference.subject, safe=""), str(reference.version))
         return None if answer is None else _schema(answer)
 
@@ -127,7 +128,7 @@ class Registry:
         return self._get(f"/subjects/{quote(quoted_subject, safe='%')}/versions/{version}")
 
     def _get(self, path: str) -> dict[str, Any] | None:
-        """An answer; None for 404. Raises: RegistryFailed."""
+        """Send a GET request, and return the JSON of the answer; None for status 404. Raises: RegistryFailed."""
         why, headers = "", self._headers()
         status = 0
         for attempt in range(ATTEMPTS):
@@ -151,7 +152,7 @@ class Registry:
         raise RegistryFailed(f"{self._base}{path}: {why}: does the registry run, and is this its address?")
 
     def _headers(self) -> dict[str, str]:
-        """Raises: OptionError."""
+        """Return the request's headers, with the credentials. Raises: OptionError."""
         headers = {"Accept": "application/json"}
         if self._credentials_file is not None:
             try:
@@ -163,7 +164,7 @@ class Registry:
 
 
 def _fetch(base: str, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
-    """Raises: OSError, HTTPException."""
+    """Send a GET request. Returns: status and body. Raises: OSError, HTTPException."""
     parts = urlsplit(base)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     connection = kind(parts.netloc, timeout=ANSWER_S)

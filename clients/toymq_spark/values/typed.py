@@ -1,4 +1,4 @@
-"""Batches of rows with typed values: what a source decodes and a sink encodes, and what becomes of bad rows."""
+"""Decodes the values in a source's batches and encodes those of a sink; handles bad rows as ``badRows`` says."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
@@ -27,14 +27,14 @@ class TypedRows:
     """Decodes the values of one topic's batches.
 
     Attributes:
-        raw: columns of the batches that it needs: those wanted, with bytes for values, and what names a bad row.
+        raw: the columns that the input batches need: the wanted ones, with values as bytes, and those that identify a bad row.
     """
 
     def __init__(
         self, codec: Codec, wanted: pa.Schema, topic: str, bad_rows: str,
         send: Callable[[list[Letter]], None] | None = None,
     ) -> None:  # fmt: skip
-        """``send`` stores dead letters; needed for ``deadletter``."""
+        """``send``: publishes bad rows; needed when ``bad_rows`` is ``deadletter``."""
         self._codec = codec
         self._wanted = wanted
         self._topic = topic
@@ -45,7 +45,7 @@ class TypedRows:
         self.raw = pa.schema([*fields, *(_RAW[name] for name in more if name not in wanted.names)])
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Raises: BadValue; errors of ``send``."""
+        """Yield the batches with decoded values. Raises: BadValue; errors of ``send``."""
         for batch in batches:
             decoded = self._codec.decode(batch.column("value").to_pylist(), self._wanted.field("value").type)
             arrays = [decoded.column if name == "value" else batch.column(name) for name in self._wanted.names]
@@ -73,7 +73,8 @@ class TypedRows:
 
 
 def encoded(batches: Iterable[pa.RecordBatch], codec: Codec) -> Iterator[pa.RecordBatch]:
-    """Batches of a sink with bytes for values. Raises: OptionError with the place of a row that cannot be encoded."""
+    """Yield a sink's batches with the values encoded as bytes. Raises: OptionError, with the source position of a row that
+    cannot be encoded."""
     for batch in batches:
         at = batch.schema.get_field_index("value")
         try:

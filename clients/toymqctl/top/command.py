@@ -1,4 +1,4 @@
-"""The command; the screen itself is loaded when it is asked for, and needs the extra."""
+"""The command ``toymqctl top``. It imports the screen only when it runs, since that needs the extra ``tui``."""
 
 import sys
 

@@ -1,6 +1,7 @@
-"""Tables of the screen, computed from two answers to STATS. Pure: the only clock is the broker's.
+"""Computes the tables of the screen from two successive answers to STATS. Pure: the only clock is the broker's.
 
-Rates are differences by the broker's uptime, so that a slow network does not distort them. A restart of the broker begins anew.
+A rate is a difference divided by the difference of the broker's uptime, so that a slow network does not distort it. After a
+restart of the broker the rates begin anew.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +19,7 @@ Stats = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A text and its sort key; ``bad`` is highlighted."""
+    """A table cell: its text and its sort key; ``bad`` is highlighted."""
 
     text: str
     order: float | str
@@ -27,7 +28,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column with its heading; numbers are aligned right and sorted downwards first."""
+    """A column with its heading. Numbers are aligned right, and first sorted in descending order."""
 
     name: str
     number: bool = True
@@ -35,7 +36,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A row of a table, with a unique ``key``."""
+    """A row of a table, with a ``key`` that is unique in it."""
 
     key: str
     cells: tuple[Cell, ...]
@@ -60,10 +61,10 @@ SAME_START_S = 0.1
 
 
 class Figures:
-    """Figures of one answer to STATS, compared with the one before."""
+    """The figures of one answer to STATS, with rates since the answer before."""
 
     def __init__(self, stats: Stats, before: Stats | None = None) -> None:
-        """``before`` counts only when it is older and of the same process."""
+        """``before``: the previous answer, used only if it is older and of the same broker process."""
         self.stats = stats
         if before is not None and abs(_started_s(stats) - _started_s(before)) > SAME_START_S:
             before = None
@@ -75,13 +76,13 @@ class Figures:
     # -- rates
 
     def _rate(self, now: float, before: float | None) -> float | None:
-        """Rate per second; None if unknown. A decrease, by a purge or a seek, counts as 0."""
+        """Return a rate per second; None if unknown. A decrease, after a purge or a seek, counts as 0."""
         if before is None or self._before is None:
             return None
         return max(now - before, 0) / self._elapsed_s
 
     def total_rate(self, name: str) -> float | None:
-        """Rate per second of a total in STATS; None where it is of other workers or groups than before."""
+        """Return the rate per second of a total in STATS; None when it sums other workers or groups than before."""
         before = self._before
         return self._rate(self.stats[name], before[name] if before is not None and _away(before) == self.away else None)
 
@@ -90,7 +91,8 @@ class Figures:
         return self._rate(topic["next_id"], before["next_id"] if before is not None else None)
 
     def _acked_s(self, topic: Stats, consumer: Stats) -> float | None:
-        """Acks per second: what was published and is neither in the backlog nor scheduled was acked, or dropped by a limit."""
+        """Return a consumer's acks per second: a published message that is neither in the backlog nor scheduled was acked, or
+        dropped by a limit."""
         before = self._topics_before.get(topic["topic"])
         found = next((c for c in before["consumers"] if c["consumer"] == consumer["consumer"]), None) if before else None
         if before is None or found is None:
@@ -121,7 +123,7 @@ class Figures:
         ))  # fmt: skip
 
     def consumers(self, name: str) -> list[Line]:
-        """Consumers of a topic; none when it is deleted."""
+        """Return the table of a topic's consumers; empty when the topic was deleted."""
         topic = self._topics.get(name)
         return [self._consumer_line(topic, consumer) for consumer in topic["consumers"]] if topic is not None else []
 
@@ -146,18 +148,18 @@ class Figures:
         return name in self._topics
 
     def letters(self, name: str) -> int:
-        """Number of a topic's dead letters that wait."""
+        """Return the number of a topic's dead letters that were neither redriven nor discarded."""
         found = self._topics.get(name + DEAD_LETTERS)
         return 0 if found is None else waiting(found)
 
     def newest_id(self, name: str) -> int:
-        """Next id of a topic; 0 when it does not exist."""
+        """Return the id that the next message of a topic gets; 0 when the topic does not exist."""
         return int(self._topics[name]["next_id"]) if name in self._topics else 0
 
     # -- the broker itself
 
     def overview(self) -> list[list[Cell]]:
-        """Two lines."""
+        """Return the two lines at the top of the screen."""
         stats = self.stats
         bad = sum(topic["state"] != "ok" for topic in stats["topics"])
         rates = [
@@ -186,12 +188,12 @@ class Figures:
 
     @property
     def away(self) -> list[str]:
-        """The workers or groups that these figures are without."""
+        """The workers or groups that these figures do not include."""
         return _away(self.stats)
 
     @property
     def time(self) -> str:
-        """Time of these figures by the broker's wall clock."""
+        """The time of these figures, by the broker's wall clock."""
         return datetime.fromtimestamp(self.stats["time_ms"] / 1000, UTC).strftime("%H:%M:%SZ")
 
 
@@ -200,7 +202,7 @@ def _away(stats: Stats) -> list[str]:
 
 
 def letter_lines(letters: Iterable[Row]) -> list[Line]:
-    """Dead letters, as docs/dead-letters.md has their headers."""
+    """Return the table of dead letters, from their headers (docs/dead-letters.md)."""
     return [_letter_line(letter) for letter in letters]
 
 
@@ -225,7 +227,7 @@ def _letter_line(letter: Row) -> Line:
 
 
 def arranged(lines: Iterable[Line], wanted: str, column: int, *, reverse: bool) -> list[Line]:
-    """Lines that contain ``wanted`` in any case, sorted by a column, then by key."""
+    """Return the lines that contain ``wanted``, ignoring case, sorted by a column, then by key."""
     found = [line for line in lines if any(_has(cell, wanted.casefold()) for cell in line.cells)]
     found.sort(key=lambda line: line.key)
     by: Callable[[Line], Any] = lambda line: line.cells[column].order  # noqa: E731 (typed)
@@ -238,7 +240,7 @@ def _has(cell: Cell, wanted: str) -> bool:
 
 
 def _started_s(stats: Stats) -> float:
-    """Start of the broker by its own clock, in seconds since the epoch."""
+    """The broker's start time by its own clock, in seconds since the epoch."""
     return float(stats["time_ms"] / 1000 - stats["uptime_s"])
 
 

@@ -1,4 +1,4 @@
-"""Source of the screen's figures: a broker, over the client, which reconnects by itself."""
+"""Gets the screen's figures from a broker, over a client that reconnects by itself."""
 
 from abc import ABC, abstractmethod
 from types import TracebackType
@@ -18,12 +18,12 @@ FETCH_COUNT = 100
 
 
 class Feed(ABC):
-    """Interface of the screen to a broker. Raises: ToymqError, OSError."""
+    """The screen's interface to a broker. The methods raise ToymqError and OSError."""
 
     @property
     @abstractmethod
     def address(self) -> str:
-        """The broker's address, to be shown."""
+        """The broker's address, as the screen shows it."""
 
     @property
     @abstractmethod
@@ -32,16 +32,16 @@ class Feed(ABC):
 
     @abstractmethod
     async def stats(self) -> dict[str, Any]:
-        """STATS of the broker, in the shape of protocol.md, "JSON shapes"; ``away``: of which workers or groups it is without.
-        """
+        """Return STATS of the broker, in the shape of protocol.md, "JSON shapes"; ``away`` names workers or groups that it
+        lacks."""
 
     @abstractmethod
     async def newest(self, topic: str, count: int) -> list[Row]:
-        """The last messages of a topic, the newest first. Nothing is consumed."""
+        """Return the last messages of a topic, the newest first, without consuming them."""
 
 
 class BrokerFeed(Feed):
-    """A context manager: entering it connects."""
+    """The feed of a real broker. A context manager, which connects when it is entered."""
 
     def __init__(self, broker: Broker) -> None:
         self._address = str(broker.address)

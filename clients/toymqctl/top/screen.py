@@ -1,4 +1,4 @@
-"""The screen of ``toymqctl top``. The only home of Textual.
+"""The screen of ``toymqctl top``. The only module that imports Textual.
 
 One table shows topics, the consumers of a topic, or its dead letters. ``figures`` computes it; this module draws it and handles
 keys.
@@ -55,7 +55,7 @@ fsync p99  of the last 1,024 syncs, one in a hundred took longer
 
 
 class Help(ModalScreen[None]):
-    """The keys, and what the columns mean. Any key closes it."""
+    """A page that explains keys and columns. Any key closes it."""
 
     DEFAULT_CSS = """
     Help { align: center middle; }
@@ -73,7 +73,7 @@ class Help(ModalScreen[None]):
 
 
 class Top(App[None]):
-    """Polls the feed once a second. A slow answer delays the next poll, but no key."""
+    """The screen, which polls the feed once a second. A slow answer delays the next poll, but no key."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
@@ -155,7 +155,7 @@ class Top(App[None]):
             self._show()
 
     async def _fetch_letters(self) -> None:
-        """Fetch dead letters when the broker has others than the screen shows."""
+        """Fetch the dead letters again when the broker has other ones than the screen shows."""
         if self._topic is None or not self._in_letters or self._figures is None:
             return
         name = self._topic + DEAD_LETTERS
@@ -220,7 +220,8 @@ class Top(App[None]):
         table.scroll_to(x, y, animate=False, force=True)
 
     def _text(self, cell: Cell, column: Column) -> Text:
-        """Cut names and reasons to leave room for numbers; filter and heading have them whole."""
+        """Format a cell. Long names and reasons are cut to leave room for numbers; the filter and the heading use them
+        whole."""
         most = max(self.size.width // 3, NARROWEST)
         text = Text(cell.text if column.number else cut(cell.text, most), "bold red" if cell.bad else "", no_wrap=True)
         text.justify = "right" if column.number else "left"
@@ -258,7 +259,7 @@ class Top(App[None]):
     # -- keys
 
     def _go(self, topic: str | None, *, letters: bool = False) -> None:
-        """Show another table; back up, the cursor returns to its line."""
+        """Show another table. On the way back the cursor returns to its line."""
         self._came_from = self._topic if topic is None else None
         self._topic, self._in_letters = topic, letters
         self._letters, self._letters_of, self._problem = [], None, None
