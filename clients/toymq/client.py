@@ -26,7 +26,7 @@ from toymq.spare_links import SpareLinks
 from toymq.subscription import Message, Subscription
 from toymq.url import Address
 from toymq_py.consumer_options import Mode
-from toymq_py.errors import AlreadySubscribed, ConnectionLost, Moved
+from toymq_py.errors import AlreadySubscribed, ConnectionLost
 from toymq_py.protocol import OkReply, Pause, Resume, Subscribe
 
 P = ParamSpec("P")
@@ -408,15 +408,6 @@ class Client(ClientBase, AsyncWith):
         links = (link for link in self._links if link.home == home and link not in self._waiting)
         return next(links, None) or self._started_link(home)
 
-    def _goes_on(self, request: requests.Request[T], link: Link) -> bool:
-        """Whether a request goes on over another connection: the broker refused it here because another worker has its
-        topic."""
-        answer = request.slot.answer
-        if not isinstance(answer, Moved) or self._closed or not self._homes.learn(request.topic, answer, link):
-            return False
-        request.slot.again()
-        return True
-
     @property
     def _main_conversation(self) -> Conversation | None:
         return self._main.conversation if self._main is not None else None
@@ -429,7 +420,7 @@ class Client(ClientBase, AsyncWith):
             return await self._ask_waiting(request)
         link = self._home(request.topic)
         await link.ask(request.slot)
-        while self._goes_on(request, link):
+        while not self._closed and self._homes.goes_on(request, link):
             link = self._home(request.topic)
             await link.ask(request.slot)
         return request.result()
@@ -450,7 +441,7 @@ class Client(ClientBase, AsyncWith):
                     self._spare.add(link)
                 elif not self._closed:
                     self._retire(link)
-            if not self._goes_on(request, link):
+            if self._closed or not self._homes.goes_on(request, link):
                 return request.result()
 
     def _retire(self, link: Link) -> None:

@@ -15,6 +15,7 @@ from toymq.conversation import Conversation
 from toymq.delivery_window import Feed
 from toymq.departures import place_of
 from toymq.errors import ClientClosed
+from toymq.requests import Request
 from toymq.route import named_address
 from toymq.url import Address
 from toymq_py.errors import Moved
@@ -83,6 +84,15 @@ class Homes(Generic[L]):
         if link is None:
             link = self._links[address] = make(address)
         return link
+
+    def goes_on(self, request: Request[Any], link: L) -> bool:
+        """Whether a request goes on over another connection: the broker refused it over ``link`` because another worker has its
+        topic."""
+        answer = request.slot.answer
+        if not isinstance(answer, Moved) or not self.learn(request.topic, answer, link):
+            return False
+        request.slot.again()
+        return True
 
     def learn(self, topic: str, moved: Moved, link: L) -> bool:
         """Learn from a MOVED that came over ``link``. Returns: whether to follow it."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -16,8 +17,10 @@ from toymq_py.errors import TermEnded
 from toymq_py.net.certificates import PeerCertificates
 from toymq_py.replication.content_digests import ContentDigests
 from toymq_py.replication.follower_link import FollowEnd, FollowerLink
+from toymq_py.replication.handshake import Follow, ManifestBytes, encode
 from toymq_py.replication.leader_links import FollowerLag, LeaderLinks
 from toymq_py.replication.link_options import Identity, LinkOptions
+from toymq_py.replication.manifest import Manifest, encode_manifest
 from toymq_py.replication.paths import is_file
 from toymq_py.replication.replica_file import ReplicaFile, ReplicaRecord
 from toymq_py.replication.shipping_fs import ShippingFileSystem
@@ -33,6 +36,13 @@ WITHIN_S = 20.0
 
 def replica_id(number: int) -> str:
     return f"{number:032x}"
+
+
+QUICK = LinkOptions(timeout_s=0.7, token="t")
+SECOND = replica_id(2)
+FOLLOW = encode(Follow(1, CLUSTER, "g0", SECOND, "n2", 0, "t"))
+NOTHING = encode(ManifestBytes(encode_manifest(Manifest((), ()))))
+"""The manifest of a follower without files."""
 
 
 class FakeChanges:
@@ -257,3 +267,8 @@ async def assert_same(leader: LeaderRig, follower: FollowerRig) -> None:
         return [path for path in sorted(ours.keys() | theirs.keys()) if ours.get(path) != theirs.get(path)]
 
     await until(lambda: not differing(), "both directories are the same", differing)
+
+
+def messages(count: int, size: int = 20, seed: int = 1) -> list[bytes]:
+    rng = random.Random(seed)
+    return [rng.randbytes(size) for _ in range(count)]

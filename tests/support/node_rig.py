@@ -249,6 +249,18 @@ class NodeRig:
         )
 
 
+async def pair(rig: NodeRig) -> tuple[Running, Running]:
+    """n1 leads, n2 follows in sync."""
+    n1 = rig.start("n1")
+    await rig.led_by(n1)
+    n2 = rig.start("n2")
+    await rig.led_by(n1, in_sync=2)
+    await rig.until(lambda: n2.node.state == "FOLLOWING", "n2 follows")
+    return n1, n2
+
+
+Run = Callable[..., None]
+"""Runs a scenario: the fixture ``run`` of the tests."""
 Scenario = Callable[[NodeRig], Awaitable[None]]
 
 

@@ -31,7 +31,7 @@ from toymq.sync.publishing import Publishing, PublishingClient, receipt_of
 from toymq.sync.subscription import Message, Subscription
 from toymq.url import DEFAULT_URL, Address, parse_urls
 from toymq_py.consumer_options import Mode
-from toymq_py.errors import AlreadySubscribed, ConnectionLost, Moved
+from toymq_py.errors import AlreadySubscribed, ConnectionLost
 from toymq_py.protocol import Subscribe
 
 if TYPE_CHECKING:
@@ -267,15 +267,6 @@ class Client(PublishingClient, PlainWith):
         links = (link for link in self._links if link.home == home and link is not self._waiting_link)
         return next(links, None) or self._new_link(home)
 
-    def _goes_on(self, request: requests.Request[T], link: BlockingLink) -> bool:
-        """Whether a request goes on over another connection: the broker refused it here because another worker has its
-        topic."""
-        answer = request.slot.answer
-        if not isinstance(answer, Moved) or self._closed or not self._homes.learn(request.topic, answer, link):
-            return False
-        request.slot.again()
-        return True
-
     @hinted
     @one_thread
     def pull(
@@ -379,7 +370,7 @@ class Client(PublishingClient, PlainWith):
         self._open_or_raise()
         link = self._home(request.topic)
         link.ask(request.slot)
-        while self._goes_on(request, link):
+        while not self._closed and self._homes.goes_on(request, link):
             link = self._home(request.topic)
             link.ask(request.slot)
         return request.result()
@@ -401,7 +392,7 @@ class Client(PublishingClient, PlainWith):
             waiting = self._waiting_link
             try:
                 waiting.ask(request.slot, request.wait_s)
-                if not self._goes_on(request, waiting):
+                if self._closed or not self._homes.goes_on(request, waiting):
                     return request.result()
             finally:
                 self._leave_waiting_link(home, deadline)

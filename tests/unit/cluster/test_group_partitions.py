@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.partition_world import CLUSTER, GROUPS, World, simulate
 from tests.support.shares import seeds
-from tests.support.simulated_etcd import Loss
-from toymq_py.errors import BeingDeleted, NameBusy, PlacementUnknown, StorageFailed, TermEnded
+from tests.support.troubled_groups import settle, trouble_groups
+from toymq_py.errors import BeingDeleted, NameBusy, PlacementUnknown, StorageFailed
 from toymq_py.partitions import Partitioned
 from toymq_py.replication.kept_places import KeptPlaces
 from toymq_py.storage.partitions_file import StoredPartitions
@@ -49,7 +49,6 @@ async def whole(world: World, topic: str) -> None:
 
 async def troubled(world: World, rng: random.Random) -> None:
     """Clients create and delete at all groups, while etcd and leaders fail."""
-    etcd = world.etcd
 
     async def client() -> None:
         for _ in range(12):
@@ -58,32 +57,9 @@ async def troubled(world: World, rng: random.Random) -> None:
             answer = await world.command(verb, rng.choice(GROUPS), rng.choice(TOPICS), rng.choice(COUNTS))
             assert answer in ("OK", "EXISTS", "NO_SUCH_TOPIC", "PLACEMENT_UNKNOWN", "MOVED", "LOST"), answer
 
-    async def nemesis() -> None:
-        for _ in range(10):
-            await asyncio.sleep(rng.choice((0.01, 0.1, 0.5)))
-            group = world.groups[rng.choice(GROUPS)]
-            node = f"{group.name}{group.life}"
-            harm = rng.choice(("lose", "lose", "cut", "lead", "lead", "lag", "away"))
-            if harm == "lose":
-                etcd.lose(node, *(rng.choice(list(Loss)) for _ in range(3)))
-            elif harm == "cut":
-                etcd.cut_off(node)
-                asyncio.get_running_loop().call_later(rng.uniform(0, 2), etcd.reconnect, node)
-            elif harm == "lead":
-                etcd.away = False
-                with suppress(TermEnded):
-                    await group.lead()
-            elif harm == "lag":
-                etcd.watch_lag_s = rng.choice((0.0, 0.1, 1.0))
-            else:
-                etcd.away = not etcd.away
-
-    await asyncio.gather(client(), client(), client(), nemesis())
-    etcd.be_well()
-    await asyncio.sleep(20.0)
-    for group in world.groups.values():
-        await group.lead()
-    await asyncio.sleep(5.0)
+    harms = ("lose", "lose", "cut", "lead", "lead", "lag", "away")
+    await asyncio.gather(client(), client(), client(), trouble_groups(world.groups, world.etcd, rng, harms, 10))
+    await settle(world.groups, world.etcd)
     for topic in TOPICS:
         await whole(world, topic)
 

@@ -11,7 +11,8 @@ from tests.support.elections import CLUSTER, elect
 from tests.support.fake_place_link import FakePlaceLink
 from tests.support.shares import seeds as some
 from tests.support.sim_event_loop import run_simulated
-from tests.support.simulated_etcd import Loss, SimulatedEtcd
+from tests.support.simulated_etcd import SimulatedEtcd
+from tests.support.troubled_groups import settle, trouble_groups
 from toymq_py.cluster.group_placement import GroupPlacement
 from toymq_py.cluster.group_views import AWAY_S
 from toymq_py.errors import BadArgument, BeingMoved, EtcdError, Moved, NameBusy, PlacementUnknown, TermEnded, TopicExists
@@ -125,7 +126,6 @@ def simulate(scenario: Callable[[World], Awaitable[None]], seed: int = 1) -> Non
 
 async def troubled(world: World, rng: random.Random) -> None:
     """Clients publish and delete at both groups, while etcd and leaders fail."""
-    etcd = world.etcd
 
     async def client() -> None:
         for _ in range(60):
@@ -137,32 +137,9 @@ async def troubled(world: World, rng: random.Random) -> None:
             with suppress(Refused, TopicExists):
                 await world.publish(rng.choice(GROUPS), topic, rng.choice((None, None, *GROUPS)))
 
-    async def nemesis() -> None:
-        for _ in range(12):
-            await asyncio.sleep(rng.choice((0.01, 0.1, 0.5)))
-            group = world.groups[rng.choice(GROUPS)]
-            node = f"{group.name}{group.life}"
-            harm = rng.choice(("lose", "lose", "cut", "lead", "lag", "away"))
-            if harm == "lose":
-                etcd.lose(node, *(rng.choice(list(Loss)) for _ in range(3)))
-            elif harm == "cut":
-                etcd.cut_off(node)
-                asyncio.get_running_loop().call_later(rng.uniform(0, 2), etcd.reconnect, node)
-            elif harm == "lead":
-                etcd.away = False
-                with suppress(TermEnded):
-                    await group.lead()
-            elif harm == "lag":
-                etcd.watch_lag_s = rng.choice((0.0, 0.1, 1.0))
-            else:
-                etcd.away = not etcd.away
-
-    await asyncio.gather(client(), client(), client(), nemesis())
-    etcd.be_well()
-    await asyncio.sleep(20.0)
-    for group in world.groups.values():
-        await group.lead()
-    await asyncio.sleep(5.0)
+    harms = ("lose", "lose", "cut", "lead", "lag", "away")
+    await asyncio.gather(client(), client(), client(), trouble_groups(world.groups, world.etcd, rng, harms, 12))
+    await settle(world.groups, world.etcd)
     for topic in TOPICS:  # all is well: each topic can be used, wherever it is asked for, and is where it was
         there = {name for name, group in world.groups.items() if topic in group.topics}
         found = {await world.publish(at, topic) for at in GROUPS}

@@ -2,37 +2,18 @@
 
 import asyncio
 import errno
-import random
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.link_rig import CLUSTER, FollowerRig, LeaderRig, assert_same, replica_id, until
+from tests.support.link_rig import FOLLOW, NOTHING, SECOND, FollowerRig, LeaderRig, assert_same, messages, until
 from toymq_py.replication import leader_link
 from toymq_py.replication.acks import Synced, encode_report
-from toymq_py.replication.handshake import Follow, HandshakeReader, ManifestBytes, StreamFrom, encode
+from toymq_py.replication.handshake import HandshakeReader, StreamFrom
 from toymq_py.replication.link_options import LinkOptions
-from toymq_py.replication.manifest import Manifest, encode_manifest
 from toymq_py.replication.operations import Beat, Copied, Operation, OperationReader, Plan, Sync, SyncDir
 from toymq_py.storage.fs import File, RealFile, RealFileSystem
-
-QUICK = LinkOptions(timeout_s=0.7, token="t")
-SECOND = replica_id(2)
-FOLLOW = encode(Follow(1, CLUSTER, "g0", SECOND, "n2", 0, "t"))
-NOTHING = encode(ManifestBytes(encode_manifest(Manifest((), ()))))
-
-
-@pytest.fixture
-async def leader(tmp_path: Path) -> AsyncIterator[LeaderRig]:
-    async with LeaderRig(tmp_path / "leader", options=QUICK).serving() as rig:
-        yield rig
-
-
-def messages(count: int, size: int = 20, seed: int = 1) -> list[bytes]:
-    rng = random.Random(seed)
-    return [rng.randbytes(size) for _ in range(count)]
 
 
 async def test_large_copies_take_turns_and_a_short_absence_does_not_wait(

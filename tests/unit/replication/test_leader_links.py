@@ -3,37 +3,31 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.support.link_rig import CLUSTER, FollowerRig, LeaderRig, assert_same, replica_id, shared_files, until
+from tests.support.link_rig import (
+    CLUSTER,
+    FOLLOW,
+    NOTHING,
+    QUICK,
+    SECOND,
+    FollowerRig,
+    LeaderRig,
+    assert_same,
+    messages,
+    replica_id,
+    shared_files,
+    until,
+)
 from toymq_py.consumer_options import EARLIEST
 from toymq_py.replication import leader_links
 from toymq_py.replication.acks import Fenced, Synced, encode_report
 from toymq_py.replication.follower_link import EndReason
-from toymq_py.replication.handshake import Follow, ManifestBytes, encode
+from toymq_py.replication.handshake import Follow, encode
 from toymq_py.replication.link_options import LinkOptions
-from toymq_py.replication.manifest import Manifest, encode_manifest
-
-QUICK = LinkOptions(timeout_s=0.7, token="t")
-SECOND = replica_id(2)
-FOLLOW = encode(Follow(1, CLUSTER, "g0", SECOND, "n2", 0, "t"))
-NOTHING = encode(ManifestBytes(encode_manifest(Manifest((), ()))))
-
-
-@pytest.fixture
-async def leader(tmp_path: Path) -> AsyncIterator[LeaderRig]:
-    async with LeaderRig(tmp_path / "leader", options=QUICK).serving() as rig:
-        yield rig
-
-
-def messages(count: int, size: int = 20, seed: int = 1) -> list[bytes]:
-    rng = random.Random(seed)
-    return [rng.randbytes(size) for _ in range(count)]
-
 
 # -- joining
 

@@ -2,37 +2,15 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from tests.support.node_rig import TTL_S, UUID, NodeRig, Running, Scenario, simulate
+from tests.support.node_rig import TTL_S, UUID, NodeRig, Run, pair
 from tests.support.simulated_etcd import LATE_S, Loss
 from toymq_py.errors import DataDirectoryError, LeaseLost, TermEnded
 from toymq_py.replication.agreement import Member, Outcome, Request, RequestKind
 from toymq_py.replication.follower_link import FollowEnd
-
-Run = Callable[..., None]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    def run_scenario(scenario: Scenario, **options: int) -> None:
-        simulate(scenario, tmp_path, monkeypatch, **options)
-
-    return run_scenario
-
-
-async def pair(rig: NodeRig) -> tuple[Running, Running]:
-    """n1 leads, n2 follows in sync."""
-    n1 = rig.start("n1")
-    await rig.led_by(n1)
-    n2 = rig.start("n2")
-    await rig.led_by(n1, in_sync=2)
-    await rig.until(lambda: n2.node.state == "FOLLOWING", "n2 follows")
-    return n1, n2
 
 
 def test_the_first_node_begins_the_group(run: Run) -> None:

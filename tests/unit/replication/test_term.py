@@ -1,34 +1,10 @@
 """One term of a leader: what lets it serve, what ends it, what an operator asks."""
 
 import asyncio
-from collections.abc import Callable
-from pathlib import Path
 
-import pytest
-
-from tests.support.node_rig import TTL_S, NodeRig, Running, Scenario, simulate
+from tests.support.node_rig import TTL_S, NodeRig, Run, Running, pair
 from toymq_py.errors import TermEnded
 from toymq_py.replication.agreement import Answer, Request, RequestKind
-
-Run = Callable[..., None]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    def run_scenario(scenario: Scenario, **options: int) -> None:
-        simulate(scenario, tmp_path, monkeypatch, **options)
-
-    return run_scenario
-
-
-async def pair(rig: NodeRig) -> tuple[Running, Running]:
-    """n1 leads, n2 follows in sync."""
-    n1 = rig.start("n1")
-    await rig.led_by(n1)
-    n2 = rig.start("n2")
-    await rig.led_by(n1, in_sync=2)
-    await rig.until(lambda: n2.node.state == "FOLLOWING", "n2 follows")
-    return n1, n2
 
 
 async def ask(rig: NodeRig, request: Request) -> Answer:
