@@ -284,7 +284,7 @@ class GatewayProtocol(BoundedProtocol):
     def _let_go(self) -> None:
         """Drop what refers back to this object: a cycle would wait for the garbage collector."""
         self._turn.close()
-        del self.cycle, self._parser
+        self.cycle, self._parser = None, cast("httptools.HttpRequestParser", None)
 
     def _head_again(self, *, upgrade: bool) -> bytes:
         parser = self._parser
