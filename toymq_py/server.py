@@ -59,7 +59,7 @@ class Server:
         self._clock = clock
         self._loop = loop
         self._sessions: Roster[Session, Seat] = Roster()
-        self._fair_queue = FairQueue(clock, loop)
+        self._fair_queue = FairQueue(clock, loop, broker.quotas)
         self._last_number = 0
         self._refused = 0
         protocol = partial(SessionProtocol, self._open_session, broker.quotas.read_buffer)

@@ -24,8 +24,11 @@ from toymq_py.amqp.methods import Index, Method
 PUBLISH, DELIVER, RETURN, GET_OK = (60, 40), (60, 60), (60, 50), (60, 71)
 WITH_CONTENT = frozenset((PUBLISH, DELIVER, RETURN, GET_OK))
 CLOSE, CLOSE_OK = (20, 40), (20, 41)
+CONNECTION_ENDS = frozenset(((10, 50), (10, 51)))
 CONTENT_HEAD_BYTES = 12
 BASIC = 60
+FRAMES_AT_ONCE = 64
+"""Frames that ``events`` reads at most before it yields, with an event or without: their reader looks at the clock."""
 
 
 class NotAmqp(Exception):
@@ -42,10 +45,11 @@ class Content:
 
 
 class Signal(Enum):
-    """The protocol header or a heartbeat: an event of the connection, not of a channel."""
+    """An event of the connection, not of a channel."""
 
     GREETING = "the protocol header came"
     HEARTBEAT = "a heartbeat came"
+    NOTHING = "many frames came that complete nothing"
 
 
 Event = tuple[int, Method | Content | AmqpError | Signal]
@@ -69,12 +73,12 @@ class AmqpConnection:
     def __init__(self, *, frame_max: int, body_bytes_max: int, channel_max: int, expects_header: bool = True) -> None:
         """
         Args:
-            frame_max: the largest frame in bytes.
+            frame_max: the largest frame in bytes, until ``limit_frames``.
             body_bytes_max: the largest body; a larger one is refused on its channel.
-            channel_max: the highest channel number.
+            channel_max: the highest channel number; 0 until connection.tune-ok, so that no content is kept before the login.
             expects_header: True on a server, which receives the protocol header first.
         """
-        self._reader = frames.FrameReader(frame_max)
+        self._reader = frames.FrameReader(frame_max, "the limit before connection.tune-ok," if expects_header else "frame_max")
         self._body_bytes_max = body_bytes_max
         self.channel_max = channel_max
         self._expects_header = expects_header
@@ -106,7 +110,7 @@ class AmqpConnection:
 
     def limit_frames(self, frame_max: int) -> None:
         """Set the frame size that the peers have agreed on."""
-        self._reader.frame_max = frame_max
+        self._reader.frame_max, self._reader.limit = frame_max, "frame_max"
 
     def end(self) -> None:
         """Close the connection from this side: drop complete and partial frames from the peer, except its close-ok."""
@@ -155,22 +159,29 @@ class AmqpConnection:
             yield back
         incoming = self._reader.frames()
         try:
+            without_event = 0
             for kind, channel, payload in incoming:
                 event = self._event(kind, channel, payload)
-                if event is not None:
-                    yield event
+                if event is None:
+                    without_event += 1
+                    if without_event < FRAMES_AT_ONCE:
+                        continue
+                    event = 0, Signal.NOTHING
+                without_event = 0
+                yield event
         finally:
             incoming.close()  # type: ignore[attr-defined]  # it keeps what was not read
 
     def _event(self, kind: int, channel: int, payload: bytes) -> Event | None:
         """Return the event of a frame; None while its content is incomplete. Raises: AmqpError."""
         if channel > self.channel_max:
-            raise AmqpError(CHANNEL_ERROR, f"channel {channel} is above the limit, {self.channel_max}")
+            why = f"is above the limit, {self.channel_max}" if self.channel_max else "before connection.tune-ok"
+            raise AmqpError(CHANNEL_ERROR, f"channel {channel} {why}")
         if kind == frames.HEARTBEAT:
             if channel:
                 raise AmqpError(FRAME_ERROR, f"a heartbeat on channel {channel}: they are of the connection, on 0")
             return 0, Signal.HEARTBEAT
-        if self._ending and (channel or kind != frames.METHOD):
+        if self._ending and (channel or kind != frames.METHOD or _index(payload) not in CONNECTION_ENDS):
             return None
         if channel in self._discarded:
             if kind != frames.METHOD or _index(payload) not in (CLOSE, CLOSE_OK):

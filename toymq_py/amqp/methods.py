@@ -105,6 +105,8 @@ INDEXES: Mapping[str, Index] = {form.name: index for index, form in FORMS.items(
 
 _ACK, _PUBLISH = b"\x00\x3c\x00\x50", b"\x00\x3c\x00\x28"
 ALIKE_MAX = 1024
+PUBLISH_BYTES_MAX = 4 + 2 + 256 + 256 + 1
+"""The longest basic.publish, with two short strings. What goes on behind them is not cached."""
 _INDEX = struct.Struct(">HH")
 _READ: Mapping[str, Callable[[Reader], Any]] = {
     "octet": Reader.octet, "short": Reader.short, "long": Reader.long, "longlong": Reader.longlong,
@@ -148,7 +150,7 @@ def decode(payload: bytes) -> Method:
     if payload.startswith(_ACK) and len(payload) == 13:
         values = {"delivery_tag": int.from_bytes(payload[4:12]), "multiple": bool(payload[12] & 1)}
         return Method((60, 80), "basic.ack", values)
-    if payload.startswith(_PUBLISH):
+    if payload.startswith(_PUBLISH) and len(payload) <= PUBLISH_BYTES_MAX:
         return _decode_publish(payload)  # with few exchanges and routing keys
     return _decode(payload)
 

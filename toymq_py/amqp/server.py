@@ -60,7 +60,7 @@ class AmqpServer:
         self._login = Login(authority)
         self._entrance = Entrance(loop, broker.quotas, broker.metrics, certificates, self._session, _refuse)
         self._guarded = authority is not None
-        self._fair = FairQueue(clock, loop)
+        self._fair = FairQueue(clock, loop, broker.quotas)
         self._alarm = Alarm(broker, loop, self._alarm_changed)
         self._room = Room(broker.quotas, clock, loop)
         self._sessions: Roster[Session, tuple[int, int]] = Roster()  # number and time

@@ -27,7 +27,7 @@ from toymq_py.amqp.errors import (
     AmqpError,
     amqp_error,
 )
-from toymq_py.amqp.handshake import CHANNEL_MAX, FRAME_MAX, Handshake
+from toymq_py.amqp.handshake import Handshake
 from toymq_py.amqp.intake import Intake, Room
 from toymq_py.amqp.login import Login, OpenRights
 from toymq_py.amqp.methods import Method
@@ -79,7 +79,7 @@ class Session(BoundedProtocol):
         self._ended = ended
         self._runnable = Runnable(fair, self._turn)
         self._connection = AmqpConnection(
-            frame_max=FRAME_MAX, body_bytes_max=self.body_bytes_max, channel_max=CHANNEL_MAX
+            frame_max=frames.LOGIN_FRAME_MAX, body_bytes_max=self.body_bytes_max, channel_max=0
         )
         self.transport: asyncio.Transport
         self.seat: Seat | None = None
@@ -190,7 +190,7 @@ class Session(BoundedProtocol):
                         return False
                     if self._outbox.full:
                         return not self._outbox.stalled
-                    if not count % 16 and (monotonic() > slice_end or not self._has_room()):
+                    if monotonic() > slice_end or not (count % 16 or self._has_room()):  # a table may cost milliseconds
                         return self._has_room()
         except NotAmqp:
             self.write(frames.PROTOCOL_HEADER)
@@ -210,7 +210,7 @@ class Session(BoundedProtocol):
     def _event(self, event: Event) -> None:
         """Handle one event. Raises: AmqpError, which ends the connection."""
         number, what = event
-        if what is Signal.HEARTBEAT:
+        if what is Signal.HEARTBEAT or what is Signal.NOTHING:
             return
         if what is Signal.GREETING:
             self.write(self.handshake.begin(self.transport))

@@ -48,7 +48,7 @@ class Serving:
         self.loop = loop
         self.clock = clock
         self.quotas = quotas
-        self.fair_queue = FairQueue(clock, loop)
+        self.fair_queue = FairQueue(clock, loop, quotas)
         """The queue of connections with input: the bytes of one read may be thousands of chunks, so they are parsed in slices,
         in turn with other connections."""
         self.frame_bytes_max = frame_bytes_max

@@ -1,6 +1,6 @@
 """The fair queue of connections: each turn and each owner of connections takes a bounded share of a loop pass.
 
-Contract: delivery.md, "Sessions" (fair); ADR 0011, 0250. Does not know what a turn does. Belongs to the loop.
+Contract: delivery.md, "Sessions" (fair); ADR 0011, 0250, 0244. Does not know what a turn does. Belongs to the loop.
 """
 
 import asyncio
@@ -22,6 +22,12 @@ SHARE_S = 0.004
 light session of another waits for a pass at most, and for this time of each owner that came before."""
 OWNERS_KEPT = 64
 """Most owners without anything to do that are kept, so that two that alternate are not made anew with each turn."""
+
+
+class Guarded(Protocol):
+    """Says whether clients need tokens; implemented by ``Quotas``."""
+
+    guarded: bool
 
 
 class Seated(Protocol):
@@ -87,14 +93,17 @@ class FairQueue:
 
     A pass gives each owner ``SHARE_S`` for its light sessions; owners that needed more in the last pass come last. The rest of
     ``PASS_S`` goes, owner by owner, to the heavy sessions and to light ones beyond their share; one heavy session runs in any
-    case. When there is only one owner, all its light sessions run in each pass, so that their publishes are one batch.
+    case. When there is only one owner, all its light sessions run in each pass, so that their publishes are one batch; but not
+    where clients need tokens: it may be an address that has none, and other listeners wait for the pass.
     """
 
-    __slots__ = ("_clock", "_cut", "_due", "_heavy", "_light", "_loop", "_owners", "_owners_max")
+    __slots__ = ("_clock", "_cut", "_due", "_heavy", "_light", "_loop", "_owners", "_owners_max", "_quotas")
 
-    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop, quotas: Guarded | None = None) -> None:
+        """``quotas``: whether clients need tokens; None if they do not."""
         self._clock = clock
         self._loop = loop
+        self._quotas = quotas
         self._owners: dict[object, tuple[_Line, _Line]] = {}  # the light and the heavy ones
         self._owners_max = OWNERS_KEPT
         self._light: list[_Line] = []
@@ -131,7 +140,8 @@ class FairQueue:
     def _pass(self) -> None:
         now = self._clock.monotonic()
         pass_end = now + PASS_S
-        share_s = SHARE_S if len(self._owners) > 1 else inf
+        shared = len(self._owners) > 1 or (self._quotas is not None and self._quotas.guarded)
+        share_s = SHARE_S if shared else inf
         light, heavy = self._light, self._heavy
         if self._cut:
             light += self._cut

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toymq_py.amqp import frames, methods
-from toymq_py.amqp.connection import AmqpConnection, Event, NotAmqp
+from toymq_py.amqp.connection import FRAMES_AT_ONCE, AmqpConnection, Event, NotAmqp, Signal
 from toymq_py.amqp.errors import AmqpError
 from toymq_py.amqp.frames import BODY, HEADER, PROTOCOL_HEADER, frame
 from toymq_py.amqp.methods import Method
@@ -32,7 +32,7 @@ def events(found: AmqpConnection, *pieces: bytes) -> list[Event]:
     for piece in pieces:
         found.received(piece)
         with closing(found.events()) as some:  # type: ignore[type-var]
-            seen += some
+            seen += (event for event in some if event[1] is not Signal.NOTHING)
     return seen
 
 
@@ -169,3 +169,26 @@ def test_a_connection_that_ends_holds_nothing_and_hears_the_answer() -> None:
         "connection.close-ok",
     ]  # fmt: skip
     assert found.held_bytes == 0
+
+
+def test_frames_without_an_event_are_read_so_many_at_once() -> None:
+    """Thousands of bytes of a body, each a frame, came before the reader could look at the clock."""
+    found = connection()
+    events(found, PROTOCOL_HEADER, publish(1, b"x" * MAX, MAX)[: -9 * MAX])
+    found.received(frame(BODY, 1, b"x") * FRAMES_AT_ONCE)
+    with closing(found.events()) as some:  # type: ignore[type-var]
+        assert list(some) == [(0, Signal.NOTHING)]
+
+
+def test_behind_its_end_no_method_is_decoded_but_a_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client whose login was refused sent more of them, each with a table, until it was hung up on."""
+    found = connection()
+    events(found, PROTOCOL_HEADER)
+    found.end()
+    decoded: list[bytes] = []
+    decode = methods.decode
+    monkeypatch.setattr(methods, "decode", lambda payload: decoded.append(payload) or decode(payload))
+    start_ok = methods.encode(0, "connection.start-ok", client_properties={"a": 1})
+    seen = events(found, start_ok * 3, methods.encode(0, "connection.close-ok"))
+    assert [what.name for _, what in seen if isinstance(what, Method)] == ["connection.close-ok"]
+    assert len(decoded) == 1

@@ -26,6 +26,15 @@ def test_each_method_is_read_as_it_was_written(data: st.DataObject) -> None:
     assert {name: found[name] for _, name in form.fields} == values
 
 
+def test_a_publish_that_goes_on_behind_its_fields_is_not_kept() -> None:
+    """A thousand of 128 KiB each, of clients without a login too, stayed in memory for good."""
+    before = methods._decode_publish.cache_info().currsize
+    longest = methods.payload("basic.publish", exchange="e" * 255, routing_key="k" * 255)
+    assert len(longest) == methods.PUBLISH_BYTES_MAX
+    assert methods.decode(longest + bytes(1000)) == methods.decode(longest)
+    assert methods._decode_publish.cache_info().currsize == before + 1
+
+
 @given(st.data())
 def test_a_method_that_is_cut_is_a_syntax_error_of_that_method(data: st.DataObject) -> None:
     form = data.draw(st.sampled_from([form for form in FORMS.values() if form.fields]))

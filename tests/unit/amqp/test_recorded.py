@@ -21,7 +21,7 @@ def events(pieces: list[bytes], *, of_client: bool) -> list[Event]:
     for piece in pieces:
         connection.received(piece)
         with closing(connection.events()) as some:  # type: ignore[type-var]
-            seen += some
+            seen += (event for event in some if event[1] is not Signal.NOTHING)
     return seen
 
 

@@ -217,6 +217,23 @@ def test_an_owner_that_is_alone_has_all_its_light_ones_in_one_pass(hall: Hall) -
     assert len(hall.one_pass()) == PASS_S / 0.0001 + 1, "heavy since the second turn: they share a pass"
 
 
+class Limits:
+    guarded = True
+
+
+def test_where_tokens_are_needed_an_owner_that_is_alone_has_no_more_than_a_pass(hall: Hall) -> None:
+    """A hundred anonymous connections of one listener had their turn in one pass, while those of other listeners waited."""
+    hall.queue = FairQueue(hall.clock, hall.loop, Limits())
+    crowd(hall, 200, "an address")
+    had: Counter[str] = Counter()
+    for _ in range(200):
+        began = hall.clock.monotonic()
+        had.update(hall.one_pass())
+        assert hall.clock.monotonic() - began < PASS_S + 2 * STEP_S
+    assert len(had) == 200
+    assert max(had.values()) - min(had.values()) <= 2, "and none starves"
+
+
 def test_a_session_whose_owner_becomes_known_has_its_next_turn_as_that_owners(hall: Hall) -> None:
     """A token is accepted in a turn of its address, which others have, too."""
     crowd(hall, 200, "an address")
