@@ -144,14 +144,26 @@ class Channel:
         if not exchange and is_reply_name(routing_key):
             self._reply_to(envelope, content, mandatory=method["mandatory"])
             return
-        topics = tuple(self.queues.targets(exchange, routing_key, found.get("headers", {})))
-        for topic in topics:
-            self._outlet.rights.publish(topic)
+        topics = self._targets(exchange, routing_key, found.get("headers", {}))
         ttl_ms = _ttl_ms(found.get("expiration"))
         delay_ms = _delay_ms(found) if exchange and self.queues.topology.exchange(exchange).type == DELAYED else None
         if not topics and method["mandatory"]:
             self._return(exchange, routing_key, content)
         self._in_transaction(lambda: self.publishes.add(topics, body, block, ttl_ms, delay_ms), len(body) + len(block))
+
+    def _targets(self, exchange: str, routing_key: str, headers: Mapping[str, Any]) -> tuple[str, ...]:
+        """The topics of a publish, which the client may publish to. Without the right it is not told whether there is one.
+        Raises: AmqpError."""
+        rights = self._outlet.rights
+        if not exchange:
+            topic = self.queues.topic_name(routing_key)
+            rights.publish(topic)
+            return (topic,) if self.queues.broker.has(topic) else ()
+        rights.publish_by(exchange)
+        topics = tuple(self.queues.targets(exchange, routing_key, headers))
+        for topic in topics:
+            rights.publish(topic)
+        return topics
 
     def _with_reply_name(self, raw: bytes) -> bytes:
         """Replace ``amq.rabbitmq.reply-to`` in encoded properties by this channel's own reply name. Raises: AmqpError."""

@@ -166,8 +166,7 @@ class Consumers:
             raise AmqpError(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'", method.index)
         if queue == REPLY_TO:
             return self._consume_replies(method, tag)
-        topic = self._queues.topic(queue, self._outlet)
-        self._outlet.rights.subscribe(topic.name)
+        topic = self._topic_to_read(queue)
         self._outlet.check_subscriptions()
         consumer = Consumer(
             self._number, queue, tag, method["no_ack"], method["exclusive"], self._drop, self._told, self._activate,
@@ -192,6 +191,13 @@ class Consumers:
             consumer.is_over = None if expiry is None else expiry.is_over
         self._begin(method, consumer)
         return None
+
+    def _topic_to_read(self, queue: str) -> Topic:
+        """The topic of a queue that the client may read. Without the right it is not told whether there is one.
+
+        Raises: AmqpError, RequestError."""
+        self._outlet.rights.subscribe(self._queues.topic_name(queue))
+        return self._queues.topic(queue, self._outlet)
 
     def _begin(self, method: Method, consumer: Consumer) -> None:
         self.by_tag[consumer.tag] = consumer
@@ -391,9 +397,8 @@ class Consumers:
 
     def _get(self, method: Method) -> Later:
         queue = self._queue_of(method)
-        topic = self._queues.topic(queue, self._outlet)
+        topic = self._topic_to_read(queue)
         self._queues.refuse_stream(queue, "basic.get")
-        self._outlet.rights.subscribe(topic.name)
         getter = self._getters.get(queue)
         if getter is None or getter.closed:
             self._outlet.check_subscriptions()

@@ -47,6 +47,10 @@ class OpenRights:
     def publish(self, topic: str) -> None:
         """Check the right to publish. Raises: AmqpError (ACCESS_REFUSED)."""
 
+    def publish_by(self, exchange: str) -> None:
+        """Check the right to publish to an exchange at all, a right to publish to any topic: others would learn from
+        ``mandatory`` what is bound to it. Raises: AmqpError (ACCESS_REFUSED)."""
+
     def subscribe(self, topic: str) -> None:
         """Check the right to subscribe. Raises: AmqpError (ACCESS_REFUSED)."""
 
@@ -105,6 +109,9 @@ class TokenRights(OpenRights):
 
     def publish(self, topic: str) -> None:
         self._need("publish", {"topic": topic}, self._grant.may_publish(topic))
+
+    def publish_by(self, exchange: str) -> None:
+        self._need("publish", {"exchange": exchange}, bool(self._grant.publish.texts))
 
     def subscribe(self, topic: str) -> None:
         self._need("subscribe", {"topic": topic}, self._grant.may_subscribe(topic))

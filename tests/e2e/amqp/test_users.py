@@ -201,6 +201,42 @@ def test_a_token_without_a_right_to_a_queue_does_not_learn_that_it_is_there(tmp_
                         assert wire.closed_with()[0] == 403, (name, passive, queue)
 
 
+def test_no_method_tells_a_token_without_the_right_whether_a_queue_is_there(tmp_path: Path, auth: Path) -> None:
+    """Found by an attack: a mandatory publish was 403 or NO_ROUTE, a get or consume 403 or 404, of a stream 540; and what was
+    refused of a queue that is not there was not in the audit trail."""
+    auth.write_text(table("all", RIGHTS) + table("other", 'publish = ["else"]\nsubscribe = ["else"]') + table("none", ""))
+    asked = [("basic.get", "subscribe"), ("basic.consume", "subscribe"), ("basic.publish", "publish")]
+    expected = []
+    with BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0", "--auth-file", str(auth)) as broker:
+        with AmqpWire(broker.amqp).login(password=token("all")) as wire:
+            declare(wire, "orders")
+            declare(wire, "stream", arguments={"x-queue-type": "stream"})
+            wire.ask(1, "queue.bind", queue="orders", exchange="amq.direct", routing_key="orders")
+        for name in ("other", "none"):
+            for queue in ("orders", "stream", "absent"):
+                for method, action in asked:
+                    with AmqpWire(broker.amqp).login(password=token(name)) as wire:
+                        if method == "basic.publish":
+                            wire.publish(b"x", queue, mandatory=True)
+                        else:
+                            wire.send(1, method, queue=queue)
+                        text = f"ACCESS_REFUSED - access to '{queue}' refused for token '{name}': it may not {action} there"
+                        assert wire.closed_with() == (403, text), method
+                    expected.append(f"{action} topic={queue} token={name} address=127.0.0.1 via=amqp result=FORBIDDEN")
+        for routing_key in ("orders", "absent"):
+            with AmqpWire(broker.amqp).login(password=token("none")) as wire:
+                wire.publish(b"x", routing_key, exchange="amq.direct", mandatory=True)
+                assert wire.closed_with()[0] == 403, "whatever is bound to the exchange"
+        with AmqpWire(broker.amqp).login(password=token("other")) as wire:
+            wire.publish(b"x", "else", mandatory=True)
+            assert wire.expect("basic.return")["reply_text"] == "NO_ROUTE"
+        broker.terminate()
+        _, trail = broker.ended()
+    told = [line.partition("action=")[2] for line in trail.splitlines() if "result=FORBIDDEN" in line]
+    assert told[: len(expected)] == expected
+    assert told[len(expected) :] == ["publish exchange=amq.direct token=none address=127.0.0.1 via=amqp result=FORBIDDEN"] * 2
+
+
 def test_a_topic_that_another_protocol_made_may_be_declared_as_it_is_with_any_right_to_it(tmp_path: Path, auth: Path) -> None:
     """Each tutorial begins with a declare. It stores nothing, so an admin may still declare the queue otherwise."""
     auth.write_text(table("all", RIGHTS) + table("works", 'publish = ["orders"]\nsubscribe = ["orders"]'))
