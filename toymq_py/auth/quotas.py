@@ -279,6 +279,8 @@ class Quotas:
 
     def identify(self, seat: Seat, name: str, *, admin: bool) -> None:
         """Count a connection for its token, as ``Seat.identify``."""
+        if seat.left:  # its HELLO had arrived when it was evicted: counted now, it would count for ever
+            raise TooManyConnections("the connection was closed to make room for another")
         holder = self._tokens.get(name)
         if holder is None or holder.limited is admin:  # new, or an auth file that was read again says otherwise
             holder = Holder(name, self._limits.token_percent, limited=not admin)
@@ -313,6 +315,8 @@ class Quotas:
 
     def begin_handshake(self, seat: Seat) -> bool:
         """Count a TLS handshake, as ``Seat.begin_handshake``."""
+        if seat.left:
+            return False
         if self.memory_high:
             self._metrics.limit_reached("memory")
             return False

@@ -41,7 +41,7 @@ MAKERS = (Publish, commands.Subscribe, commands.Pull, commands.Create, commands.
 class GuardedHandler(Handler):
     """Applies the commands that the session's token allows."""
 
-    __slots__ = ("_authority", "_grant", "_on_admitted", "_peer", "_seat", "admitted")
+    __slots__ = ("_authority", "_forbade", "_grant", "_on_admitted", "_peer", "_seat", "admitted")
 
     def __init__(
         self, number: int, broker: Broker, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop,
@@ -53,6 +53,8 @@ class GuardedHandler(Handler):
         self.admitted = False
         """Whether a token was accepted."""
         self._authority = authority
+        self._forbade = False
+        """Whether a publish with a sequence was refused for want of the right; which one is not remembered."""
         self._grant: Grant | None = None
         self._peer = peer
         self._seat = seat
@@ -66,7 +68,8 @@ class GuardedHandler(Handler):
         """Check the session's token against a new table of tokens.
 
         Returns: whether the session has to end: its token is gone, which the client is told, or may read less than before. The
-        client then connects again, and hears what it may no longer do.
+        client then connects again, and hears what it may no longer do. A producer that was forbidden to publish connects
+        again, too, when its token may publish more: the publishes that it has sent behind the refused one must not be stored.
         """
         before = self._grant
         if before is None:
@@ -83,7 +86,14 @@ class GuardedHandler(Handler):
         if not self._grant.allows_all_of(before):
             logger.warning("session %d (%s): the token of %s may read less now", self._number, self._peer, before.name)
             return True
-        return False
+        return self._forbade and not all(map(before.may_publish, self._grant.publish.texts))
+
+    def _remembers(self, topic: str) -> bool:
+        """Whether the token may publish to the topic. One without the right must not fill memory; the session ends when the
+        right is granted."""
+        may = self._grant is not None and self._grant.may_publish(topic)
+        self._forbade = self._forbade or not may
+        return may
 
     def _apply(self, command: Command) -> None:
         grant = self._grant

@@ -64,8 +64,8 @@ class Handler:
     """Carries out the commands of one session."""
 
     __slots__ = ("_broker", "_changes", "_deliveries", "_fetches", "_greeted", "_may_wait", "_metrics", "_number",
-                 "_pulls", "_refused", "_replies", "_router", "_run", "_trail", "client_name", "ended", "gate",
-                 "max_held_bytes", "passing")  # fmt: skip
+                 "_pulls", "_replies", "_router", "_run", "_trail", "client_name", "ended", "gate", "max_held_bytes",
+                 "passing", "refused")  # fmt: skip
 
     def __init__(
         self, number: int, broker: Broker, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop,
@@ -82,7 +82,7 @@ class Handler:
         self._replies, self._deliveries = replies, deliveries
         self._greeted = False
         self._fetches = Fetches(replies, deliveries, loop)
-        self._refused = RefusedSequences(broker.placement.again)
+        self.refused = RefusedSequences(broker.placement.again)
         self._router: Router | None = None
         self._run: Iterator[Command] = iter(())
         self._may_wait = True
@@ -158,6 +158,8 @@ class Handler:
             self._refuse(command, InternalError())
         finally:
             self._greeted = True
+            if self.refused.ends_session:
+                self.ended = True
 
     def _apply_when_free(self, command: Command, busy: NameBusy) -> None:
         """Apply a command that would make a topic, and those behind it, once the old topic of that name is deleted."""
@@ -169,8 +171,8 @@ class Handler:
         if error.code in audit.REFUSED or isinstance(command, ADMINISTRATIVE):
             self._trail.record(command, error.code, error.token)
         error = error if self.passing is None else self.passing.refusal(command, error)
-        if isinstance(command, Publish) and command.seqs is not None:
-            self._refused.refuse(command.topic, command.keys, command.seqs, moved=isinstance(error, Moved))
+        if isinstance(command, Publish) and command.seqs is not None and self._remembers(command.topic):
+            self.refused.refuse(command.topic, command.keys, command.seqs, moved=isinstance(error, Moved))
         count = 1
         if not error.fatal and isinstance(command, Publish | SettlementRun):
             count = len(command.keys) if isinstance(command, Publish) else len(command.ids)
@@ -191,7 +193,7 @@ class Handler:
                 return
         if not self._may_wait and isinstance(command, commands.Fetch | commands.Pull):
             command = replace(command, wait_ms=0)
-        if self.passing is not None and self.passing.take(command, self._refused):
+        if self.passing is not None and self.passing.take(command, self.refused):
             self._trail.passed_on(command)
             return
         match command:
@@ -264,13 +266,17 @@ class Handler:
                 )
 
     def _reject(self, command: commands.Rejected) -> None:
-        if command.publish is not None:
+        if command.publish is not None and self._remembers(command.publish[0]):
             name, producer, sequence = command.publish
             whole = self._broker.partitioned.find(name)
             if whole is not None:
                 name = whole.names[Router().numbers(whole, [producer], sequences=[sequence])[0]]
-            self._refused.refuse(name, [producer], [sequence])
+            self.refused.refuse(name, [producer], [sequence])
         self._error(command.error)
+
+    def _remembers(self, topic: str) -> bool:
+        """Whether the refused sequences of a topic are remembered: a later publish to it may be stored."""
+        return True
 
     def _ok(self, value: int) -> None:
         self._replies.add(encode_ok(value))
@@ -287,7 +293,7 @@ class Handler:
     # -- publishing and consuming
 
     def _publish(self, command: Publish) -> None:
-        if publish(command, self._broker, self._replies, self._refused, self._trail.made):
+        if publish(command, self._broker, self._replies, self.refused, self._trail.made):
             self.ended = True
 
     def _publish_routed(self, command: Publish, whole: Partitioned) -> None:
@@ -298,9 +304,9 @@ class Handler:
         for part, rows in grouped(command, whole, self._router):
             found: Sequence[Published | PendingReply] | None = None
             if self.passing is not None:
-                found = self.passing.take_part(part, self._refused)
+                found = self.passing.take_part(part, self.refused)
             if found is None:
-                found = publish_part(part, self._broker, self._refused)
+                found = publish_part(part, self._broker, self.refused)
             for row, one in zip(rows, found, strict=True):
                 answers[row] = one
         self.ended = answer(answers, self._broker, self._replies) or self.ended

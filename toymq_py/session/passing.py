@@ -61,7 +61,8 @@ STAGED = Create, Delete
 BY_PATTERN = Subscribe, Pull, Unsubscribe, Held
 """Commands that, for a partitioned topic, are carried out as for the pattern of its partitions."""
 OF_WHOLE = (*WHOLE, Subscribe, Pull)
-TOPICS_CACHED_MAX = 4096
+TOPICS_CACHED_MAX = 256
+"""As many as a connection remembers as legal (``batch_parser.NAMES_CACHED_MAX``): 4,096 long names take 1 MB."""
 
 
 class Passing:

@@ -73,6 +73,7 @@ class Session:
         "_owed",
         "_phase",
         "_reader",
+        "_refused",
         "_replies",
         "_runnable",
         "_seat",
@@ -130,6 +131,8 @@ class Session:
                 self._admitted,
             )  # fmt: skip
             self._greeting_timer = loop.call_later(GREETING_S, self._nearly_too_late)
+        self._refused = self._handler.refused
+        self._refused.seat = seat
         if broker.placement.is_divided and address is not None:
             self._handler.passing = Passing(
                 broker.placement, broker.partitioned, self._replies, self._deliveries, loop, self._handler.gate,
@@ -208,7 +211,9 @@ class Session:
                 more = self._writer.step(slice_end, deliver=True) or more
             seat = self._seat
             if seat is not None and (
-                self._replies.held_bytes + reader.bytes_max > seat.quotas.floor_bytes or seat.held_bytes or self._writer.paused
+                self._replies.held_bytes + reader.bytes_max + self._refused.held_bytes > seat.quotas.floor_bytes
+                or seat.held_bytes
+                or self._writer.paused
             ):
                 more = self._settle(seat) or more
             return more or (not reader.caught_up and self._has_room_again()) or (reader.paused and self._makes_room())
@@ -219,12 +224,14 @@ class Session:
             return False
 
     def _settle(self, seat: Seat) -> bool:
-        """Account for the bytes held here: unparsed, in replies, and written but unread. While the broker, the token or the
-        address is over its limit, no commands are taken, little is read, and a body that is arriving is dropped.
+        """Account for the bytes held here: unparsed, in replies, of refused producers, and written but unread. While the
+        broker, the token or the address is over its limit, no commands are taken, little is read, and a body that is arriving
+        is dropped.
 
         Returns: whether there is a command to handle.
         """
         held_bytes = self._replies.held_bytes + self._reader.count_bytes() + self._writer.unread_bytes
+        held_bytes += self._refused.held_bytes
         floor_bytes = seat.floor_bytes
         if held_bytes <= floor_bytes and not seat.held_bytes:
             return False

@@ -122,6 +122,21 @@ def test_refused_connections_that_linger_do_not_make_room_in_the_reserve() -> No
         rig.admitted("an admin", "ops", admin=True)
 
 
+def test_an_evicted_connection_whose_token_has_arrived_does_not_count() -> None:
+    """It counted for ever: an address that opened connections as fast as it could shut all tokens out but admins."""
+    rig = Rig()
+    for _ in range(50):
+        seat = rig.enter("far", "198.51.100.7")
+        seat.evict()
+        with pytest.raises(TooManyConnections, match="closed to make room for another"):
+            seat.identify("ops", admin=True)
+        assert not seat.begin_handshake()
+        assert seat.token is None
+    assert rig.quotas.connections == 0
+    rig.admitted("near", "app")
+    assert rig.reached() == {}
+
+
 def test_an_address_that_holds_its_share_displaces_only_itself() -> None:
     rig = Rig(guarded=False)
     for n in range(12):

@@ -156,3 +156,49 @@ def test_stats_tell_when_tokens_expire() -> None:
             stats = json.loads(client.lines()[-1])
             assert [row["name"] for row in stats.get("tokens", [])] == names
             assert all(row["expires_ms"] == 32_472_144_000_000 for row in stats.get("tokens", []))
+
+
+FORBIDDEN_RUN = b"".join(b"PUB t %0480d 0 seq=1\n\n" % number for number in range(1000))
+"""Producers that may not publish there."""
+
+
+@pytest.mark.parametrize("run", [FORBIDDEN_RUN, FORBIDDEN_RUN.replace(b"seq=1", b"seq=1 hdr=9")])
+def test_producers_without_the_right_take_no_memory(run: bytes) -> None:
+    """A token without any right took 40 MB with each connection, which counted for no limit."""
+    with SimServed(authority=authority(table("t"))) as served:
+        client = served.client(hello("t") + run)
+        served.advance(1)
+        assert len(client.lines()) == 1001
+        assert served.broker.quotas.held_bytes == 0
+        (session,) = served.server._sessions
+        assert session._refused.held_bytes == 0
+
+
+@pytest.mark.parametrize(("after", "ends"), [
+    ("publish = ['u']", False), ("publish = ['u']\nadmin = true", False), ("publish = ['>']", True),
+])  # fmt: skip
+def test_a_forbidden_producer_connects_again_when_its_token_may_publish(after: str, ends: bool) -> None:
+    """What it has sent behind the refused publish would be stored, and that one's repetition be taken for a duplicate."""
+    tokens = authority(table("t", "publish = ['u']"))
+    with SimServed(authority=tokens) as served:
+        client, other = served.client(hello("t") + b"PUB t p 1 seq=1\nx\n"), served.client(hello("t") + b"PUB t - 1\nx\n")
+        served.advance(0.1)
+        assert client.lines()[-1].startswith(b"ERR FORBIDDEN")
+        tokens.replace(grants(table("t", after)))
+        client.send(b"PUB t p 1 seq=2\nx\n")
+        served.advance(LINGER_S + 1)
+        assert client.at_end is ends
+        assert "t" not in served.broker.topics
+        assert not other.at_end, "it has no sequence to keep"
+
+
+def test_refused_producers_count_as_held_bytes() -> None:
+    names = [b"%0400d" % number for number in range(1000)]
+    with SimServed(authority=authority(table("t", "publish = ['t']"))) as served:
+        client = served.client(hello("t") + b"".join(b"PUB t %b 0 seq=1 hdr=9\n\n" % name for name in names))
+        served.advance(1)
+        (session,) = served.server._sessions
+        assert served.broker.quotas.held_bytes == session._refused.held_bytes > 400 * len(names)
+        client.close()
+        served.advance(1)
+        assert served.broker.quotas.held_bytes == 0

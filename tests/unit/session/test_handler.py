@@ -29,7 +29,7 @@ def test_a_refused_run_of_publishes_has_one_error_each(session: SessionRig) -> N
 
 
 def test_producers_that_go_to_another_worker_are_not_refused_ones(session: SessionRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refused_sequences, "REFUSED_MAX", 1)
+    monkeypatch.setattr(refused_sequences, "REFUSED_BYTES_MAX", 1)
     session.rig.broker.placement = Placement(0, ("host:1", "host:2"))
     for name in (b"p", b"q", b"r"):
         session.apply(Publish(topic_of(1, 2), [name], [b"x"], seqs=[0]))
@@ -37,6 +37,19 @@ def test_producers_that_go_to_another_worker_are_not_refused_ones(session: Sessi
     session.apply(Publish(topic_of(0, 2), [b"s"], [b"x"], seqs=[0]))
     session.rig.loop.advance(0)
     assert session.write() == b"OK 0\n"
+
+
+def test_a_client_of_too_many_refused_producers_is_told_to_connect_again(
+    session: SessionRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refused_sequences, "REFUSED_BYTES_MAX", 1000)
+    session.apply(Publish("t.dlq", [b"p", b"q", b"r", b"s"], [b"x"] * 4, seqs=[1] * 4))
+    assert session.write().count(b"ERR FORBIDDEN") == 4
+    assert not session.handler.ended
+    session.apply(Publish("t", [b"p", b"stranger"], [b"x"] * 2, seqs=[1, 1]))
+    told = b"ERR OUT_OF_SEQUENCE too many producers of this connection were refused: it is closed, connect again\n"
+    assert session.write() == told * 2
+    assert session.handler.ended
 
 
 @pytest.mark.parametrize("verb", [Ack, Nack, Touch])

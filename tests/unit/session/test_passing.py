@@ -41,6 +41,14 @@ async def test_what_is_ours_is_not_passed_on(rig: Rig) -> None:
         assert not rig.take(text), text
 
 
+async def test_few_of_the_names_that_a_client_makes_up_are_remembered(rig: Rig) -> None:
+    """With 4,096 it was 1 MB of each connection, which counted for no limit."""
+    names = [f"{number:0196}" for number in range(8000)]
+    for name in filter(lambda name: worker_of(name, 2) == 0, names):
+        assert not rig.take(f"ACK {name} c 0\n")
+    assert 0 < sum(map(len, rig.passing._places)) <= 64 * 1024
+
+
 async def test_the_workers_replies_stand_in_the_place_of_the_commands(rig: Rig) -> None:
     rig.greets = False
     assert not rig.take("HELLO 1 auth=secret name=me\n")

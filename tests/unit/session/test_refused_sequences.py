@@ -2,8 +2,9 @@
 
 import pytest
 
+from tests.support.session_rig import SessionRig
 from toymq_py.errors import DiskFull, Moved, OutOfSequence
-from toymq_py.session.refused_sequences import REFUSED_MAX, RefusedSequences
+from toymq_py.session.refused_sequences import ENTRY_COST_BYTES, REFUSED_BYTES_MAX, RefusedSequences
 from toymq_py.topic import Commit
 
 
@@ -32,10 +33,45 @@ def test_a_commit_that_fails_refuses_the_lowest_it_held() -> None:
 
 def test_a_crowd_of_refused_producers_has_to_connect_anew() -> None:
     refused = RefusedSequences(Moved)
-    names = [b"%d" % n for n in range(REFUSED_MAX + 1)]
+    names = [b"%d" % n for n in range(REFUSED_BYTES_MAX // ENTRY_COST_BYTES)]
     refused.refuse("t", names, [1] * len(names))
     assert refused.admit("t", [b"0", b"stranger"], [1, 1], 0) == 1
+    assert not refused.ends_session
     assert isinstance(refused.error("t", b"stranger"), OutOfSequence)
+    assert refused.ends_session
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_long_names_of_refused_producers_are_bounded_in_bytes(moved: bool) -> None:
+    """65,536 names of 495 bytes took 40 MB of each connection."""
+    refused = RefusedSequences(Moved)
+    names = [b"%0500d" % n for n in range(2 * REFUSED_BYTES_MAX // 500)]
+    for name in names:
+        refused.refuse("t", [name], [1], moved=moved)
+    kept = sum(map(len, [name for _, name in (*refused._refused, *refused._moved)]))
+    assert kept < refused.held_bytes <= REFUSED_BYTES_MAX
+    for name in names:
+        refused.admit("t", [name], [1], 0)
+    assert refused.held_bytes == 0
+
+
+def test_a_refusal_takes_the_place_of_a_producer_that_was_told_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toymq_py.session.refused_sequences.REFUSED_BYTES_MAX", 2 * ENTRY_COST_BYTES + 4)
+    refused = RefusedSequences(Moved)
+    refused.refuse("t", [b"a", b"b"], [1, 1], moved=True)
+    refused.refuse("t", [b"c"], [1])
+    assert [refused.admit("t", [name], [2], 0) for name in (b"a", b"b", b"c", b"d")] == [1, 0, 0, 1]
+
+
+def test_a_crowded_connection_keeps_its_floor_of_refused_producers() -> None:
+    with SessionRig() as session:
+        refused = session.handler.refused
+        refused.seat = session.seat
+        session.rig.broker.quotas.memory_high = True
+        for number in range(1000):
+            refused.refuse("t", [b"%0400d" % number], [1])
+        assert session.seat.floor_bytes - 1000 < refused.held_bytes <= session.seat.floor_bytes
+        assert refused.admit("t", [b"%0400d" % 999], [2], 0) == 0
 
 
 def test_behind_moved_a_producer_is_sent_here_again_until_it_repeats_what_was_moved() -> None:
