@@ -84,14 +84,14 @@ class AmqpConnection:
         self._expects_header = expects_header
         self._incoming: dict[int, _Incoming] = {}
         self._discarded: set[int] = set()
-        self._body_bytes = 0
+        self._content_bytes = 0
         self._back: Event | None = None
         self._ending = False
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of unfinished frames and bodies, and of an event that ``give_back`` returned."""
-        return self._reader.held_bytes + self._body_bytes
+        """Bytes of unfinished frames and contents, and of an event that ``give_back`` returned."""
+        return self._reader.held_bytes + self._content_bytes
 
     @property
     def unread_bytes(self) -> int:
@@ -106,7 +106,7 @@ class AmqpConnection:
     def give_back(self, event: Event) -> None:
         """Return the last event, which cannot be applied yet: ``events`` yields it again. Assumes that none was read since."""
         self._back = event
-        self._body_bytes += _body_size(event)
+        self._content_bytes += _content_size(event)
 
     def limit_frames(self, frame_max: int) -> None:
         """Set the frame size that the peers have agreed on."""
@@ -117,7 +117,7 @@ class AmqpConnection:
         self._ending = True
         self._incoming.clear()
         self._back = None
-        self._body_bytes = 0
+        self._content_bytes = 0
 
     def discard(self, channel: int) -> None:
         """Close a channel from this side: drop its frames until the peer has confirmed."""
@@ -132,10 +132,10 @@ class AmqpConnection:
     def _drop(self, channel: int) -> None:
         incoming = self._incoming.pop(channel, None)
         if incoming is not None:
-            self._body_bytes -= sum(map(len, incoming.parts))
+            self._content_bytes -= len(incoming.properties) + sum(map(len, incoming.parts))
         if (back := self._back) is not None and back[0] == channel:
             self._back = None
-            self._body_bytes -= _body_size(back)
+            self._content_bytes -= _content_size(back)
 
     def received(self, data: bytes) -> None:
         self._reader.received(data)
@@ -155,7 +155,7 @@ class AmqpConnection:
             yield 0, Signal.GREETING
         if (back := self._back) is not None:
             self._back = None
-            self._body_bytes -= _body_size(back)
+            self._content_bytes -= _content_size(back)
             yield back
         incoming = self._reader.frames()
         try:
@@ -220,6 +220,7 @@ class AmqpConnection:
             text = f"message size {size} is larger than max size {self._body_bytes_max} (--max-payload)"
             return channel, AmqpError(PRECONDITION_FAILED, text, method.index)
         incoming.properties, incoming.missing = payload[CONTENT_HEAD_BYTES:], size
+        self._content_bytes += len(incoming.properties)
         if size:
             return None
         self._drop(channel)
@@ -237,7 +238,7 @@ class AmqpConnection:
             self._drop(channel)
             body = payload if not parts else b"".join((*parts, payload))
             return channel, Content(incoming.method, incoming.properties, body)
-        self._body_bytes += len(payload)
+        self._content_bytes += len(payload)
         if len(payload) >= frames.SMALL_BYTES:
             parts.append(payload)
         elif parts and isinstance(last := parts[-1], bytearray):
@@ -247,9 +248,9 @@ class AmqpConnection:
         return None
 
 
-def _body_size(event: Event) -> int:
+def _content_size(event: Event) -> int:
     what = event[1]
-    return len(what.body) if isinstance(what, Content) else 0
+    return len(what.properties) + len(what.body) if isinstance(what, Content) else 0
 
 
 def _index(payload: bytes) -> Index:

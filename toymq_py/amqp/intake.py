@@ -1,7 +1,8 @@
 """Limits the memory of message bodies that arrive: beyond it AMQP connections are not read, except one at a time.
 
-Contract: amqp.md, "Limits"; ADR 0232. Partly received bodies hold memory until they are complete. If every connection paused,
-none would complete, so one at a time is read. Belongs to the event loop. Knows no method.
+Contract: amqp.md, "Limits"; ADR 0232, ADR 0279. Partly received bodies hold memory until they are complete. If every connection
+paused, none would complete, so one at a time is read, up to a bound (``Room.turn_bytes``). Where all wait at the bound, the
+one that holds most is closed. Belongs to the event loop. Knows no method.
 """
 
 import asyncio
@@ -11,9 +12,8 @@ from toymq_py.amqp.blocking import Blocking
 from toymq_py.amqp.deadline import Deadline
 from toymq_py.amqp.errors import RESOURCE_ERROR, AmqpError
 from toymq_py.amqp.methods import Index
-from toymq_py.auth.quotas import FLOOR_BYTES, Quotas, Seat
+from toymq_py.auth.quotas import FLOOR_BYTES_MIN, Holder, Quotas, Seat
 from toymq_py.clock import Clock
-from toymq_py.net.bounded_reads import READ_BYTES
 
 LOOK_S = 0.1
 """How often, while connections wait, it is checked whether there is room, and whether the one that has its turn goes on."""
@@ -26,10 +26,18 @@ TURN_S = 5.0
 """The longest turn, of a connection that sends slowly."""
 IDLE_TURNS_MAX = 2
 """A connection that sends nothing in so many turns, while others wait, is closed."""
+STUCK_S, STUCK_AGAIN_S = 5.0, 0.5
+"""The time without room even for a turn until one that waits is closed, and until the next one is. What is on its way to the
+disk is stored before that."""
+TURN_PART = 16
+"""The part of ``--max-held-bytes``, one in so many, that turns may bring beyond it, if that is more than a message: with the
+default 32 MiB, twice a transaction. A token with a share of 50 % leaves room to others with that."""
+READ_BYTES_MIN = 4096
+"""The least that a read brings: a TLS record byte by byte would take thousands. A connection without room for it waits."""
 
 
 class Intake:
-    """Decides whether bytes of one connection are read, and keeps the time when some arrived last."""
+    """Decides whether bytes of one connection are read, and how many, and keeps the time when some arrived last."""
 
     def __init__(self, room: "Room", clock: Clock, blocking: Blocking, fail: Callable[[AmqpError], None]) -> None:
         """``fail`` closes the connection with an error."""
@@ -44,6 +52,22 @@ class Intake:
         self._clock = clock
         self._blocking = blocking
         self._wanted = True
+        self._small_bytes = FLOOR_BYTES_MIN
+        """The bytes that may still arrive, whatever others hold."""
+        self._arriving_bytes = 0
+
+    @property
+    def memory(self) -> memoryview:
+        return self._room.buffer.memory
+
+    @property
+    def room(self) -> memoryview:
+        """The memory that one read may fill: of what the limits, or its turn, leave to this connection."""
+        buffer = self._room.buffer
+        if self.seat is None:
+            return buffer.room
+        size = max(self._room.left_bytes(self, self.seat), self._small_bytes, READ_BYTES_MIN)
+        return buffer.room if size >= len(buffer.room) else buffer.memory[:size]
 
     def received(self) -> None:
         """Note that bytes have arrived."""
@@ -57,14 +81,21 @@ class Intake:
             arriving_bytes: the part of them in unfinished messages and transactions, which only further input releases.
             wants: whether more input can be applied.
         """
-        has_room, seat = True, self.seat
-        if seat is not None and (held_bytes > seat.floor_bytes or seat.held_bytes):
-            has_room = seat.settle(held_bytes)
-        self._wanted = wants
-        if seat is None or arriving_bytes <= seat.floor_bytes:
-            self._room.leave(self)
-        elif not has_room:
-            self._room.enter(self)
+        seat, self._wanted = self.seat, wants
+        if seat is not None:
+            floor_bytes = seat.floor_bytes
+            has_room = seat.settle(held_bytes) if held_bytes > floor_bytes - READ_BYTES_MIN or seat.held_bytes else True
+            # small messages still pass where channels, or what the client does not read, are all that it may always hold
+            is_anonymous = self._room.is_anonymous(seat)
+            always_bytes = floor_bytes // 2 if is_anonymous else floor_bytes - (held_bytes - arriving_bytes)
+            always_bytes = max(always_bytes, FLOOR_BYTES_MIN)
+            self._arriving_bytes, self._small_bytes = arriving_bytes, always_bytes - arriving_bytes
+            if self._small_bytes >= READ_BYTES_MIN:
+                self._room.leave(self)
+            elif is_anonymous:
+                self._wanted = False  # until what came is applied: the login is there
+            elif not has_room:
+                self._room.enter(self, seat)
         self.read_or_not()
 
     def check(self, channel_bytes: int, method: Index) -> None:
@@ -72,8 +103,9 @@ class Intake:
 
         Raises: AmqpError.
         """
-        if channel_bytes > FLOOR_BYTES + READ_BYTES and self.seat is not None and self.seat.crowded:
-            raise AmqpError(RESOURCE_ERROR, str(self.seat.too_much()), method)
+        seat = self.seat
+        if seat is not None and channel_bytes + self._arriving_bytes > seat.floor_bytes and seat.crowded:
+            raise AmqpError(RESOURCE_ERROR, str(seat.too_much()), method)
 
     def close(self) -> None:
         """Leave the queue for room: the connection is closing."""
@@ -98,28 +130,55 @@ class Intake:
 
 
 class Room:
-    """The connections that are not read until the broker holds fewer bytes, first in first out. The AMQP server has one."""
+    """The connections that are not read until the broker holds fewer bytes, first in first out. The AMQP server has one.
 
-    def __init__(self, quotas: Quotas, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+    What those of a token, or all, hold is its limit, and ``turn_bytes`` beyond it. What one has brought in its turn counts
+    against these also when the turn has passed on.
+    """
+
+    def __init__(self, quotas: Quotas, clock: Clock, loop: asyncio.AbstractEventLoop, message_bytes_max: int) -> None:
         self._quotas = quotas
+        self._message_bytes_max = message_bytes_max
         self.buffer = quotas.read_buffer
         self._clock = clock
         self._deadline = Deadline(loop)
-        self._waiting: dict[Intake, float] = {}  # since when
+        self._waiting: dict[Intake, float] = {}  # since when, the oldest first
+        self._stuck_since: dict[Holder | None, float] = {}
+        """Since when there is no turn for what a token holds; None: for what all hold."""
+        self._ended_at: dict[Holder | None, float] = {}
+        """When one of these was closed."""
         self._turn: Intake | None = None
         """The connection that is read although there is no room, until its message is complete."""
         self._turn_since = 0.0
 
     def holds(self, intake: Intake) -> bool:
         """Whether a connection is not read, for want of room."""
+        if intake is self._turn:
+            return not self._may_have_turn(intake)
         return intake in self._waiting
 
-    def enter(self, intake: Intake) -> None:
+    @property
+    def turn_bytes(self) -> int:
+        """How much turns may bring beyond the limits."""
+        return max(self._message_bytes_max, self._quotas.max_held_bytes // TURN_PART)
+
+    def is_anonymous(self, seat: Seat) -> bool:
+        """Whether it is not known yet of which token's share the bytes are."""
+        return self._quotas.guarded and seat.token is None
+
+    def left_bytes(self, intake: Intake, seat: Seat) -> int:
+        """How many bytes a connection may take; none if the result is negative."""
+        if self._quotas.memory_high or self.is_anonymous(seat):
+            return 0
+        return self._quotas.left_bytes(seat) + (self.turn_bytes if intake is self._turn else 0)
+
+    def enter(self, intake: Intake, seat: Seat) -> None:
         """Make a connection that holds too much wait, unless it is its turn. Idempotent."""
         if intake is self._turn or intake in self._waiting:
             return
         if not self._waiting and self._turn is None:
             self._deadline.set(LOOK_S, self._look)
+        seat.too_much()  # counts it
         self._waiting[intake] = self._clock.monotonic()
         if self._turn is None:
             self._pass_turn()
@@ -131,6 +190,8 @@ class Room:
             self._let_in()
         elif self._waiting.pop(intake, None) is not None:
             intake.wait(False)
+        elif self._turn is not None and not self._turn.reading:
+            self._turn.read_or_not()  # there may be room: something was stored
 
     def close(self) -> None:
         """Stop watching. Idempotent."""
@@ -140,6 +201,9 @@ class Room:
         now = self._clock.monotonic()
         self._check_turn(now)
         self._let_in()
+        self._end_one(now)
+        if self._turn is not None:
+            self._turn.read_or_not()
         for intake, since in self._waiting.items():
             if now - since < TOLD_S:
                 break
@@ -166,24 +230,61 @@ class Room:
 
     def _let_in(self) -> None:
         """Let in as many connections as there is room for one read of each, and at least one."""
-        if self._quotas.memory_high:
-            return
-        left_bytes = self._quotas.max_held_bytes - self._quotas.held_bytes
-        for intake in list(self._waiting):
+        quotas = self._quotas
+        each_bytes = quotas.read_bytes + quotas.floor_bytes  # what did not count counts with the rest
+        left_bytes, of_holders = quotas.max_held_bytes - quotas.held_bytes, dict[Holder, int]()
+        for intake in () if left_bytes <= 0 or quotas.memory_high else list(self._waiting):
             if left_bytes <= 0:
                 break
-            if intake.seat is None or not intake.seat.over_its_share:
-                left_bytes -= self._quotas.read_bytes
+            seat = intake.seat
+            if seat is not None and (of_holder := of_holders.get(seat.holder, quotas.left_bytes(seat))) > 0:
+                of_holders[seat.holder] = of_holder - each_bytes
+                left_bytes -= each_bytes
                 self._go_on(intake)
         if self._turn is None:
             self._pass_turn()
 
     def _pass_turn(self) -> None:
-        if self._quotas.memory_high or not self._waiting:
-            return
-        self._turn = next(iter(self._waiting))
-        self._turn_since = self._clock.monotonic()
-        self._go_on(self._turn)
+        """Give the turn to the first that may have it, of those within the shares of their tokens if there are any."""
+        chosen: Intake | None = None
+        for intake in self._waiting:
+            if (seat := intake.seat) is not None and self._may_have_turn(intake):
+                chosen = chosen or intake
+                if not seat.holder.exceeds(self._quotas.max_held_bytes):
+                    chosen = intake
+                    break
+        if chosen is not None:
+            self._turn = chosen
+            self._turn_since = self._clock.monotonic()
+            self._go_on(chosen)
+
+    def _may_have_turn(self, intake: Intake) -> bool:
+        """Whether a connection in its turn may bring more. One that may not keeps the turn meanwhile: what it began would be
+        in the way of those behind it."""
+        quotas, seat = self._quotas, intake.seat
+        return seat is not None and not quotas.memory_high and quotas.left_bytes(seat) + self.turn_bytes > 0
+
+    def _end_one(self, now: float) -> None:
+        """Close the connection that holds most, of those that did not use their turn if there are any, where for some time none
+        of a token's, or of all, might have the turn. Not where others hold the room, with replies that are not read or bodies
+        over HTTP: to close it would make none."""
+        stuck: dict[Holder | None, list[tuple[Intake, Seat]]] = {}
+        those = list(self._waiting) if self._turn is None else [self._turn, *self._waiting]
+        for intake in () if self._quotas.memory_high else those:
+            if (seat := intake.seat) is not None and not self._may_have_turn(intake):
+                whose = seat.holder if seat.holder.exceeds(self._quotas.max_held_bytes) else None
+                stuck.setdefault(whose, []).append((intake, seat))
+        self._stuck_since = {whose: self._stuck_since.get(whose, now) for whose in stuck}
+        self._ended_at = {whose: at for whose, at in self._ended_at.items() if now - at < STUCK_S}
+        for whose, members in stuck.items():
+            missing_bytes = -self._quotas.left_bytes(members[0][1]) - self.turn_bytes
+            patience_s = STUCK_AGAIN_S if whose in self._ended_at else STUCK_S
+            if now - self._stuck_since[whose] < patience_s or sum(seat.held_bytes for _, seat in members) <= missing_bytes:
+                continue
+            intake, seat = max(members, key=lambda each: (each[0].idle_turns, each[1].held_bytes))
+            del self._stuck_since[whose]
+            self._ended_at[whose] = now
+            intake.fail(AmqpError(RESOURCE_ERROR, f"the rest of what this connection began has no room: {seat.too_much()}"))
 
     def _go_on(self, intake: Intake) -> None:
         del self._waiting[intake]

@@ -62,7 +62,7 @@ class AmqpServer:
         self._guarded = authority is not None
         self._fair = FairQueue(clock, loop, broker.quotas)
         self._alarm = Alarm(broker, loop, self._alarm_changed)
-        self._room = Room(broker.quotas, clock, loop)
+        self._room = Room(broker.quotas, clock, loop, broker.options.max_payload_bytes)
         self._sessions: Roster[Session, tuple[int, int]] = Roster()  # number and time
         self._last_number = 0
         broker.quotas.open_connections.sources.append(self._open_connections)

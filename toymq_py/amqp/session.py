@@ -47,8 +47,8 @@ logger = logging.getLogger("toymq_py.amqp")
 
 LOGIN_S = 10.0
 """The time from the first byte to connection.open."""
-CHANNEL_BYTES, CHANNELS_SETTLED = 6 * 1024, 16
-"""Memory of an open channel that does nothing, measured; and how many are opened before they are counted."""
+CHANNEL_BYTES = 6 * 1024
+"""Memory of an open channel that does nothing, measured."""
 CLOSE_S = 5.0
 """The time for the peer to answer connection.close."""
 READ_AHEAD_BYTES = 256 * 1024
@@ -90,7 +90,7 @@ class Session(BoundedProtocol):
         self._work: asyncio.Task[None] | None = None
         self._outbox = Outbox()
         self.blocking = Blocking(alarm, self.write)
-        self.buffer, self._intake = room.buffer, Intake(room, clock, self.blocking, self.close_with)
+        self.buffer = self._intake = Intake(room, clock, self.blocking, self.close_with)
         self._closing = self._gone = False
         self._last_write = clock.monotonic()
         self._deadline = Deadline(loop)
@@ -403,9 +403,8 @@ class Session(BoundedProtocol):
         if method.name == "channel.open":
             if channel is not None:
                 raise AmqpError(COMMAND_INVALID, "second 'channel.open' seen", method.index)
-            if not len(self.channels) % CHANNELS_SETTLED:
-                self._settle()
-                self._intake.check(len(self.channels) * CHANNEL_BYTES, method.index)
+            self._settle()
+            self._intake.check((len(self.channels) + 1) * CHANNEL_BYTES, method.index)
             self.channels[number] = Channel(number, self, self.handshake.queues)
             self.write(methods.encode(number, "channel.open-ok"))
         elif method.name == "channel.close":

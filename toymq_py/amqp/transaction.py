@@ -8,6 +8,8 @@ from toymq_py.amqp.publishing import Held
 
 CALLS_MAX = 10_000
 BYTES_MAX = 16 << 20
+CALL_BYTES = 512
+"""The memory of a call beside its bytes, about. It counts as held."""
 
 
 class Transaction:
@@ -27,7 +29,7 @@ class Transaction:
         if self._bytes + size > BYTES_MAX:
             raise AmqpError(PRECONDITION_FAILED, f"a transaction holds {BYTES_MAX} bytes at most: commit before")
         self._bytes += size
-        self._held.in_transactions += size
+        self._held.in_transactions += size + CALL_BYTES
         self._calls.append(call)
 
     def begin_commit(self) -> None:
@@ -48,6 +50,6 @@ class Transaction:
 
     def _take(self) -> list[Callable[[], None]]:
         calls, self._calls = self._calls, []
-        self._held.in_transactions -= self._bytes
+        self._held.in_transactions -= self._bytes + len(calls) * CALL_BYTES
         self._bytes = 0
         return calls

@@ -62,6 +62,10 @@ class Holder:
         """How much of a limit this holder may use; at least one."""
         return max(limit * self.percent // 100, 1) if self.limited else limit
 
+    def exceeds(self, limit: int) -> bool:
+        """Whether the held bytes are more than this holder's share of a limit."""
+        return self.limited and self.held_bytes > self.share(limit)
+
     @property
     def unused(self) -> bool:
         return not self.connections
@@ -372,14 +376,17 @@ class Quotas:
 
     def has_share(self, seat: Seat, *, apart_bytes: int = 0) -> bool:
         """Whether held bytes are within the limits. ``apart_bytes``: part of the connection's that does not count here."""
+        return self.left_bytes(seat) + apart_bytes >= 0
+
+    def left_bytes(self, seat: Seat) -> int:
+        """How many bytes the connection may still take within the limits; negative beyond them."""
         holder, limit = seat.holder, self.max_held_bytes
-        held_bytes, of_holder = self.held_bytes - apart_bytes, holder.held_bytes - apart_bytes
-        return held_bytes <= limit and (not holder.limited or of_holder <= holder.share(limit))
+        left_bytes = limit - self.held_bytes
+        return min(left_bytes, holder.share(limit) - holder.held_bytes) if holder.limited else left_bytes
 
     def may_go_on(self, seat: Seat) -> bool:
         """Whether a connection's body may continue to arrive, as ``Seat.may_go_on``."""
-        holder = seat.holder
-        if self.memory_high or (holder.limited and holder.held_bytes > holder.share(self.max_held_bytes)):
+        if self.memory_high or seat.holder.exceeds(self.max_held_bytes):
             return False
         first = self._goes_on
         if first is None or first.left or not first.held_bytes:

@@ -30,7 +30,7 @@ from toymq_py.gateway.publish_operations import BATCH, PATH
 from toymq_py.gateway.read_ahead import CROWDED
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.names import is_pattern
-from toymq_py.net.bounded_reads import BoundedProtocol, ReadBuffer
+from toymq_py.net.bounded_reads import BoundedProtocol, Reads
 from toymq_py.partitions import half_made
 
 TURN = "toymq.turn"
@@ -234,7 +234,7 @@ class _Answer:
 class _Half(BoundedProtocol):
     """One side of a pipe: forwards what it receives to the other side, as fast as that is read."""
 
-    def __init__(self, buffer: ReadBuffer) -> None:
+    def __init__(self, buffer: Reads) -> None:
         self.buffer = buffer
         self.other: _Half
         self.transport: asyncio.Transport

@@ -7,6 +7,7 @@ read.
 
 import asyncio
 from abc import abstractmethod
+from typing import Protocol
 
 READ_BYTES = 256 * 1024
 """The most that one read brings, as of uvloop and asyncio."""
@@ -28,10 +29,19 @@ class ReadBuffer:
             self.room = self.memory[:size]
 
 
+class Reads(Protocol):
+    """The memory that a connection's reads fill: the ``ReadBuffer``, or less of it for want of room."""
+
+    @property
+    def memory(self) -> memoryview: ...
+    @property
+    def room(self) -> memoryview: ...
+
+
 class BoundedProtocol(asyncio.BufferedProtocol):
     """A buffered protocol with the ``data_received`` of ``asyncio.Protocol``, which TLS calls directly."""
 
-    buffer: ReadBuffer
+    buffer: Reads
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self.buffer.room

@@ -69,6 +69,9 @@ class TlsProtocol(BoundedProtocol):
 
     # -- from the connection
 
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._inner.get_buffer(sizehint) if self._stage is _Stage.OPEN else self.buffer.room  # of the same memory
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         if self._stage is _Stage.ENDED:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import select
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+import httpx
 import pika
 import pytest
 
@@ -16,6 +18,7 @@ from tests.support.amqp_wire import AmqpWire, bodies, declare
 from tests.support.broker_process import BrokerProcess
 from tests.support.in_process import serving
 from tests.support.sim_disk import SimDisk
+from tests.support.tokens import table, token
 from toymq_py.amqp import methods
 from toymq_py.amqp.frames import BODY, HEADER, frame
 from toymq_py.amqp.server import AmqpServer
@@ -85,6 +88,47 @@ def test_who_holds_up_others_and_sends_nothing_is_closed(broker: BrokerProcess) 
         with ThreadPoolExecutor(1) as publishers:
             assert publishers.submit(publish, broker.amqp, 3).result() == 3
         declare(open_wires.enter_context(AmqpWire(broker.amqp)).login(), "q")
+
+
+def test_a_token_that_never_commits_leaves_room_to_others(tmp_path: Path) -> None:
+    """Each turn left behind what it had brought: 34 times the limit, and the others were refused. ADR 0279."""
+    limit, message = 2 << 20, 256 << 10
+    auth = tmp_path / "auth.toml"
+    rights = 'publish = [">"]\nsubscribe = [">"]'
+    auth.write_text(table("greedy", rights) + table("other", f"{rights}\nadmin = true"))
+    auth.chmod(0o600)
+    options = ("--auth-file", str(auth), "--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    limits = ("--max-held-bytes", str(limit), "--max-payload", str(message))
+    with BrokerProcess(tmp_path / "d", *options, *limits) as broker, ExitStack() as open_wires:
+
+        def login(name: str) -> AmqpWire:
+            return open_wires.enter_context(AmqpWire(broker.amqp)).login("u", token(name))
+
+        def held_bytes() -> int:
+            answer = httpx.get(f"{broker.http}v1/broker", headers={"authorization": f"Bearer {token('other')}"}).json()
+            (held,) = [each for each in answer["limits"] if each["limit"] == "held_bytes"]
+            used: int = held["used"]
+            return used
+
+        other, greedy = login("other"), [login("greedy") for _ in range(8)]
+        declare(other, "q")
+        other.ask(1, "confirm.select")
+        for wire in greedy:
+            wire.ask(1, "tx.select")
+        for wire in greedy:
+            for _ in range(10):
+                wire.publish(bytes(60_000), "q")
+        most = tag = 0
+        while not select.select([wire.socket for wire in greedy], [], [], 0)[0]:
+            other.publish(bytes(message // 2), "q")
+            tag += 1
+            assert other.expect("basic.ack")["delivery_tag"] == tag
+            most = max(most, held_bytes())
+        assert limit // 2 < most < limit // 2 + 2 * message
+        (first, *_), _, _ = select.select([wire.socket for wire in greedy], [], [])
+        (closed,) = (wire for wire in greedy if wire.socket is first)
+        code, text = closed.closed_with("connection.close")
+        assert (code, "has no room" in text) == (506, True)
 
 
 @asynccontextmanager

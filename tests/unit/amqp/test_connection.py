@@ -20,6 +20,10 @@ def connection() -> AmqpConnection:
     return AmqpConnection(frame_max=4096, body_bytes_max=MAX, channel_max=9)
 
 
+FLAGS_BYTES = 2
+"""Of a content without properties."""
+
+
 def publish(channel: int, body: bytes, pieces: int = 1, *, size: int | None = None) -> bytes:
     head = b"\0\x3c\0\0" + (len(body) if size is None else size).to_bytes(8) + b"\0\0"
     step = max(-(-len(body) // pieces), 1)
@@ -104,9 +108,22 @@ def test_a_body_is_refused_by_what_its_header_announces() -> None:
 def test_bodies_that_are_not_whole_are_counted() -> None:
     found = connection()
     events(found, PROTOCOL_HEADER, publish(1, b"x" * 50, size=80), publish(2, b"y" * 20, size=80))
-    assert found.held_bytes == 70
+    assert found.held_bytes == 70 + 2 * FLAGS_BYTES
     found.discard(1)
-    assert found.held_bytes == 20
+    assert found.held_bytes == 20 + FLAGS_BYTES
+
+
+def test_properties_of_bodies_that_do_not_come_are_counted() -> None:
+    """They counted for nothing: 128 KiB on each of 2,047 channels."""
+    found = connection()
+    events(found, PROTOCOL_HEADER)
+    head = b"\0\x3c\0\0" + (80).to_bytes(8) + b"\x80\0\xff" + b"x" * 255
+    for channel in (1, 2):
+        events(found, methods.encode(channel, "basic.publish", routing_key="q") + frame(HEADER, channel, head))
+        assert found.held_bytes == channel * (FLAGS_BYTES + 256)
+    events(found, frame(BODY, 1, b"x" * 80))
+    found.discard(2)
+    assert found.held_bytes == 0
 
 
 def test_what_is_given_back_comes_again_first_and_is_held() -> None:

@@ -1,4 +1,7 @@
-"""Which AMQP connections are read while the broker holds too much. ADR 0232; tests/e2e/amqp/test_backpressure.py: clients."""
+"""Which AMQP connections are read while the broker holds too much, and how much.
+
+ADR 0232, ADR 0279; tests/e2e/amqp/test_backpressure.py: clients.
+"""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -7,13 +10,14 @@ from typing import Any
 import pytest
 
 from tests.support.fake_clock import FakeClock
-from toymq_py.amqp.errors import AmqpError
-from toymq_py.amqp.intake import IDLE_S, LOOK_S, TOLD_S, TURN_S, Intake, Room
-from toymq_py.auth.quotas import FLOOR_BYTES, Quotas
+from toymq_py.amqp.errors import RESOURCE_ERROR, AmqpError
+from toymq_py.amqp.intake import IDLE_S, LOOK_S, READ_BYTES_MIN, STUCK_S, TOLD_S, TURN_PART, TURN_S, Intake, Room
+from toymq_py.auth.quotas import FLOOR_BYTES, FLOOR_BYTES_MIN, Quotas
 from toymq_py.config.options import BrokerOptions
 from toymq_py.metrics import Metrics
+from toymq_py.net.bounded_reads import READ_BYTES
 
-MAX = 1 << 20
+MAX, MESSAGE = 1 << 20, 2 << 20
 MUCH = 400_000
 """Of a body that has come in part: two have room."""
 
@@ -21,10 +25,11 @@ MUCH = 400_000
 class World:
     """The clock, the loop's one timer, the limits, and connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int = MAX) -> None:
         self.clock = FakeClock()
-        self.quotas = Quotas(BrokerOptions(max_held_bytes=MAX), Metrics())
-        self.room = Room(self.quotas, self.clock, self)  # type: ignore[arg-type]  # of a loop it needs call_later
+        self.metrics = Metrics()
+        self.quotas = Quotas(BrokerOptions(max_held_bytes=max_bytes), self.metrics)
+        self.room = Room(self.quotas, self.clock, self, MESSAGE)  # type: ignore[arg-type]  # of a loop it needs call_later
         self._due: tuple[float, Callable[[], None]] | None = None
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> Any:
@@ -36,15 +41,15 @@ class World:
         while self._due is not None and self._due[0] <= until:
             at, call = self._due
             self._due = None
-            self.clock.advance(at - self.clock.monotonic())
+            self.clock.advance(max(at - self.clock.monotonic(), 0))
             call()
-        self.clock.advance(until - self.clock.monotonic())
+        self.clock.advance(max(until - self.clock.monotonic(), 0))
 
 
 class Connection:
     """One that holds part of a body."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, token: str | None = None) -> None:
         self.reads, self.told, self.errors = True, False, []
         blocking = SimpleNamespace(publishes=False, waits_for_room=False, tell=self._tell)
         self._blocking = blocking
@@ -52,6 +57,9 @@ class Connection:
         self.intake.transport = self  # type: ignore[assignment]
         self.intake.seat = self.seat = world.quotas.enter(None)
         self.errors: list[AmqpError]
+        self.held_bytes = self.in_socket_bytes = 0
+        if token is not None:
+            self.seat.identify(token, admin=False)
 
     def _fail(self, error: AmqpError) -> None:
         self.errors.append(error)
@@ -76,6 +84,14 @@ class Connection:
         self.intake.settle(held_bytes, held_bytes, wants=True)
         return self
 
+    def read(self) -> None:
+        """What one call of ``recv`` brings of the sent bytes, unless the connection is not read."""
+        if self.reads and self.in_socket_bytes and not self.errors:
+            count = min(self.in_socket_bytes, len(self.intake.room))
+            self.in_socket_bytes -= count
+            self.held_bytes += count
+            self.has(self.held_bytes)
+
 
 @pytest.fixture
 def world() -> World:
@@ -97,7 +113,7 @@ def test_beyond_the_limit_one_goes_on_and_the_others_are_not_read(world: World) 
     assert reading(all_of_them) == [True, True, True, True, False, False], "it is whole: the next"
     all_of_them[3].has(MUCH * 2)
     assert reading(all_of_them)[3], "until it is whole"
-    assert Connection(world).has(FLOOR_BYTES).reads, "small messages always pass"
+    assert Connection(world).has(FLOOR_BYTES - READ_BYTES_MIN).reads, "small messages always pass"
 
 
 def test_as_many_are_let_in_as_have_room_for_a_read(world: World) -> None:
@@ -210,3 +226,166 @@ def test_one_that_ends_while_it_waits_is_forgotten(world: World) -> None:
     goes_on.intake.close()
     assert last.reads
     assert not world.room.holds(waits.intake)
+
+
+MIB = 1 << 20
+
+
+def send(world: World, connections: list[Connection], seconds: float = 0.0) -> int:
+    """Read what was sent, as an event loop does, for so long. Returns: the most bytes that were held."""
+    most, until = 0, world.clock.monotonic() + seconds
+    while True:
+        for _ in range(40):
+            for connection in connections:
+                connection.read()
+                most = max(most, world.quotas.held_bytes)
+        if world.clock.monotonic() >= until:
+            return most
+        world.advance(LOOK_S)
+
+
+def test_one_token_holds_its_share_and_a_message_whatever_it_sends() -> None:
+    """It held 34 times the limit: a turn passed on, and what it had brought stayed. The others were refused, admins too."""
+    world = World(16 * MIB)
+    greedy = [Connection(world, "greedy") for _ in range(40)]
+    for connection in greedy:
+        connection.in_socket_bytes = 15 * MIB
+    assert send(world, greedy, 4 * STUCK_S) <= 8 * MIB + MESSAGE + FLOOR_BYTES + 40 * READ_BYTES_MIN
+    assert world.metrics.limits_reached["holder_held_bytes"] >= 40
+    other = Connection(world, "other")
+    other.in_socket_bytes = MESSAGE
+    send(world, [other])
+    assert other.held_bytes == MESSAGE
+    other.has(0)
+    while any(connection.in_socket_bytes and not connection.errors for connection in greedy):
+        send(world, greedy, STUCK_S)
+    errors = [error for connection in greedy for error in connection.errors]
+    assert {error.code for error in errors} == {RESOURCE_ERROR}
+    assert "greedy holds 8388608 bytes of bodies and replies, its share of --max-held-bytes" in errors[0].reply_text
+
+
+def test_those_of_a_token_that_send_whole_messages_go_on_beside_those_that_do_not() -> None:
+    world = World(16 * MIB)
+    greedy = [Connection(world, "a") for _ in range(20)]
+    for connection in greedy:
+        connection.in_socket_bytes = 15 * MIB
+    send(world, greedy, 1)
+    honest = Connection(world, "a")
+    honest.in_socket_bytes = MIB
+    for _ in range(40):
+        send(world, [*greedy, honest], STUCK_S)
+    assert (honest.held_bytes, honest.in_socket_bytes, honest.errors) == (MIB, 0, [])
+
+
+def test_many_channels_with_half_bodies_are_bounded_too(world: World) -> None:
+    """One connection that waits alone had its turn without end."""
+    alone = Connection(world)
+    alone.in_socket_bytes = 100 * MESSAGE
+    assert send(world, [alone], STUCK_S - LOOK_S) <= MAX + MESSAGE + FLOOR_BYTES
+    assert (alone.reads, alone.errors) == (False, [])
+    send(world, [alone], 2 * LOOK_S)
+    (error,) = alone.errors
+    assert "has no room" in error.reply_text
+
+
+def test_a_turn_that_has_used_up_its_bytes_goes_on_when_others_are_stored(world: World) -> None:
+    """Passed on, the begun message would be in the way of those behind it: forty publishers of a MB stood still."""
+    stored = world.quotas.enter(None)
+    stored.settle(MESSAGE)
+    turn, behind = Connection(world), Connection(world)
+    for connection in (turn, behind):
+        connection.in_socket_bytes = 3 * MAX // 2
+    send(world, [turn, behind], 2 * LOOK_S)
+    assert reading([turn, behind]) == [False, False]
+    stored.settle(0)
+    Connection(world).has(0)
+    assert reading([turn, behind]) == [True, False], "something was stored: it is read without a look"
+    send(world, [turn, behind])
+    assert turn.held_bytes == 3 * MAX // 2
+
+
+def test_those_within_their_share_have_the_turn_before_others() -> None:
+    world = World(8 * MIB)
+    world.quotas.enter(None).settle(4 * MIB)
+    turn = Connection(world, "a").has(4 * MIB + FLOOR_BYTES)
+    behind, within = Connection(world, "a").has(FLOOR_BYTES), Connection(world, "b").has(FLOOR_BYTES + 1)
+    assert reading([turn, behind, within]) == [True, False, False]
+    turn.intake.close()
+    assert reading([behind, within]) == [False, True]
+
+
+def test_a_turn_brings_a_message_or_a_part_of_the_limit() -> None:
+    assert World(MAX).room.turn_bytes == MESSAGE
+    assert World(512 * MIB).room.turn_bytes == 512 * MIB // TURN_PART
+
+
+def test_none_is_closed_where_others_hold_the_room(world: World) -> None:
+    """Replies that clients do not read."""
+    world.quotas.enter(None).settle(2 * MAX + MESSAGE)
+    waits = [Connection(world).has(FLOOR_BYTES) for _ in range(3)]
+    world.advance(10 * STUCK_S)
+    assert [(connection.reads, connection.errors) for connection in waits] == [(False, [])] * 3
+
+
+def test_one_that_did_not_use_its_turn_is_closed_before_one_that_holds_more(world: World) -> None:
+    idle, other = Connection(world).has(MAX), Connection(world).has(MAX + MAX // 2)
+    third = Connection(world).has(MAX)
+    idle.intake.idle_turns = 1
+    for connection in (idle, other, third):
+        connection.intake.settle(MAX, MAX, wants=True)
+    world.advance(STUCK_S + 2 * LOOK_S)
+    assert [len(connection.errors) for connection in (idle, other, third)] == [1, 0, 0]
+
+
+def test_a_read_brings_no_more_than_there_is_room_for() -> None:
+    world = World(4 * MIB)
+    connection = Connection(world, "a")
+    assert len(connection.intake.room) == READ_BYTES
+    others = Connection(world, "a").has(2 * MIB - 100_000)
+    assert len(connection.intake.room) == 100_000
+    others.has(3 * MIB)
+    assert len(connection.has(1000).intake.room) == FLOOR_BYTES - 1000, "what it may hold whatever others do"
+    connection.intake.settle(FLOOR_BYTES * 2, 0, wants=True)
+    assert len(connection.intake.room) == FLOOR_BYTES_MIN, "small messages pass beside channels and unread replies"
+
+
+def test_before_its_login_a_connection_may_hold_little() -> None:
+    """Of which token's share it is is not known."""
+    world = World(16 * MIB)
+    world.quotas.guarded = True
+    connection = Connection(world)
+    connection.in_socket_bytes = MIB
+    send(world, [connection], STUCK_S * 2)
+    assert (connection.held_bytes, connection.reads, connection.errors) == (FLOOR_BYTES // 2, False, [])
+    connection.seat.identify("a", admin=False)
+    connection.has(connection.held_bytes)
+    send(world, [connection])
+    assert connection.held_bytes == MIB
+
+
+def test_channels_beyond_the_share_are_refused() -> None:
+    """Sixty-four of each connection were not."""
+    world = World(2 * MIB)
+    Connection(world, "a").has(2 * MIB)
+    connection, other = Connection(world, "a"), Connection(world, "b")
+    connection.intake.check(FLOOR_BYTES, (20, 10))
+    with pytest.raises(AmqpError, match="its share of --max-held-bytes"):
+        connection.intake.check(FLOOR_BYTES + 1, (20, 10))
+    other.intake.check(FLOOR_BYTES + 1, (20, 10))
+    connection.has(FLOOR_BYTES // 2)
+    with pytest.raises(AmqpError, match="its share of --max-held-bytes"):
+        connection.intake.check(FLOOR_BYTES // 2 + 1, (20, 10))
+
+
+def test_what_does_not_count_does_not_begin_to_count_while_there_is_no_room() -> None:
+    """A hundred connections that each held a little less than may always be held, and then sent a little more."""
+    world = World(16 * MIB)
+    Connection(world, "a").has(9 * MIB)
+    many = [Connection(world, "a") for _ in range(100)]
+    for connection in many:
+        connection.in_socket_bytes = FLOOR_BYTES - 100
+    send(world, many)
+    for connection in many:
+        connection.in_socket_bytes += FLOOR_BYTES
+    send(world, many)
+    assert world.quotas.held_bytes <= 8 * MIB + MESSAGE + 2 * FLOOR_BYTES

@@ -4,7 +4,7 @@ import pytest
 
 from toymq_py.amqp.errors import PRECONDITION_FAILED, AmqpError
 from toymq_py.amqp.publishing import Held
-from toymq_py.amqp.transaction import BYTES_MAX, CALLS_MAX, Transaction
+from toymq_py.amqp.transaction import BYTES_MAX, CALL_BYTES, CALLS_MAX, Transaction
 
 
 def test_all_is_done_at_the_commit_in_its_order_and_nothing_after_a_rollback() -> None:
@@ -12,7 +12,7 @@ def test_all_is_done_at_the_commit_in_its_order_and_nothing_after_a_rollback() -
     transaction, done = Transaction(held), list[int]()
     for number in range(3):
         transaction.add(lambda number=number: done.append(number), 5)  # type: ignore[misc]
-    assert (done, held.in_transactions) == ([], 15)
+    assert (done, held.in_transactions) == ([], 3 * (5 + CALL_BYTES))
     transaction.begin_commit()
     transaction.end_commit()
     assert (done, held.in_transactions) == ([0, 1, 2], 0)
