@@ -160,9 +160,9 @@ def decode(data: bytes, topic: str | None = None) -> OffsetsState:
 
 
 def read(fs: FileSystem, path: str) -> OffsetsState | None:
-    """Read one generation from a topic's directory, and judge whether it is of the log there (ADR 0218). Returns: None when
-    there is none. Raises: DamagedData, also for the offsets of another topic or incarnation; Unreadable when the disk refuses
-    the file; OSError of a passing shortage."""
+    """Read one generation from a topic's directory, and judge whether it is of the topic there (ADR 0218, 0281). Returns: None
+    when there is none. Raises: DamagedData, also for the offsets of another topic or incarnation; Unreadable when the disk
+    refuses the file; OSError of a passing shortage."""
     directory = path.rpartition("/")[0]
     data = checked_json.read(fs, path)
     if data is None:

@@ -10,33 +10,36 @@ It is no manifest:
     no head, a later base id    the file is this log's: the broker died before the head was written
     no head, an earlier base id the file is not this log's: it appeared when the heads of all its segments were known
     no file, or a damaged one   all segments are this log's, as in a directory of an older version
-    a file of another topic     segments with its heads are that topic's, the others are this log's
+    a file of another topic or incarnation
+                                segments with its heads are that log's, the others are this log's (ADR 0281)
     a whole first record with another id than the file's name: the file is misplaced, whatever heads are known
     a whole first record of another place, but such records fill a page at most and the log's own records go on behind them:
                                 the file is this log's, and damaged (ADR 0084)
     the same, or a damaged first record, and the times of the other records do not fit the known head:
                                 the file is not this log's (ADR 0222)
 
-A file of another log is never served, cut or removed: its ids are missing here, and ``toymq repair`` puts it aside.
+A file of another log is never served, cut or removed: its ids are missing here, and ``toymq repair`` puts it aside. Ids that it
+may stand for are not used again.
 
-The file names the log's incarnation, too: the offsets are judged by it (ADR 0218).
+The file names the log's incarnation, too; ``incarnation`` tells which one is the topic's where files name several.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from toymq_py.disk_errors import is_lasting
 from toymq_py.errors import DamagedData
 from toymq_py.records import IdRange
-from toymq_py.storage import checked_json
+from toymq_py.storage import checked_json, incarnation
 from toymq_py.storage.evicted import Evicted
 from toymq_py.storage.evicted import load as load_evicted
 from toymq_py.storage.fs import File, FileSystem, replace_file
 from toymq_py.storage.record import HEADER, LENGTH_MAX, LENGTH_MIN, valid_frame
 from toymq_py.storage.segment import bases_of, parse_removed_name, segment_name, topic_of
-from toymq_py.storage.segment_origin import is_of_log
+from toymq_py.storage.segment_origin import is_of_log, reached_by
 
 logger = logging.getLogger("toymq_py.storage")
 
@@ -77,6 +80,8 @@ class SegmentFiles:
     """The segments in ``bases`` whose files are in the bucket of ``--tier``."""
     incarnation: str | None = None
     """The incarnation of this log; None where ``segments.json`` does not say."""
+    foreign_end: int = 0
+    """The id behind those of this log that files of ``foreign`` may hold or stand for."""
 
     @property
     def local(self) -> list[int]:
@@ -97,7 +102,7 @@ class SegmentFiles:
     def end(self, next_id: int) -> int:
         """The id after the last one of the log. A known head stands for at least one record, and so does another log's file at
         the end. Assumes that ``next_id`` is behind everything in this log's files and offsets."""
-        next_id = max(next_id, max(self.heads, default=-1) + 1)
+        next_id = max(next_id, max(self.heads, default=-1) + 1, self.foreign_end)
         for base_id in self.foreign:
             if base_id == next_id:
                 next_id += 1
@@ -117,33 +122,32 @@ def list_segment_files(fs: FileSystem, path: str, first_id_known: bool | None = 
 
     Raises: OSError.
     """
-    topic, heads, problem, incarnation = _load(fs, path)  # first: a head is written when its file is there
+    known = _known(fs, path)  # first: a head is written when its file is there
     names = fs.listdir(path)
     bases = bases_of(names)
     removed = sorted(ids for name in names if (ids := parse_removed_name(name)) is not None)
-    theirs = topic if heads and topic != topic_of(path) else None
-    if theirs is not None:
-        problem = f"{FILE_NAME} is of topic {topic}"
     foreign: dict[int, str] = {}
     foreign_heads: dict[int, int] = {}
     for base_id in bases:
         with suppress(OSError):  # then it is for the scan to tell
-            reason, hit = _judge(fs, path, base_id, heads, theirs)
+            reason, hit = _judge(fs, path, base_id, known)
             if reason is not None:
                 foreign[base_id] = reason
             elif hit:
                 foreign_heads[base_id] = hit
     away = load_evicted(fs, path, names)
     ours = sorted([*(base_id for base_id in bases if base_id not in foreign), *away.segments])
-    heads, incarnation = ({}, None) if theirs is not None else (heads, incarnation)
-    return SegmentFiles(ours, foreign, foreign_heads, heads, problem, removed, first_id_known, away, incarnation)
+    heads, word = (known.heads, known.incarnation) if known.whose is None else ({}, None)
+    end = _foreign_end(fs, path, foreign, known) if foreign else 0
+    return SegmentFiles(ours, foreign, foreign_heads, heads, known.problem, removed, first_id_known, away, word, end)
 
 
 def log_incarnation(fs: FileSystem, path: str) -> str | None:
-    """The incarnation of the log in a topic's directory; None when ``segments.json`` is missing, unreadable, of another topic
-    or of an older toymq."""
-    topic, _, _, incarnation = _load(fs, path)
-    return incarnation if topic == topic_of(path) else None
+    """The incarnation of the topic in a directory, as ``incarnation.decide`` tells; None when no file names one. Raises:
+    OSError of a passing shortage."""
+    topic, heads, _, word = _load(fs, path)
+    of_segments = word if topic == topic_of(path) else None
+    return incarnation.decide(fs, path, of_segments, lambda: _balance(fs, path, heads))
 
 
 def judge(fs: FileSystem, path: str, base_id: int) -> tuple[str | None, int]:
@@ -153,19 +157,42 @@ def judge(fs: FileSystem, path: str, base_id: int) -> tuple[str | None, int]:
     (``SegmentFiles.foreign_heads``), 0 for none. Raises: OSError for want of descriptors or memory; the scan reports other
     problems of the file.
     """
-    topic, heads, *_ = _load(fs, path)
+    known = _known(fs, path)
     try:
-        return _judge(fs, path, base_id, heads, topic if heads and topic != topic_of(path) else None)
+        return _judge(fs, path, base_id, known)
     except OSError as error:
         if not is_lasting(error):
             raise
     return None, 0
 
 
-def _judge(
-    fs: FileSystem, path: str, base_id: int, heads: Mapping[int, Head], theirs: str | None
-) -> tuple[str | None, int]:
-    """Judge a segment file; see ``judge``. ``theirs``: the topic of ``heads``, if it is another topic. Raises: OSError."""
+class _KnownHeads(NamedTuple):
+    """What ``segments.json`` says."""
+
+    heads: dict[int, Head]
+    whose: str | None
+    """The log of the heads, if it is another one than the directory's."""
+    problem: str | None
+    incarnation: str | None
+
+
+def _known(fs: FileSystem, path: str) -> _KnownHeads:
+    """Read ``segments.json``, and judge whose it is. Raises: OSError of a passing shortage."""
+    topic, heads, problem, word = _load(fs, path)
+    whose = None
+    if topic and topic != topic_of(path):
+        whose, problem = f"topic {topic}", f"{FILE_NAME} is of topic {topic}"
+    elif word is not None:
+        right = incarnation.decide(fs, path, word, lambda: _balance(fs, path, heads))
+        if word != right:
+            whose = "another incarnation of the topic"
+            problem = f"{FILE_NAME} is of another incarnation, {word}, and the topic is {right}"
+    return _KnownHeads(heads, whose, problem, word)
+
+
+def _judge(fs: FileSystem, path: str, base_id: int, told_heads: _KnownHeads) -> tuple[str | None, int]:
+    """Judge a segment file; see ``judge``. Raises: OSError."""
+    heads, theirs = told_heads.heads, told_heads.whose
     known = heads.get(base_id)
     file = f"{path}/{segment_name(base_id)}"
     fits, record = _compare(fs, file, known)
@@ -179,12 +206,40 @@ def _judge(
     if hit:
         return None, hit
     if theirs is not None and fits:
-        return f"is a segment of topic {theirs}", 0
+        return f"is a segment of {theirs}", 0
     if record is not None and record != base_id:
         return f"is not what its name says: it begins with record {record}", 0
     if theirs is None and record is not None and (known is not None or base_id < max(heads, default=-1)):
         return f"is a segment of another log: it begins with record {record}, which is not of this log", 0
     return None, 0
+
+
+def _balance(fs: FileSystem, path: str, heads: Mapping[int, Head]) -> int:
+    """How many segments begin with the records that the heads know, less those with whole first records that they do not."""
+    balance = 0
+    for base_id in list_bases(fs, path):
+        with suppress(OSError):
+            fits, record = _compare(fs, f"{path}/{segment_name(base_id)}", heads.get(base_id))
+            known = base_id in heads or base_id < max(heads, default=-1)
+            balance += 1 if fits else -(record == base_id and known)
+    return balance
+
+
+def _foreign_end(fs: FileSystem, path: str, foreign: Mapping[int, str], known: _KnownHeads) -> int:
+    """See ``SegmentFiles.foreign_end``. Files of this log may have changed places. And where the heads are no sure witness,
+    since they are another log's, fit no more segments than they contradict, or another file names another incarnation, a file
+    may be this log's although they contradict it."""
+    doubted = known.whose is not None or len(incarnation.claims(fs, path, known.incarnation)) > 1
+    doubted = doubted or _balance(fs, path, known.heads) <= 0
+    end = 0
+    for base_id in foreign:
+        name = f"{path}/{segment_name(base_id)}"
+        with suppress(OSError):
+            is_theirs, record = _compare(fs, name, known.heads.get(base_id))
+            if doubted if record in (None, base_id) else record in foreign:
+                reached = 0 if is_theirs else reached_by(fs, name, base_id if record is None else record)
+                end = max(end, base_id + 1, reached)
+    return end
 
 
 def store(fs: FileSystem, path: str, heads: Mapping[int, Head], incarnation: str | None = None) -> None:

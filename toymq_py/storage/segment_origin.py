@@ -42,6 +42,12 @@ def is_of_log(fs: FileSystem, path: str, base_id: int, head_ns: int, hidden_byte
     return None
 
 
+def reached_by(fs: FileSystem, path: str, first_id: int) -> int:
+    """The id behind the last record of a file that begins with the record ``first_id``, whatever its name. Raises: OSError."""
+    next_id = scan_segment(fs, path, first_id).segment.next_id
+    return next_id if next_id <= BASE_ID_MAX else 0  # no log comes so far
+
+
 def _times_of_sidecar(fs: FileSystem, path: str, base_id: int) -> dict[int, int]:
     """The record times in the sidecar, by id, whatever file it was written for; empty without a sidecar."""
     with suppress(DamagedData, OSError, KeyError, TypeError):

@@ -18,6 +18,7 @@ from toymq_py.storage import checked_json
 from toymq_py.storage.checked_json import decode, encode, incarnation_of, parse_object
 from toymq_py.storage.fs import FileSystem, replace_file
 from toymq_py.storage.segment import topic_of
+from toymq_py.storage.segment_heads import log_incarnation
 
 FILE_NAME = "topic.json"
 MARK_NAME = "has-settings"
@@ -47,14 +48,14 @@ def load(fs: FileSystem, path: str) -> LoadedSettings:
 def read(fs: FileSystem, path: str) -> LoadedSettings:
     """As ``load``, but raises DamagedData when the file cannot be trusted, and Unreadable when it cannot be read."""
     data = _content(fs, path)
-    return LoadedSettings(TopicSettings()) if data is None else parse(data, topic_of(path))
+    return LoadedSettings(TopicSettings()) if data is None else _judged(fs, path, data)
 
 
 def read_bytes(fs: FileSystem, path: str) -> bytes | None:
     """The content of the file, for a copy of it; None for a topic without one. Raises: as ``read``."""
     data = _content(fs, path)
     if data is not None:
-        parse(data, topic_of(path))
+        _judged(fs, path, data)
     return data
 
 
@@ -63,6 +64,15 @@ def _content(fs: FileSystem, path: str) -> bytes | None:
     if data is None and fs.exists(f"{path}/{MARK_NAME}"):
         raise DamagedData("the file is missing")
     return data
+
+
+def _judged(fs: FileSystem, path: str, data: bytes) -> LoadedSettings:
+    """Parse the content of the file. Raises: DamagedData, also for the settings of another topic or incarnation (ADR 0281);
+    OSError of a passing shortage."""
+    found = parse(data, topic_of(path))
+    if found.incarnation is not None and (log := log_incarnation(fs, path)) not in (None, found.incarnation):
+        raise DamagedData(f"these are the settings of another incarnation, {found.incarnation}, and the topic is {log}")
+    return found
 
 
 def parse(data: bytes, topic: str) -> LoadedSettings:

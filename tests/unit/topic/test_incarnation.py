@@ -224,10 +224,10 @@ def test_a_kill_before_the_log_is_named_leaves_the_word_of_the_offsets() -> None
     rig.subscribe("t").close()
     rig.flush("t")
     word = offsets.load(rig.disk, PATH).state.incarnation
-    assert (word is None, log_incarnation(rig.disk, PATH)) == (False, None)
+    assert (word is None, list_segment_files(rig.disk, PATH).incarnation) == (False, None)
     rig.reopen(power_cut=True)
     rig.publish("t", b"x")
-    assert log_incarnation(rig.disk, PATH) == word
+    assert list_segment_files(rig.disk, PATH).incarnation == word
 
 
 def test_without_fsync_the_log_is_named_and_each_segment_synced_once_for_its_head() -> None:

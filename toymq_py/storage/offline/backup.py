@@ -286,7 +286,7 @@ class _Backup:
             segment_heads.store(fs, to, heads, files.incarnation)
         fs.sync_dir(to)  # the offsets must not be there before what they speak of
         self._copy_evicted(name, files, to)
-        self._copy_small(name, path, to)
+        self._copy_small(name, path, to, files.incarnation)
         fs.sync_dir(to)
 
     def _copy_evicted(self, name: str, files: segment_heads.SegmentFiles, to: str) -> None:
@@ -312,8 +312,9 @@ class _Backup:
         except FileNotFoundError:
             return topic.mark if offsets.load(self._fs, path).state.has_removed(base_id) else None
 
-    def _copy_small(self, name: str, path: str, to: str) -> None:
-        """Copy offsets and settings: the acks as they were when the backup began, the segments as they are now."""
+    def _copy_small(self, name: str, path: str, to: str, incarnation: str | None) -> None:
+        """Copy offsets and settings: the acks as they were when the backup began, the segments as they are now.
+        ``incarnation``: of the log that was copied, if known. Raises: SourceChanged when the topic was made anew since."""
         fs, topic = self._fs, self._topics[name]
         problem = self.report.problem
         current, lost = f"{to}/{offsets.FILE_NAME}", topic.acks.source is OffsetsSource.LOST
@@ -334,6 +335,9 @@ class _Backup:
         file = f"{to}/{topic_settings.FILE_NAME}"
         try:
             settings = topic_settings.read_bytes(fs, path)
+            of = None if settings is None else topic_settings.parse(settings, name).incarnation
+            if None not in (of, incarnation) and of != incarnation:
+                raise SourceChanged
             if settings is not None:
                 replace_file(fs, file, settings)
             else:
