@@ -17,3 +17,9 @@ def call_all(calls: Iterable[Callable[P, object]], *args: P.args, **kwargs: P.kw
             call(*args, **kwargs)
         except Exception:
             logger.exception("a bug in %r", call)
+
+
+def run_now(job: Callable[[], None], done: Callable[[], None]) -> None:
+    """Run a job and the function behind it at once, where other callers run the job on a thread."""
+    job()
+    done()

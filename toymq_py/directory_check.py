@@ -14,7 +14,7 @@ from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import not_there
 from toymq_py.storage.fs import FileSystem, Stamp
 from toymq_py.storage.id_ranges import record_range
-from toymq_py.storage.segment import Segment, parse_segment_name
+from toymq_py.storage.segment import Segment
 from toymq_py.storage.segment_heads import head_of, judge
 from toymq_py.topic import Topic
 
@@ -24,6 +24,9 @@ LISTED_MAX = 1000
 SEALED_MAX = 10_000
 """Topics whose directory is listed in one look, and sealed segments in them, about: some 30 ms of a sync thread. Where there
 are more, the next look goes on after them."""
+IDLE_MAX = 2000
+"""Active segments whose files are not open, of topics that nothing is published to or read from, in one look: 14 ms of a
+sync thread."""
 SEEN_BYTES = 64
 """Bytes from the end of an active file that are compared: where they were cut off and written anew later, they read as
 zeros."""
@@ -32,22 +35,24 @@ JUDGED_AT_ONCE = 2
 
 
 class _ActiveFile:
-    """An active segment and the result of the last check of its file. As the broker's own commits change the file all the time,
-    a change by another program is detected by its first record, length, holes, and the bytes at its end in the last check."""
+    """An active segment and the result of the last check of its file. While the broker does not write the file, any change of
+    its stamp is another program's. As commits change the file all the time, a change by another program is then detected by
+    its first record, length, holes, and the bytes at its end in the last check."""
 
-    __slots__ = ("_end", "_head", "_inode", "_last", "_next_id", "end_seen", "gone", "path", "reason", "segment", "stamp",
-                 "suspect", "topic")  # fmt: skip
+    __slots__ = ("_end", "_head", "_inode", "_is_whole", "_last", "_next_id", "end_seen", "gone", "path", "reason", "segment",
+                 "stamp", "suspect", "topic", "touched")  # fmt: skip
 
-    def __init__(self, topic: Topic, path: str, inode: tuple[int, int]) -> None:
+    def __init__(self, topic: Topic, segment: Segment, inode: tuple[int, int]) -> None:
         self.topic = topic
-        self.path = path
-        self.segment = topic.log.segments[-1]
+        self.segment = segment
+        self.path = segment.path
         self._inode = inode
-        self._end = 0 if self.segment.damages else self.segment.end  # a damaged one may count up to behind its file's end
-        self._next_id = self.segment.next_id
-        self._head = topic.committer.known_head(_name_id(self.segment))
-        self._last = self.segment.stamp
-        self.end_seen = self.segment.end_seen
+        self._is_whole = segment.end > 0 and not segment.damages  # a damaged one may count up to behind its file's end
+        self._end = segment.end
+        self._next_id = segment.next_id
+        self._head = topic.committer.known_head(segment.name_id)
+        self._last = segment.stamp
+        self.end_seen = segment.end_seen
         self.gone = True
         self.stamp: Stamp | None = None
         """The file's stamp; None, too, where the file could not be compared: the next look does."""
@@ -55,29 +60,35 @@ class _ActiveFile:
         """Why the file is no longer the broker's."""
         self.suspect = False
         """Whether the file has to be judged anew."""
+        self.touched = False
+        """The same, unless the broker has written the file meanwhile."""
 
     def look(self, fs: FileSystem) -> None:
         """Look at the file on a sync thread."""
-        self.reason = not_there(fs, self.path, self._inode)
         with contextlib.suppress(OSError):
             stamp = fs.stamp(self.path)
             self.gone = False
+            if stamp[:2] != self._inode:
+                self.reason = not_there(fs, self.path, self._inode)
             known, cut = (True, None) if stamp == self._last else self._compare(fs)
             self.stamp = stamp
             if stamp == self._last or (self.reason is None and known and cut is None):
+                self.touched = stamp != self._last and self._last is not None
                 return
             self.suspect = True
-            foreign, _ = judge(fs, self.path.rpartition("/")[0], _name_id(self.segment))
+            foreign, _ = judge(fs, self.path.rpartition("/")[0], self.segment.name_id)
             if self.reason is None and foreign is not None:
                 self.reason = f"{self.path} was overwritten below the running broker: it {foreign}"
             self.reason = self.reason or cut
+        if self.gone:
+            self.reason = not_there(fs, self.path, self._inode)
 
     def _compare(self, fs: FileSystem) -> tuple[bool, str | None]:
         """Whether the file begins with the known first record, and why its content is not what was committed; None if it is."""
         file = fs.open(self.path, write=False)
         try:
             known = self._head is None or head_of(file) == self._head
-            if not self._end:
+            if not self._is_whole:
                 return known, None
             cut = find_cut(fs, file, self.segment, self._next_id, self._end)
             at, seen = self.end_seen
@@ -94,11 +105,14 @@ class _ActiveFile:
         topic, segment = self.topic, self.segment
         if topic.deleted or not topic.log.segments or topic.log.segments[-1] is not segment or segment.sealed:  # it rolled
             return
-        if self.reason is not None:
+        is_unwritten = segment.is_as_at(self._end)
+        if self.reason is not None and self.stamp is not None and self.stamp[:2] != self._inode:
+            topic.committer.lose_active(segment, self.reason)
+        elif self.reason is not None:
             topic.committer.poison(self.reason)
         segment.missing = self.gone and self.reason is not None
-        segment.stamp, segment.end_seen = self.stamp, self.end_seen
-        if self.suspect:
+        segment.stamp, segment.end_seen = self.stamp if is_unwritten else None, self.end_seen
+        if self.suspect or (self.touched and is_unwritten):
             topic.log.examine(segment)
 
 
@@ -122,6 +136,8 @@ class DirectoryCheck:
         self._lost = lost
         self._listed = 0
         """How many topics with sealed segments were listed in this round."""
+        self._idle = 0
+        """How many active segments that are not open were looked at in this round."""
         self._unjudged: dict[int, tuple[Topic, Segment]] = {}
         """Changed segments by identity, the first one first."""
         self._judging = 0
@@ -129,11 +145,7 @@ class DirectoryCheck:
     def run(self, done: Callable[[], None]) -> None:
         """Check once. A topic whose active segment is missing or was replaced is closed for publishing; one that lacks a sealed
         segment is degraded."""
-        active: list[_ActiveFile] = []
-        for topic in self._topics.values():
-            with contextlib.suppress(OSError):
-                if (file := topic.committer.active_file()) is not None:
-                    active.append(_ActiveFile(topic, *file))
+        active = self._active()
         sealed = self._sealed()
         reasons: list[str] = []
         changed: list[tuple[Topic, Segment, Stamp | None, bool]] = []
@@ -155,7 +167,7 @@ class DirectoryCheck:
                                 stamp = self._fs.stamp(segment.path)
                             if stamp is None or stamp != known or segment.missing:
                                 first = stamp is not None and known is None
-                                anew = not first or judge(self._fs, topic.path, _name_id(segment))[0] is not None
+                                anew = not first or judge(self._fs, topic.path, segment.name_id)[0] is not None
                                 changed.append((topic, segment, stamp, anew))
 
         def checked() -> None:
@@ -173,6 +185,25 @@ class DirectoryCheck:
             done()
 
         self._scheduler.offload(job, checked)
+
+    def _active(self) -> list[_ActiveFile]:
+        """The active segments to check now: all that are open, and some of the others. What these owe ``segments.json`` is
+        written."""
+        found: list[_ActiveFile] = []
+        idle: list[tuple[Topic, Segment, tuple[int, int]]] = []
+        for topic in self._topics.values():
+            topic.committer.enter_heads()
+            segment = topic.committer.active_segment()
+            if segment is None or segment.inode is None:
+                continue
+            if segment.file is None:
+                idle.append((topic, segment, segment.inode))
+            else:
+                found.append(_ActiveFile(topic, segment, segment.inode))
+        begin = self._idle if self._idle < len(idle) else 0
+        found += [_ActiveFile(*each) for each in idle[begin : begin + IDLE_MAX]]
+        self._idle = begin + IDLE_MAX
+        return found
 
     def _sealed(self) -> list[tuple[Topic, list[tuple[Segment, Stamp | None]]]]:
         """The topics to check now, with their sealed segments and the known stamps of the segments."""
@@ -216,9 +247,3 @@ class DirectoryCheck:
     def _judged(self) -> None:
         self._judging -= 1
         self._judge_some()
-
-
-def _name_id(segment: Segment) -> int:
-    """The first id in the file's name; the segment may begin at a higher one."""
-    base_id = parse_segment_name(segment.path.rpartition("/")[2])
-    return segment.base_id if base_id is None else base_id

@@ -9,7 +9,7 @@ import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
-from toymq_py.callbacks import call_all
+from toymq_py.callbacks import call_all, run_now
 from toymq_py.disk_errors import LASTING, BeingExamined, BeingFetched
 from toymq_py.errors import OutOfRange
 from toymq_py.records import IdRange, Records
@@ -81,7 +81,9 @@ class Log:
         self.tail = TailCache(tail_budget or TailBudget())
         self.on_lost: Callable[[int, int], None] = lambda first, last: None
         """Called with the first and last id when a read finds records lost."""
-        self.run_behind: Callable[[Callable[[], None], Callable[[], None]], None] = _run_now
+        self.on_replaced: Callable[[Segment, str], None] = lambda segment, reason: None
+        """Called when a read finds another file under the name of the active one, which is not open."""
+        self.run_behind: Callable[[Callable[[], None], Callable[[], None]], None] = run_now
         """Runs a job that may take seconds, and then, on the loop, the function behind it; by default both at once."""
         self.examinations = Examinations()
         self._positions = FramePositions()
@@ -331,6 +333,8 @@ class Log:
             if not self._hints.stopped_at(from_id):  # a reader that goes on does not ask again
                 segment.check_unchanged()
         except OSError as error:
+            if error.errno == errno.ESTALE and segment.file is None and not segment.sealed:
+                self.on_replaced(segment, error.strerror or "")
             if error.errno == errno.ESTALE or (segment.sha256 is not None and error.errno in LASTING):
                 return self._past_damage(segment, from_id, from_id, max_count, max_bytes, columns, whole, CHANGED)
             if error.errno not in LASTING:
@@ -493,8 +497,3 @@ class Log:
         self.unreadable = union([*self.unreadable, *subtract([(from_id, after - 1)], self.lost)])
         logger.error("topic %s: %s (%s: %s); passed over until restart",
                      self.topic, record_range(from_id, after - 1, "cannot be read"), segment.path, why)  # fmt: skip
-
-
-def _run_now(job: Callable[[], None], done: Callable[[], None]) -> None:
-    job()
-    done()

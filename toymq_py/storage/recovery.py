@@ -67,8 +67,8 @@ class RecoveredLog:
     """The ids of records that are not due, by columns, in log order."""
     deliver_at_ns: "array[int]" = field(default_factory=partial(array, "Q"))
     roll_first: bool = False
-    heads: Mapping[int, Head] = field(default_factory=dict)
-    """The heads of this log that ``segments.json`` knows."""
+    heads: Mapping[int, Head] | None = field(default_factory=dict)
+    """The heads of this log that ``segments.json`` knows; None where that file cannot be trusted."""
     incarnation: str | None = None
     """The incarnation of this log in ``segments.json``."""
     problems: list[str] = field(default_factory=list)
@@ -116,7 +116,7 @@ def recover_log(
     removed = _take_marks(fs, path, files.removed, first_id, removed)
     if files.evicted.problem is not None:
         raise DamagedData(files.evicted.problem)
-    found.heads, found.incarnation = files.heads, files.incarnation
+    found.heads, found.incarnation = None if files.problem is not None else files.heads, files.incarnation
     join_producers(found.producers, files.evicted.producers)
     found.problems = [f"{path}/{base_id:020d}.log {reason}" for base_id, reason in files.foreign.items()]
     if files.problem is not None:
@@ -231,6 +231,8 @@ def _settle(fs: FileSystem, path: str, newest: InventoryEntry, next_id: int, fou
     ``next_id``: records below were on stable storage when the offsets were written.
     """
     segment, result = newest.segment, newest.scan
+    if segment.stamp is not None and not segment.sealed:
+        segment.inode = segment.stamp[:2]
     if newest.status is SegmentStatus.UNREADABLE or (result is not None and result.unreadable_tail):
         found.closed = f"the end of the log, {segment.path}, cannot be read: {newest.error or 'EIO'}"
         if next_id > segment.next_id:
@@ -258,6 +260,7 @@ def _settle(fs: FileSystem, path: str, newest: InventoryEntry, next_id: int, fou
         if next_id < segment.next_id:
             write_again(file, segment.seek_id(next_id)[1] if next_id > segment.base_id else segment.start, segment.end)
         file.sync()
+        segment.stamp = file.stamp()
     finally:
         file.close()
     fs.sync_dir(path)

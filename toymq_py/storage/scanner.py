@@ -141,7 +141,8 @@ def adopt(segment: Segment, found: ScanResult, end: int, keyed: int, expiring: i
     less_keyed = keyed - scanned.keyed
     segment.damages = scanned.damages
     segment.start = scanned.start
-    segment.stamp, segment.foreign_head_bytes = scanned.stamp, scanned.foreign_head_bytes
+    segment.stamp = scanned.stamp if segment.is_as_at(end) else None
+    segment.foreign_head_bytes = scanned.foreign_head_bytes
     for mine, scans in zip(_index(segment), _index(scanned), strict=True):
         mine[:since] = scans
     for row in range(len(scanned.index_keyed), len(segment.index_keyed)):

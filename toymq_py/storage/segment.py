@@ -11,7 +11,6 @@ import logging
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -157,10 +156,10 @@ class Segment:
     busy: bool = False
     """Whether a sync thread writes the file, or has to sync it: it stays open."""
     inode: tuple[int, int] | None = None
-    """The device and number of the file that was closed: it is opened again only while it is that one."""
+    """The device and number of the file that recovery read or that was opened: it is opened again only while it is that one."""
     stamp: Stamp | None = None
-    """The stamp of the file when the broker looked at it last. A sealed segment is not written any more: with another stamp it
-    was changed below the broker, and is judged anew (ADR 0140)."""
+    """The stamp of the file when the broker looked at it last; None where the broker may have written it since. With another
+    stamp it was changed below the broker, and is judged anew (ADR 0140)."""
     is_sparse: bool = False
     """Whether its file has holes that are payloads: a program that saves zeros had copied it."""
     end_seen: tuple[int, bytes] = (0, b"")
@@ -175,6 +174,14 @@ class Segment:
     def __post_init__(self) -> None:
         if self.next_id < 0:
             self.next_id = self.base_id
+        if self.file is not None:
+            self.inode = self.file.inode()
+
+    @property
+    def name_id(self) -> int:
+        """The first id in the file's name; the segment may begin at a higher one."""
+        base_id = parse_segment_name(self.path.rpartition("/")[2]) if self.start else self.base_id
+        return self.base_id if base_id is None else base_id
 
     @property
     def sidecar_path(self) -> str:
@@ -271,23 +278,30 @@ class Segment:
         """Open the file once; a sealed segment for reading only."""
         if self.file is None:
             file = fs.open(self.cached_path or self.path, write=write or not self.sealed)
-            if self.inode is not None and file.inode() != self.inode:
+            inode = file.inode()
+            if self.inode is not None and inode != self.inode:
                 file.close()
                 raise OSError(errno.ESTALE, f"{self.path} was replaced below the running broker")
-            self.file = file
+            self.file, self.inode = file, inode
         return self.file
 
     def check_unchanged(self) -> None:
-        """Check that the open file of a sealed segment is as it was at the last look. Raises: OSError; ESTALE when it is
-        not."""
-        if self.stamp is not None and self.sealed and self.file is not None and self.file.stamp() != self.stamp:
+        """Check that the open file is as it was at the last look, unless the broker has written it since. Raises: OSError;
+        ESTALE when it is not."""
+        if self.stamp is not None and self.file is not None and self.file.stamp() != self.stamp:
             raise OSError(errno.ESTALE, f"{self.path} was changed below the running broker")
+
+    def begin_write(self) -> None:
+        """Note that a sync thread is about to write the file."""
+        self.busy, self.stamp = True, None
+
+    def is_as_at(self, end: int) -> bool:
+        """Whether the broker has written nothing since the segment ended at ``end``, so that a stamp from then holds."""
+        return self.end == end and not self.busy
 
     def close(self) -> None:
         """Close the file. Idempotent."""
         if self.file is not None:
-            with suppress(OSError):
-                self.inode = self.file.inode()
             self.file.close()
             self.file = None
 

@@ -24,8 +24,7 @@ may stand for are not used again.
 The file names the log's incarnation, too; ``incarnation`` tells which one is the topic's where files name several.
 """
 
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -40,8 +39,6 @@ from toymq_py.storage.fs import File, FileSystem, replace_file
 from toymq_py.storage.record import HEADER, LENGTH_MAX, LENGTH_MIN, valid_frame
 from toymq_py.storage.segment import bases_of, parse_removed_name, segment_name, topic_of
 from toymq_py.storage.segment_origin import is_of_log, reached_by
-
-logger = logging.getLogger("toymq_py.storage")
 
 FILE_NAME = "segments.json"
 VERSION = 1
@@ -380,98 +377,3 @@ def _record_at(file: File, position: int = 0) -> int | None:
     length = _length(file, position)
     found = valid_frame(file.pread(4 + length, position), 0) if length else None
     return None if found is None else found[0]
-
-
-class HeadsWriter:
-    """Writes ``segments.json`` behind a topic's commits. Belongs to the event loop."""
-
-    def __init__(
-        self,
-        fs: FileSystem,
-        path: str,
-        known: Mapping[int, Head],
-        run_behind: Callable[[Callable[[], None], Callable[[], None]], None],
-        incarnation: str | None = None,
-        *,
-        syncs: bool = False,
-    ) -> None:
-        """
-        Args:
-            path: of the topic's directory.
-            known: heads that are on stable storage.
-            run_behind: runs a job on a sync thread, then its callback on the loop.
-            incarnation: of the log, if the file has one; see ``name``.
-            syncs: whether to sync segments before their heads are written, since nothing else does (``--fsync never``).
-        """
-        self._fs = fs
-        self._path = path
-        self._known = dict(known)
-        self._run_behind = run_behind
-        self.due = True
-        """Whether a segment may have begun whose head is not known."""
-        self._writing = False
-        self._incarnation = self._stored_incarnation = incarnation
-        self._syncs = syncs
-        self._sync_failed = False
-        """Whether a sync has failed. None is tried again: it would succeed without the record (ADR 0002)."""
-
-    def name(self, incarnation: str) -> None:
-        """Write the log's incarnation into the file from the next commit on."""
-        self._incarnation = incarnation
-
-    def known(self, base_id: int) -> Head | None:
-        """The head of a segment, if it is on stable storage."""
-        return self._known.get(base_id)
-
-    def record(self, bases: Sequence[int], keep: Callable[[int], bool]) -> None:
-        """Write the heads of the segments with these first ids; also the known heads of those to ``keep``, and of those whose
-        files still exist, since a removed segment may be in the log again after a kill. Assumes that the segments' first
-        records are on stable storage, unless this object syncs them."""
-        self.due = self._writing
-        if self._writing:  # two writers of one temp file; what began meanwhile comes with the next commit
-            return
-        present = set(bases)
-        known = {base_id: head for base_id, head in self._known.items() if base_id in present or keep(base_id)}
-        others = {base_id: head for base_id, head in self._known.items() if base_id not in known}
-        incarnation = self._incarnation
-        if known.keys() >= present and not others and incarnation == self._stored_incarnation:
-            return
-        if self._sync_failed:
-            return
-        fs, path = self._fs, self._path
-        stored: list[dict[int, Head]] = []
-
-        def job() -> None:
-            try:
-                heads = dict(known)
-                if not self._syncs or self._sync([base_id for base_id in bases if base_id not in known]):
-                    heads |= read_heads(fs, path, bases, known)
-                heads |= {base_id: others[base_id] for base_id in others if fs.exists(f"{path}/{segment_name(base_id)}")}
-                store(fs, path, heads, incarnation)
-                stored.append(heads)
-            except OSError as error:
-                logger.warning("%s/%s not written: %s", path, FILE_NAME, error)
-
-        def done() -> None:
-            self._writing = False
-            if stored:
-                self._known, self._stored_incarnation = stored[0], incarnation
-            else:
-                self.due = True  # with the next commit
-
-        self._writing = True
-        self._run_behind(job, done)
-
-    def _sync(self, bases: Iterable[int]) -> bool:
-        """Sync segments. Blocks. Returns: whether their records are on stable storage. Raises: OSError of opening one."""
-        for base_id in bases:
-            file = self._fs.open(f"{self._path}/{segment_name(base_id)}", write=False)
-            try:
-                file.sync()
-            except OSError as error:
-                self._sync_failed = True
-                logger.warning("%s not synced (%s): %s gets no more heads until a restart", file.path, error, FILE_NAME)
-                return False
-            finally:
-                file.close()
-        return True

@@ -77,6 +77,7 @@ class Topic:
             roll_first=recovered.roll_first, heads=recovered.heads, incarnation=recovered.incarnation, lost=services.lost,
         )  # fmt: skip
         self.committer.name_log(identity)
+        self.log.on_replaced = self.committer.lose_active
         self.is_dead_letters = name.endswith(DEAD_LETTERS)
         self.publisher = Publisher(
             self.log, self.committer, clock, recovered,
@@ -148,6 +149,7 @@ class Topic:
         """Start limits and retention. Assumes that all topics are recovered and moves between them settled; nothing may block
         from here on."""
         self.log.run_behind = self.committer.run_behind
+        self.committer.enter_heads()
         self._set_limit()
         self.retention.apply()
 

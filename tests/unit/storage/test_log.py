@@ -201,6 +201,9 @@ class LyingFile:
             data[self._position - offset] ^= 0x55
         return bytes(data)
 
+    def stamp(self) -> Stamp:
+        return self._file.stamp()
+
     def close(self) -> None:
         pass
 

@@ -19,7 +19,6 @@ from toymq_py.storage.offline.restore import restore
 from toymq_py.storage.offline.verify import TopicReport, verify_topic
 from toymq_py.storage.reader import DirectoryReader, walk_columns
 from toymq_py.storage.segment import segment_name
-from toymq_py.storage.segment_heads import HeadsWriter
 
 PAYLOAD = 900  # four records a segment
 
@@ -355,22 +354,6 @@ def test_it_costs_one_file_a_segment_and_nothing_a_message() -> None:
     rig.disk.trace.clear()
     rig.publish("public", b"more")
     assert not any(segment_heads.FILE_NAME in name for _, name, _ in rig.disk.trace)
-
-
-def test_two_segments_that_begin_at_once_do_not_share_a_temp_file() -> None:
-    """One writer renamed the other's half-written file away."""
-    rig = broker()
-    jobs: list[tuple[Callable[[], None], Callable[[], None]]] = []
-    keeper = HeadsWriter(rig.disk, f"{DIR}/topics/a", {}, lambda job, done: jobs.append((job, done)))
-    keeper.record([0], lambda base_id: True)
-    keeper.record([0, 1], lambda base_id: True)
-    assert len(jobs) == 1
-    assert keeper.due, "the second comes with the next commit"
-    for each in jobs.pop():
-        each()
-    assert keeper.due
-    keeper.record([0, 1], lambda base_id: True)
-    assert (len(jobs), keeper.due) == (1, False)
 
 
 def test_the_next_commit_takes_a_sync_thread_before_the_heads_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from toymq_py.clock import Clock
 from toymq_py.disk_errors import NO_SPACE
-from toymq_py.storage.active_file import find_cut
+from toymq_py.storage.active_file import find_change, find_cut
 from toymq_py.storage.commit.batch import Batch
 from toymq_py.storage.commit.space_guard import SpaceGuard
 from toymq_py.storage.dirlock import not_there
@@ -36,8 +36,8 @@ class CommitJob:
     """
 
     __slots__ = ("_active", "_batch", "_clock", "_fs", "_keep_syncing", "_lost", "_path", "_prepared", "_roll",
-                 "_segment_bytes", "_space", "_sync", "allocated", "cut_failed", "done", "error", "homeless", "low", "rolled",
-                 "run_s", "sealed", "sync_s")  # fmt: skip
+                 "_segment_bytes", "_space", "_stamp", "_sync", "allocated", "cut_failed", "done", "error", "homeless", "low",
+                 "rolled", "run_s", "sealed", "sync_s")  # fmt: skip
 
     def __init__(
         self,
@@ -69,6 +69,7 @@ class CommitJob:
         """
         self._batch = batch
         self._active = active
+        self._stamp = None if active is None else active.stamp
         self._fs = fs
         self._path = path
         self._space = space
@@ -116,7 +117,7 @@ class CommitJob:
             if self._roll or self._active is None:
                 file = self._begin_segment()
             else:
-                file = self._active.open(self._fs, write=True)
+                file = self._open_active(self._active)
                 position = self._active.end
                 self.allocated = self.allocated or file.size()
             self._preallocate(file, position)
@@ -149,10 +150,10 @@ class CommitJob:
         active = self._active
         lost = self._lost()
         self.homeless = lost is not None
-        if lost is None and active is not None and active.file is not None:
-            lost = not_there(self._fs, active.path, active.file.inode())
+        if lost is None and active is not None and (file := active.file if active.sealed else self._open_active(active)):
+            lost = not_there(self._fs, active.path, file.inode())
             if lost is None and not active.damages and not active.sealed:
-                lost = find_cut(self._fs, active.file, active, self._batch.first_id, active.end)
+                lost = find_cut(self._fs, file, active, self._batch.first_id, active.end)
         if lost is not None:
             raise OSError(errno.ESTALE, lost)
         if active is not None and not active.sealed:
@@ -160,6 +161,15 @@ class CommitJob:
             self.sealed = True
         file = self.rolled = self._create_segment()
         self.allocated = file.size()
+        return file
+
+    def _open_active(self, active: Segment) -> File:
+        """Open the active file. The first commit since the start, and one that finds the file closed, compare it with what the
+        broker read or saw there last. Raises: OSError; ESTALE when it is another file or was changed."""
+        is_first = not self.allocated or active.file is None
+        file = active.open(self._fs, write=True)
+        if is_first and (reason := find_change(self._fs, file, active, self._stamp, self._batch.first_id, active.end)):
+            raise OSError(errno.ESTALE, reason)
         return file
 
     def _seal(self, segment: Segment) -> None:

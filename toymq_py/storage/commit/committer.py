@@ -34,11 +34,11 @@ from toymq_py.storage.commit.pass_clock import PassClock
 from toymq_py.storage.commit.space_guard import SpaceGuard
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.fs import replace_file
-from toymq_py.storage.id_ranges import subtract
+from toymq_py.storage.heads_writer import HeadsWriter
 from toymq_py.storage.log import Log
 from toymq_py.storage.record import FRAME_OVERHEAD, Extras
 from toymq_py.storage.segment import Segment, segment_name
-from toymq_py.storage.segment_heads import Head, HeadsWriter
+from toymq_py.storage.segment_heads import Head
 
 logger = logging.getLogger("toymq_py.storage")
 
@@ -66,7 +66,7 @@ class Committer:
         """
         Args:
             roll_first: recovery found damage in the active segment, so new records go into another one.
-            heads, incarnation: what ``segments.json`` says of this log.
+            heads, incarnation: what ``segments.json`` says of this log; see ``HeadsWriter``.
             lost: asked on sync threads before a new segment, see ``DirectoryLock.lost``.
         """
         self._log = log
@@ -90,8 +90,8 @@ class Committer:
         self._allocated = 0  # up to where no space has to be reserved in the active file; 0 while it is not known
         self._side_jobs = 0  # sidecars and the next segment, written behind
         self._next = NextSegment(log.fs, log.path, space, self.run_behind)
-        self._heads = HeadsWriter(log.fs, log.path, heads or {}, self.run_behind, incarnation, syncs=fsync == "never")
-        self.name_log = self._heads.name
+        self._heads = HeadsWriter(log, heads, self.run_behind, incarnation, self._are_stored, syncs=fsync == "never")
+        self.name_log, self.enter_heads, self.known_head = self._heads.name, self._heads.settle, self._heads.known
         self._full = False  # the last write found no space
         self._interval: IntervalSync | None = None
         if fsync == "interval":
@@ -256,9 +256,6 @@ class Committer:
             return
         active = self._log.segments[-1] if self._log.segments else None
         roll = batch.roll or active is None or active.sealed
-        if active is not None and not active.sealed:
-            active.busy = True
-            self._log.files.use(active)
         job = CommitJob(
             batch, active,
             fs=self._log.fs, path=self._log.path, space=self._space, clock=self._clock,
@@ -270,6 +267,9 @@ class Committer:
             keep_syncing=self._fsync != "never",
             lost=self._lost,
         )  # fmt: skip
+        if active is not None and not active.sealed:
+            active.begin_write()
+            self._log.files.use(active)
         if job.only_appends and self._place.is_loop(batch.next_id - batch.first_id, batch.size):
             if after is not None:
                 after.commit.add_waiter(lambda: self._scheduler.soon(lambda: self._run_here(batch, job)))
@@ -306,7 +306,7 @@ class Committer:
             path = f"{log.path}/{segment_name(batch.first_id)}"
             log.segments.append(Segment(path, batch.first_id, file=job.rolled))
             log.files.use(log.segments[-1])
-            self._heads.due = True
+            self._heads.begun()
         self._allocated = job.allocated
         if job.done:
             if self._full:
@@ -324,7 +324,7 @@ class Committer:
             if self._pending:
                 self._start(after=batch)
             if self._fsync != "interval" and self._heads.due and batch.size:
-                self._record_heads()  # behind the next commit, which takes a sync thread first
+                self._heads.record()  # behind the next commit, which takes a sync thread first
             for seconds, count in waits:
                 self.listener.stored(seconds, count)
             self.listener.committed(batch.first_id, batch.next_id, batch.keys, batch.producers)
@@ -393,14 +393,9 @@ class Committer:
 
         self.run_behind(job)
 
-    def _record_heads(self) -> None:
-        log = self._log
-        bases = [each.base_id for each in log.segments if each.next_id > each.base_id and each.sha256 is None]
-
-        def keep(base_id: int) -> bool:
-            return log.segments[0].base_id <= base_id and bool(subtract([(base_id, base_id)], log.removed))
-
-        self._heads.record(bases, keep)
+    def _are_stored(self) -> bool:
+        is_synced = self._interval is None or not self._log.segments or not self._log.segments[-1].busy
+        return self.failed is None and is_synced
 
     def run_behind(self, job: Callable[[], None], done: Callable[[], None] = lambda: None) -> None:
         """Run a job on the topic's files in the background. Only ``when_idle`` waits for it: the directory must not move."""
@@ -428,7 +423,7 @@ class Committer:
         if took_s is not None:
             self.listener.synced(took_s)
             if self._heads.due and self._log.segments[-1] is active:
-                self._record_heads()
+                self._heads.record()
         elif error is None or error.errno != errno.EBADF or not active.sealed:  # that one was closed behind our back
             self.poison("syncing its log failed", error)
 
@@ -449,14 +444,17 @@ class Committer:
             waiters, self._idle_waiters = self._idle_waiters, []
             call_all(waiters)
 
-    def known_head(self, base_id: int) -> Head | None:
-        """The head of a segment, if it is on stable storage."""
-        return self._heads.known(base_id)
-
-    def active_file(self) -> tuple[str, tuple[int, int]] | None:
-        """Path and inode of the active file; None when it is not open. Raises: OSError."""
+    def active_segment(self) -> Segment | None:
+        """The segment that the next commit goes to, unless it begins another; None when there is none."""
         active = self._log.segments[-1] if self._log.segments else None
-        return None if active is None or active.sealed or active.file is None else (active.path, active.file.inode())
+        return None if active is None or active.sealed or active.inode is None else active
+
+    def lose_active(self, active: Segment, reason: str) -> None:
+        """Poison the log: another file has the active one's name. If it is judged to be this log's, readers get its records."""
+        self.poison(reason)
+        if not active.busy:
+            self._log.files.close(active)
+            active.inode = None
 
     def poison(self, reason: str, error: OSError | None = None, *, ends: bool = False) -> StorageFailed:
         """Refuse publishes until a restart: written records may be lost. Batches in flight may still commit. ``ends``: the
@@ -492,6 +490,8 @@ class Committer:
                 file.sync()
             if ahead is not None and self.failed is None:  # else the name may be another broker's by now
                 self._log.fs.unlink(ahead)
+            if self.failed is None:
+                self._heads.finish()
         except OSError as error:
             logger.warning("topic %s: the log was not closed neatly: %s", self._log.topic, error)
 
