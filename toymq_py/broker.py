@@ -11,7 +11,8 @@ from math import inf
 from typing import Any
 
 from toymq_py import broker_stats
-from toymq_py.auth.quotas import Quotas, acting_token
+from toymq_py.auth.holder import acting_token
+from toymq_py.auth.quotas import Quotas
 from toymq_py.callbacks import call_all
 from toymq_py.clock import Clock
 from toymq_py.config.options import BrokerOptions

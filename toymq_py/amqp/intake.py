@@ -12,7 +12,8 @@ from toymq_py.amqp.blocking import Blocking
 from toymq_py.amqp.deadline import Deadline
 from toymq_py.amqp.errors import RESOURCE_ERROR, AmqpError
 from toymq_py.amqp.methods import Index
-from toymq_py.auth.quotas import FLOOR_BYTES_MIN, Holder, Quotas, Seat
+from toymq_py.auth.holder import Holder
+from toymq_py.auth.quotas import FLOOR_BYTES_MIN, Quotas, Seat
 from toymq_py.clock import Clock
 
 LOOK_S = 0.1

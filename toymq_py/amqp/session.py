@@ -35,7 +35,8 @@ from toymq_py.amqp.outbox import Outbox
 from toymq_py.amqp.publishing import Held
 from toymq_py.amqp.vhosts import Vhosts
 from toymq_py.auth import audit
-from toymq_py.auth.quotas import Seat, acting_token
+from toymq_py.auth.holder import acting_token
+from toymq_py.auth.quotas import Seat
 from toymq_py.broker_waits import stored
 from toymq_py.clock import Clock
 from toymq_py.errors import RequestError, TooManyConnections

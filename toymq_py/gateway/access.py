@@ -11,7 +11,8 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
 from toymq_py.auth import audit
-from toymq_py.auth.quotas import Seat, acting_token
+from toymq_py.auth.holder import acting_token
+from toymq_py.auth.quotas import Seat
 from toymq_py.auth.tokens import EVERYTHING, Grant
 from toymq_py.broker import Done
 from toymq_py.disk_errors import storage_error

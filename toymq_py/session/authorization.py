@@ -9,7 +9,8 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, assert_never
 
-from toymq_py.auth.quotas import Seat, acting_token
+from toymq_py.auth.holder import acting_token
+from toymq_py.auth.quotas import Seat
 from toymq_py.auth.tokens import Authority, Grant
 from toymq_py.broker import Broker
 from toymq_py.errors import AuthFailed, AuthRequired, Forbidden

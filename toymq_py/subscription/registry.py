@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 
-from toymq_py.auth.quotas import Holder, acting_token
+from toymq_py.auth.holder import Holder, acting_token
 from toymq_py.consumer_options import Mode, Start
 from toymq_py.errors import ModeConflict, RequestError, TooManyConsumers
 from toymq_py.names import TopicPattern

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from toymq_py.auth.quotas import FLOOR_BYTES, FLOOR_BYTES_MIN, Holder, Quotas, Seat, acting_token
+from toymq_py.auth.holder import Holder, acting_token
+from toymq_py.auth.quotas import FLOOR_BYTES, FLOOR_BYTES_MIN, Quotas, Seat
 from toymq_py.errors import QueueFull, TooManyConnections, TooManyConsumers, TooManyTopics
 from toymq_py.metrics import Metrics
 from toymq_py.net.bounded_reads import READ_BYTES

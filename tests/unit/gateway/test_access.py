@@ -14,7 +14,8 @@ import pytest
 from tests.support.http_rig import HttpRig, gateway, refused
 from tests.support.http_tokens import bearer, grants, three_tokens
 from tests.support.sim_disk import SimDisk
-from toymq_py.auth.quotas import Holder, Seat
+from toymq_py.auth.holder import Holder
+from toymq_py.auth.quotas import Seat
 from toymq_py.auth.tokens import Authority, parse_grants
 from toymq_py.errors import StorageFailed, TooManyConnections
 from toymq_py.gateway import http_request
