@@ -2,7 +2,7 @@
 
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -92,6 +92,106 @@ def test_the_limit_that_no_rule_can_lift() -> None:
     for junk in (b"", b"q" * 54):
         data = b"".join(BEFORE) + bytes(len(lost)) + real + junk
         assert ids_of(recover(disk_with({0: data}))) == [0, 1, 2, 3, 4, 6, 7, 8]
+
+
+# -- the header is there, but for one fault, and the end of the record and those behind it are lost
+
+
+def kept_of(records: list[bytes], hit: Callable[[bytearray, int, int], None]) -> tuple[set[int], bytes]:
+    """Damage a log of ``BEFORE``, these records and twenty more. ``hit`` gets the data, and where the first of the records
+    begins and ends. Returns: the ids of the kept records, and their payloads."""
+    head = b"".join(BEFORE)
+    first_id = CARRIER_ID + len(records)
+    data = bytearray(head + b"".join(records) + b"".join(some_frames(20, seed=3, first_id=first_id)))
+    hit(data, len(head), len(head) + len(records[0]))
+    found = [item for item in dump_topic(disk_with({0: bytes(data)}), PATH) if isinstance(item, Frame)]
+    log = recover(disk_with({0: bytes(data)}))
+    assert set(ids_of(log)) == {item.msg_id for item in found}
+    return {item.msg_id for item in found}, b"".join(item.payload for item in found)
+
+
+FOLLOWERS = some_frames(3, seed=4, first_id=CARRIER_ID + 1)
+LOST = sum(map(len, FOLLOWERS))
+KEEPS = {*range(CARRIER_ID), *range(CARRIER_ID + 4, CARRIER_ID + 24)}
+
+
+@pytest.mark.parametrize("offset", range(31))
+def test_a_flipped_bit_of_a_header_frees_no_frame_of_its_payload(offset: int) -> None:
+    """A blind attack: one bit flipped in the length of a record, its end and the next three records zeroed, and the frame in
+    its payload was delivered as one of these."""
+    inner = b"A" * 100 + chain(CARRIER_ID + 2, 1) + b"B" * 3000
+    carrier = encode_frame(CARRIER_ID, TS_NS, b"outer", inner)
+    for bit in range(8):
+
+        def hit(data: bytearray, start: int, end: int, mask: int = 1 << bit) -> None:
+            data[start + offset] ^= mask
+            data[end - 10 : end + LOST] = bytes(10 + LOST)
+
+        ids, payloads = kept_of([carrier, *FOLLOWERS], hit)
+        assert (ids, b"forged" in payloads) == (KEEPS, False), f"bit {bit}"
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        encode_attributes(sequence=7),
+        encode_attributes(deliver_at_ns=1, expires_at_ns=2, sequence=7),
+        encode_attributes(headers=b"traceparent: 00-" + b"a" * 50 + b"\n"),
+        encode_attributes(expires_at_ns=2, headers=b"A: b\n", sequence=7),
+    ],
+    ids=["sequence", "numbers", "headers", "all"],
+)
+@pytest.mark.parametrize("noise", [False, True], ids=["zeros", "noise"])
+@pytest.mark.parametrize("before", [0, 13, 40, 200])
+def test_attributes_that_are_lost_free_no_frame_of_the_payload(block: bytes, noise: bool, before: int) -> None:
+    """A blind attack, seed 3046: one zeroed range of 7 KB over the end of a record and those behind it. Lost attributes did not
+    fill the bytes that the header has for them, so it told nothing, and a frame in its payload became record 447."""
+    inner = b"A" * 60 + chain(CARRIER_ID + 3, 1) + 2 * chain(CARRIER_ID + 2, 1) + b"B" * 300
+    carrier = encode_frame(CARRIER_ID, TS_NS, b"key", inner, block)
+
+    def hit(data: bytearray, start: int, end: int) -> None:
+        first = max(end - 4 - len(block) - before, end - 4 - len(block) - 300)
+        size = end + LOST - first
+        data[first : end + LOST] = random.Random(1).randbytes(size) if noise else bytes(size)
+
+    ids, payloads = kept_of([carrier, *FOLLOWERS], hit)
+    assert (ids, b"forged" in payloads) == (KEEPS, False)
+
+
+def test_a_header_that_is_whole_behind_other_damage_frees_no_frame_of_its_payload() -> None:
+    """A blind attack, seed 3049: a record is found by the search behind an earlier break, and not at the break itself."""
+    inner = b"A" * 60 + chain(CARRIER_ID + 2, 1) + b"B" * 300
+    carrier = encode_frame(CARRIER_ID, TS_NS, b"", inner, encode_attributes(sequence=7))
+    first = len(BEFORE[0])
+
+    def hit(data: bytearray, _: int, end: int) -> None:
+        data[first : first + 26] = b"\xff" * 26
+        data[end - 17 : end + LOST] = bytes(17 + LOST)
+
+    ids, payloads = kept_of([carrier, *FOLLOWERS], hit)
+    assert (ids, b"forged" in payloads) == (KEEPS - {1}, False)
+
+
+def test_where_two_ends_are_a_bit_apart_what_stands_between_them_stays_undecided() -> None:
+    """The length and the payload length of a record contradict each other by one bit, and either may be the damaged one. By one
+    the record ends before valid frames, which may be acknowledged records; by the other they are its payload. They are kept
+    (ADR 0003, 0289)."""
+    real = chain(CARRIER_ID + 2, 3, b"real")
+    short = encode_frame(CARRIER_ID, TS_NS, b"", b"p" * 200)
+    lost = encode_frame(CARRIER_ID + 1, TS_NS, b"", b"x" * 30)
+    behind = b"q" * (1024 - len(lost) - len(real))
+    noise = b"\x99" * len(lost)
+    long = encode_frame(CARRIER_ID, TS_NS, b"", short[26:] + noise + real + behind[4:])
+    a_length_was_hit, a_payload_length_was_hit = bytearray(short + noise + real + behind), bytearray(long)
+    a_length_was_hit[1] ^= 4
+    a_payload_length_was_hit[23] ^= 4
+    same = min(len(long), len(short) + len(noise) + len(real))
+    assert a_length_was_hit[:26] == a_payload_length_was_hit[:26]
+    assert a_length_was_hit[30:same] == a_payload_length_was_hit[30:same]
+    for record in (a_length_was_hit, a_payload_length_was_hit):
+        record[-4:] = b"\x99" * 4
+        log = recover(disk_with({0: b"".join(BEFORE) + bytes(record)}))
+        assert ids_of(log) == [0, 1, 2, 3, 4, 7, 8, 9]
 
 
 def pattern(name: str, size: int) -> bytes:

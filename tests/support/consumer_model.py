@@ -79,9 +79,8 @@ class Model:
 
     def ack(self, first: int, last: int) -> int:
         got = [r for r in self.pick(first, last, "ready", "inflight", "delayed") if r.attempt or r.spared]
-        limit = min(last + 1, self.maybe_below)
-        if not any(self.rows[i].scheduled for i in range(first, limit)):
-            got += [r for r in self.pick(first, limit - 1, "fresh", "ready", "inflight", "delayed") if r not in got]
+        earlier = self.pick(first, min(last + 1, self.maybe_below) - 1, "fresh", "ready", "inflight", "delayed")
+        got += [r for r in earlier if r not in got and not r.scheduled]
         for row in got:
             self.settle(row)
             row.become("acked")

@@ -221,10 +221,17 @@ class Consumer(ConsumerView):
         return taken
 
     def _ack_earlier(self, first: int, last: int) -> int:
-        """Ack ids that the broker may have delivered before its restart. A range with an id that is not due is refused."""
-        if last < self.floor or self._scheduled.next_in(first, last + 1) <= last:
-            return 0
-        return self.ack_unseen([(first, last)], last + 1)
+        """Ack ids that the broker may have delivered before its restart: those of the range that are due (ADR 0283). Looks only
+        where such ids can be, since a range may pass many that are acked or not due."""
+        if first <= self.cursor:
+            self._pass_scheduled(last + 1)
+        spans = self._runs.not_held(first, last) + self._due.spans(first, last)
+        taken = 0
+        for at, end in [*spans, (max(first, self.cursor), last)]:
+            while (span := self.next_unread(at, end + 1)) is not None:
+                taken += self.skip(*span)
+                at = span[1] + 1
+        return taken
 
     def ack_unseen(self, ranges: Iterable[IdRange], limit: int) -> int:
         """Ack ids below ``limit`` that the client has read from the log, delivered or not, except those on their way to the

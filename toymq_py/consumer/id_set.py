@@ -129,6 +129,14 @@ class IdSet:
             found += (~bits & (bits + 1)).bit_length() - 1
         return found
 
+    def spans(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The ranges of ids in the set from ``first`` to ``last``."""
+        found: list[tuple[int, int]] = []
+        while (first := self.next_in(first, last + 1)) <= last:
+            found.append((first, min(self.next_out(first) - 1, last)))
+            first = found[-1][1] + 1
+        return found
+
     def count(self, first: int, last: int, without: "IdSet | None" = None) -> int:
         """How many ids of the range are in this set and not in ``without``. Cost grows with the chunks of the range, except
         when it spans the whole set and ``without`` is empty."""

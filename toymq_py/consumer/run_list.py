@@ -84,6 +84,10 @@ class RunList:
         """The parts of the range that wait for the dead letters or are being moved there."""
         return [(max(run.first, first), min(run.last, last)) for run in self._within(first, last) if run.state is HELD]
 
+    def not_held(self, first: int, last: int) -> list[IdRange]:
+        """The other parts of the range that are in runs."""
+        return self._spans([(first, last)], lambda run: run.state is not HELD)
+
     def leased(self, ranges: Iterable[IdRange], number: int | None = None) -> list[IdRange]:
         """The parts of the ranges that are leased by the lessee of that number, or by any; neighbours are joined."""
         return self._spans(

@@ -13,6 +13,7 @@ from toymq_py.callbacks import call_all, run_now
 from toymq_py.disk_errors import LASTING, BeingExamined, BeingFetched
 from toymq_py.errors import OutOfRange
 from toymq_py.records import IdRange, Records
+from toymq_py.storage.damaged_header import frame_bytes
 from toymq_py.storage.examinations import Examinations
 from toymq_py.storage.frame_positions import FramePositions
 from toymq_py.storage.fs import FileSystem
@@ -20,7 +21,6 @@ from toymq_py.storage.id_ranges import above, last_of_range, record_range, subtr
 from toymq_py.storage.open_files import OpenFiles
 from toymq_py.storage.reader_hints import ReaderHints
 from toymq_py.storage.record import FRAME_OVERHEAD, Columns, Row, Stop, scan, to_records
-from toymq_py.storage.salvage import frame_bytes
 from toymq_py.storage.scanner import ScanResult, adopt, damage_report
 from toymq_py.storage.segment import NO_STAMP, Damage, Segment
 from toymq_py.storage.segment_inventory import judge_anew

@@ -8,6 +8,7 @@ A break is a position where the frame of the next id should begin and none does.
   3. The header at the break still tells where its record ends (``trusted_end``; that of another record does not): go on
      there. What lies between is payload, however much it looks like frames. Only a frame of one of the next ids that begins
      there, and goes on behind that end with the frames that follow it, shows that bytes were removed (ADR 0223, 0238): go to 4.
+     Lengths that agree but for one flipped bit, or for attributes that are lost, tell an end, too (``damaged_header``).
   4. Otherwise collect the chains behind the break: valid frames of consecutive ids, each chain as long as it gets. A chain
      counts if at least one id is missing before it, with room for the missing ones at 30 bytes each (bytes of a log always
      belong to some record), or if it goes on with the expected id behind inserted bytes (``_behind``). What follows the chain
@@ -28,14 +29,10 @@ from array import array
 from collections.abc import Callable
 from dataclasses import replace
 
+from toymq_py.storage.damaged_header import KEY_LEN_PLAUSIBLE, is_near, likely_ends, payload_end, reaches_beyond
 from toymq_py.storage.readings import Chain, Ending, Keys, Passed, best_reading, fits
 from toymq_py.storage.record import (
-    ATTRIBUTE_DELIVER_AT,
-    ATTRIBUTE_EXPIRES_AT,
-    ATTRIBUTE_HEADERS,
-    ATTRIBUTE_SEQUENCE,
     CRC_RESIDUE,
-    FRAME_BYTES_MAX,
     FRAME_OVERHEAD,
     HEADER,
     LENGTH_MAX,
@@ -50,13 +47,6 @@ from toymq_py.storage.record import (
 )
 from toymq_py.storage.shifted_chains import AT_BREAK, SEVERAL, joined, shifted
 
-KEY_LEN_PLAUSIBLE = 1024
-"""The longest key that is plausible, longer than any that a broker writes: 512 bytes from clients, somewhat more of its own."""
-ATTRIBUTES_PLAUSIBLE = 64
-"""The most attributes that are plausible, more than any record has."""
-UNSEEN_BYTES_PLAUSIBLE = 64
-"""Most bytes that may stand between a payload that goes on behind the data and the end of the record by its length: a sequence,
-two times and a few bytes of headers."""
 WORK_AT_ONCE, WORK_PER_BYTE, WORK_DEFERRED = 2, 16, 4
 """Budgets of bytes to checksum, for each byte of the data: at once, in addition as the search passes bytes, and in addition,
 twice, for frames that were too expensive in place. Real records need each byte once or twice: more comes only from headers that
@@ -72,7 +62,6 @@ SECTOR_BYTES = 512
 
 _LENGTHS = struct.Struct("<IQ8xHI")
 """length, msg_id, key_len, and payload_len where there is no key."""
-_NUMBERS = (ATTRIBUTE_DELIVER_AT, ATTRIBUTE_EXPIRES_AT, ATTRIBUTE_SEQUENCE)
 _NOT_ZERO = re.compile(rb"[^\0]")
 
 
@@ -154,15 +143,21 @@ class Salvage:
         """End of the damaged record at ``pos``, when its header still tells it.
 
         All lengths agree; or one of them leads to the frame of the next id, valid or damaged with its id whole, or makes
-        the checksum fit; or one leads to where the log ends, exactly. The end may lie beyond the data: then the record was
-        torn, if its lengths agree on that: a flipped bit in one of them must not hide what is behind it.
+        the checksum fit; or one leads to where the log ends, exactly; or they agree but for one fault (``_likely_end``).
+        The end may lie beyond the data: then the record was torn, if its lengths agree on that: a flipped bit in one of them
+        must not hide what is behind it.
         """
         claim = claimed_extent(self.data, pos)
         if claim is not None and claim[0] != msg_id and not self._fits_with_id(pos, claim[1], msg_id):
             # Another record's header says nothing about this place, and one bit may make an id that of another record.
             end = pos + claim[1]
-            followed = self.valid_frame(end, msg_id + 1) is not None or self._is_written_end(end)
-            return end if followed or (_is_near(self.data, pos, msg_id) and self._is_head(end, msg_id + 1)) else None
+            if self.valid_frame(end, msg_id + 1) is not None or self._is_written_end(end):
+                return end
+            if not is_near(self.data, pos, msg_id):
+                return None
+            told = self._is_lost(end) or not self._may_be_here(claim[0], msg_id)
+            certain = told and end <= len(self.data) and not self._is_crossed(pos, end, msg_id + 1)
+            return end if certain or self._is_head(end, msg_id + 1) else None
         if claim is not None and pos + claim[1] <= len(self.data):
             return None if self._is_crossed(pos, pos + claim[1], msg_id + 1) else pos + claim[1]
         own = self._own_length_end(pos)
@@ -179,12 +174,25 @@ class Salvage:
                 return end
         if claim is not None and reaches_beyond(self.data, pos, strict=True):
             return pos + claim[1]
-        told = self.data[pos + 20 : pos + 26].strip(b"\0") or _is_near(self.data, pos, msg_id)  # zeros lead to an end, too
-        return next((end for end in ends if self._is_written_end(end)), None) if told else None
+        if self.data[pos + 20 : pos + 26].strip(b"\0") or is_near(self.data, pos, msg_id):  # zeros lead to an end, too
+            for end in ends:
+                if self._is_written_end(end):
+                    return end
+        return self._likely_end(pos, msg_id)
 
-    def _is_crossed(self, pos: int, end: int, msg_id: int) -> bool:
+    def _likely_end(self, pos: int, msg_id: int) -> int | None:
+        """End of a damaged record whose header has its id, and lengths that agree but for one bit or for lost attributes: the
+        first of such ends, since no intact record stands before it."""
+        ends = likely_ends(self.data, pos) if self.data[pos + 4 : pos + 12] == msg_id.to_bytes(8, "little") else None
+        if not ends:
+            return None
+        self._at = max(self._at, ends[0])  # else the checksums above leave no budget for those of records that contradict
+        return None if self._is_crossed(pos, ends[0], msg_id + 1, payload_end(self.data, pos)) else ends[0]
+
+    def _is_crossed(self, pos: int, end: int, msg_id: int, behind_payload: int | None = None) -> bool:
         """Whether frames of this id or a near one, and those that follow, begin before the claimed end of a record and go on
-        behind it: bytes were removed from that record. No payload holds frames that go on behind it."""
+        behind it, or reach it: bytes were removed from that record. Its checksum stands between the frames of its payload
+        and its end. No frame begins between those two, ``behind_payload``, if that is known."""
         if self._is_head(end, msg_id) or self._is_written_end(end):
             return False
         for first_id in range(msg_id, msg_id + IDS_CROSSED_MAX):
@@ -194,10 +202,14 @@ class Salvage:
                 behind, next_id = at - 4, first_id
                 while behind < end and (found := self.valid_frame(behind, next_id)) is not None:
                     behind, next_id = behind + found[1], next_id + 1
-                if behind > end:
+                if behind > end - 4 or (behind_payload is not None and behind > at - 4 >= behind_payload):
                     return True
                 at = self.data.find(wanted, at + 1, end + 12)
         return False
+
+    def _may_be_here(self, found: int, msg_id: int) -> bool:
+        """Whether the segment may have a record of the id that was found where ``msg_id`` is due."""
+        return -(self._origin // FRAME_OVERHEAD) <= found - msg_id <= len(self.data) // FRAME_OVERHEAD
 
     def _is_head(self, pos: int, msg_id: int) -> bool:
         """Whether a header with this id and a possible length begins here, whatever its other lengths say."""
@@ -221,7 +233,7 @@ class Salvage:
 
     def _fits_with_id(self, pos: int, size: int, msg_id: int) -> bool:
         """Whether only the id field is damaged: with ``msg_id`` the checksum fits."""
-        if pos + size > len(self.data) or not _is_near(self.data, pos, msg_id) or not self._afford(size):
+        if pos + size > len(self.data) or not is_near(self.data, pos, msg_id) or not self._afford(size):
             return False
         head = crc32(self._view[pos : pos + 4])
         return bool(crc32(self._view[pos + 12 : pos + size], crc32(msg_id.to_bytes(8, "little"), head)) == CRC_RESIDUE)
@@ -407,7 +419,9 @@ class Salvage:
     def claimed_until(self, chain: Chain) -> int:
         """The end of the record behind a chain as its header claims; 0 unless it has the next id."""
         claim = claimed_extent(self.data, chain.end, check_attributes=False)
-        return chain.end + claim[1] if claim is not None and claim[0] == chain.next_id else 0
+        if claim is not None:
+            return chain.end + claim[1] if claim[0] == chain.next_id else 0
+        return self._likely_end(chain.end, chain.next_id) or 0
 
     def is_broken_off(self, chain: Chain) -> bool:
         """Whether the bytes behind a chain look like the place where a log was broken off."""
@@ -439,15 +453,20 @@ class Salvage:
         if pos + FRAME_OVERHEAD > len(self.data):
             return False
         head = self.data[pos : pos + 12]
-        if not head.strip(b"\0"):  # too few zeros for a record are a payload's, unless they end where a sector does
-            lost = self.data[pos : pos + FRAME_OVERHEAD]
-            zeros = len(lost) - len(lost.lstrip(b"\0"))
-            return zeros == FRAME_OVERHEAD or (self._origin + pos + zeros) % SECTOR_BYTES == 0
+        if not head.strip(b"\0"):
+            return self._is_lost(pos)
         seen = -(self._origin + pos) % SECTOR_BYTES
         if head[4:seen] == msg_id.to_bytes(8, "little")[: max(seen - 4, 0)]:
             return True
         claim = claimed_extent(self.data, pos)
         return claim is not None and pos + claim[1] <= len(self.data)
+
+    def _is_lost(self, pos: int) -> bool:
+        """Whether zeros stand here in place of a header. Too few for a record are a payload's, unless they end where a sector
+        does."""
+        lost = self.data[pos : pos + FRAME_OVERHEAD]
+        zeros = len(lost) - len(lost.lstrip(b"\0"))
+        return zeros == FRAME_OVERHEAD or (zeros >= 12 and (self._origin + pos + zeros) % SECTOR_BYTES == 0)
 
     def _looks_torn(self, pos: int, msg_id: int) -> bool:
         """Whether the data seems to end inside the frame of this id. Fewer than four bytes cannot be the checksum of a
@@ -459,42 +478,3 @@ class Salvage:
         if not LENGTH_MIN <= length <= LENGTH_MAX:
             return False
         return head[4:] == msg_id.to_bytes(8, "little")[: len(head) - 4] and pos + 4 + length > len(self.data)
-
-
-def _is_near(data: bytes, pos: int, msg_id: int) -> bool:
-    """Whether the id in the header at ``pos`` differs from ``msg_id`` by one bit at most."""
-    return (int.from_bytes(data[pos + 4 : pos + 12], "little") ^ msg_id).bit_count() <= 1
-
-
-def reaches_beyond(data: bytes, pos: int, *, strict: bool = False) -> bool:
-    """Whether not only the length field says that the record at ``pos`` goes on behind the data: its payload length says so,
-    too, or the lengths of its attributes add up. Assumes that the length field says so.
-
-    ``strict``: a payload length that the data does not have proves nothing, and neither do attributes that no broker writes:
-    the checksum behind a payload may look like one.
-    """
-    length: int
-    key_len: int
-    length, _, _, key_len = HEADER.unpack_from(data, pos)
-    at = pos + 22 + key_len
-    if at + 4 > len(data):
-        return not strict and key_len <= KEY_LEN_PLAUSIBLE  # at most so many bytes of data are in question
-    at += 4 + int.from_bytes(data[at : at + 4], "little")
-    stop = pos + length
-    unseen = at + 5 > len(data)
-    if at > stop or (strict and unseen and stop - at > UNSEEN_BYTES_PLAUSIBLE):
-        return False
-    for _ in range(ATTRIBUTES_PLAUSIBLE):
-        if at + 5 > len(data) or at >= stop:
-            break
-        tag, size = TAG_LENGTH.unpack_from(data, at)
-        if strict and not (size == 8 if tag in _NUMBERS else tag == ATTRIBUTE_HEADERS):
-            return False
-        at += 5 + size
-    return at == stop or (at > len(data) and at <= stop) or (at <= len(data) < at + 5 and at < stop)
-
-
-def frame_bytes(data: bytes) -> int | None:
-    """Size of the frame at the beginning of ``data`` that goes on behind its end; None when its header is not plausible."""
-    claim = claimed_extent(data, 0)
-    return claim[1] if claim is not None and claim[1] <= FRAME_BYTES_MAX and reaches_beyond(data, 0) else None

@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from toymq_py.storage.damaged_header import frame_bytes
 from toymq_py.storage.fs import File, FileSystem
 from toymq_py.storage.id_ranges import record_range
 from toymq_py.storage.record import (
@@ -23,7 +24,7 @@ from toymq_py.storage.record import (
     parse_attributes,
     scan,
 )
-from toymq_py.storage.salvage import Salvage, frame_bytes
+from toymq_py.storage.salvage import Salvage
 from toymq_py.storage.segment import (
     INDEX_INTERVAL_BYTES,
     UNLESS_UNACKNOWLEDGED,

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 import pytest
 
+from tests.support.call_counts import counted_calls
 from tests.support.consumers import POLICY, S, T, all_ready, consumer, restarted
-from toymq_py.consumer import Consumer, ConsumerSnapshot
+from toymq_py.consumer import Consumer, ConsumerSnapshot, IdSet, MessageCounts
 from toymq_py.id_rows import IdRows
 
 
@@ -152,9 +153,12 @@ def test_restore_cuts_the_start_too(start: int, want: int) -> None:
     assert it.start == it.snapshot().start == want
 
 
-def restored(start: int = 0, next_id: int = 10) -> Consumer:
-    """A consumer as a restart finds it that had delivered nothing, as far as the disk knows."""
-    return Consumer.restore("c", Consumer("c", start=start, since_ns=1).snapshot(), 0, next_id)[0]
+def restored(start: int = 0, next_id: int = 10, later: Iterable[int] = ()) -> Consumer:
+    """A consumer as a restart finds it that had delivered nothing, as far as the disk knows. The ids ``later`` are not due."""
+    scheduled = IdSet()
+    for msg_id in later:
+        scheduled.add(msg_id)
+    return Consumer.restore("c", Consumer("c", start=start, since_ns=1).snapshot(), 0, next_id, scheduled)[0]
 
 
 def test_an_ack_is_believed_below_where_this_life_began() -> None:
@@ -163,6 +167,55 @@ def test_an_ack_is_believed_below_where_this_life_began() -> None:
     assert it.ack([(0, 2**64 - 1)]) == 8, "never what was published since"
     assert it.counts(20).backlog == 10
     assert it.ack([(0, 9)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("ranges", "later", "taken"),
+    [
+        ([(10, 19)], [13], 9),  # was 0: eight delivered messages came again
+        ([(10, 12), (14, 19)], [13], 9),
+        ([(0, 99)], [13, 50, 51, 99], 96),
+        ([(95, 100)], [100], 5),
+        ([(0, 101)], [100], 100),
+        ([(5, 5), (10, 13), (13, 15)], [5, 13], 5),
+        ([(13, 13)], [13], 0),
+        ([(10, 19)], range(10, 20), 0),
+    ],
+)
+def test_ids_that_are_not_due_drop_out_of_an_ack(ranges: list[tuple[int, int]], later: Iterable[int], taken: int) -> None:
+    it = restored(next_id=101, later=later)
+    assert it.ack(ranges) == taken
+    assert it.ack(ranges) == 0
+    assert it.counts(101) == MessageCounts(101 - taken - len(list(later)), 0, len(list(later)), 101 - len(list(later)) - taken)
+    assert not any(it.has_acked_all(msg_id, msg_id) for msg_id in later)
+
+
+def test_what_fell_due_before_its_turn_and_what_was_given_back_is_acked_around_what_is_not_due() -> None:
+    """The delivery in this life ended without an attempt; the application may have the message of an earlier one."""
+    it = restored(later=[2, 5])
+    it.take_fresh(S, 0, 1, 30.0)
+    it.unsend(S, 0, 1)
+    assert it.next_fresh(10) == (3, 4)
+    it.take_fresh(S, 3, 4, 30.0)
+    it.pass_over(7)
+    assert it.is_due(6)
+    assert it.ack([(1, 8)]) == 6
+    assert all_ready(it) == [(0, 0, 1)]
+    assert it.next_fresh(10) == (9, 9)
+
+
+def test_cumulative_acks_pass_what_is_not_due_once() -> None:
+    """An ACK of 0-n per message walked over all that is not due, each time."""
+
+    def calls(count: int) -> int:
+        it = restored(next_id=2 * count, later=range(0, 2 * count, 2))
+
+        with counted_calls() as counted:
+            assert sum(it.ack([(0, msg_id)]) for msg_id in range(1, 2 * count, 2)) == count
+        return counted.calls
+
+    calls(10)
+    assert calls(400) < 2.5 * calls(200)
 
 
 def test_an_ack_is_not_believed_after_a_seek_of_a_new_consumer_or_of_what_moves_to_the_dead_letters() -> None:

@@ -46,6 +46,7 @@ def test_it_holds_what_a_set_would(seed: int, span: int) -> None:
         assert ids.next_out(first) == next(i for i in range(first, span + 1) if i not in model)
         assert ids.count(first, last) == len(model & inside)
         assert (first in ids) == (first in model)
+        assert [i for span in ids.spans(first, last) for i in range(span[0], span[1] + 1)] == sorted(model & inside)
         assert ids.lowest(9, last) == sorted(i for i in model if i < last)[:9]
 
 

@@ -33,6 +33,7 @@ def test_parts_of_a_range_by_state() -> None:
     assert runs.leased([(0, 1), (3, 9)], 7) == [(0, 1), (3, 3)], "of one lessee alone, and what is leased"
     assert runs.leased([(0, 9)], 8) == []
     assert runs.held(8, 20) == [(8, 8)]
+    assert runs.not_held(2, 20) == [(2, 6), (9, 9)]
     assert runs.busy(3, 8) == [(3, 3), (4, 5), (7, 8)]
     assert runs.leased_to(ONE) == [(0, 3)]
     assert runs.leased_to(Lessee(1)) == []
