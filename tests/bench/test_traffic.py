@@ -46,7 +46,7 @@ def test_a_run_waits_for_its_first_message(target: Broker) -> None:
 
 
 def test_with_several_workers_each_connection_is_to_the_one_that_has_the_topic(tmp_path: Path) -> None:
-    """So no message is passed between workers; the CPU time is the sum of all workers."""
+    """No message is passed between workers, and the CPU time is the sum of all workers."""
     with StartedBroker(tmp_path, ("--min-free-bytes", "0", "--workers", "2")) as broker:
         values = measure(broker, Traffic(producers=8, window=8, size=20, topics=8, consumers=8), PLAN, "load")
         assert min(values[name] for name in ("publishes_per_s", "deliveries_per_s")) > 0

@@ -103,7 +103,7 @@ async def test_the_end_of_the_stream_cuts_the_wait_short(tmp_path: Path) -> None
 
 
 async def test_quit_ends_a_wait(tmp_path: Path) -> None:
-    """So a client can leave at once although its PULL still waits."""
+    """A client can leave at once although its PULL still waits."""
     async with serving(tmp_path / "d") as served:
         leaving, other = await connect(served, 2)
         leaving.send(b"PULL t c 1 wait=3600000\n")

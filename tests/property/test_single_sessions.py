@@ -132,7 +132,7 @@ class SingleSessions(RuleBasedStateMachine):
             assert session.active == mine
 
     def teardown(self) -> None:
-        """Whoever is left gets everything, within the visibility timeout."""
+        """Check that the remaining sessions get everything, within the visibility timeout."""
         if not self.sessions:
             return
         while len(self.sessions) > 1:

@@ -230,7 +230,7 @@ def test_damage_that_another_program_does_to_a_sealed_segment_is_counted_at_once
 
 
 def test_a_sealed_segment_that_is_gone_counts_as_lost_as_verify_says() -> None:
-    """It can be read as long as it is open, and no longer counts as lost when the file is back."""
+    """A removed segment can be read as long as it is open, and no longer counts as lost when its file is back."""
     rig = topics_of_one_shape()
     path = f"{DIR}/topics/public/{segment_name(3)}"
     there = rig.disk.read_file(path)

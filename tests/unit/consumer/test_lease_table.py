@@ -240,7 +240,7 @@ def test_what_a_session_of_one_topic_had_and_what_ends_by_its_time_is_not_suspec
 
 
 def test_a_lessee_that_hangs_and_goes_counts_once() -> None:
-    """It has not begun to handle messages that it got after the time-out."""
+    """When the lessee goes, messages that it got after the time-out count no attempt: it has not begun them."""
     table, hung, other = LeaseTable(), Lessee(9), Lessee(9)
     table.lease(hung, 0, 0, 30.0)
     table.tick(30.0)

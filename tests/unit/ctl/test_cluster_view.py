@@ -58,7 +58,7 @@ def test_a_whole_cluster_is_a_line_and_a_table() -> None:
 
 
 def test_a_leader_that_was_just_killed_is_not_shown_as_if_all_were_well() -> None:
-    """By etcd such a node leads until its lease ends."""
+    """In etcd a killed node is still the leader until its lease ends."""
     found = replace(cluster(N2, (N1, N2), seat(N1), LEADS), silent={N2.replica: "Connection refused"})
     assert shown("orders", found, NOW_S).splitlines()[2:] == [
         "n1    FOLLOWING           yes      10.0.0.1:6789   0B  5.0      -",

@@ -480,7 +480,7 @@ async def test_a_request_that_asks_for_no_upgrade(rig: HttpRig) -> None:
 
 @pytest.mark.parametrize("late", [False, True], ids=["shutdown", "timeout"])
 async def test_a_handshake_that_nobody_completes_ends(rig: HttpRig, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
-    """Its connection is closed after a while, or with the listener."""
+    """A connection with half a handshake is closed after a while, or with the listener."""
     begun: list[GatewayWebSocket] = []
 
     async def never(self: GatewayWebSocket) -> None:

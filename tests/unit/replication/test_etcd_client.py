@@ -186,7 +186,7 @@ async def test_a_revision_below_the_highest_seen_is_an_error(last: bytes) -> Non
 
 
 async def test_only_a_revision_seen_before_the_call_counts() -> None:
-    """Of two calls over two connections the one with the older answer may end last."""
+    """Calls run over two connections, and the one with the older answer may end last."""
     held = asyncio.Event()
 
     async def late(_: str, __: dict[str, Any], writer: asyncio.StreamWriter) -> None:
@@ -202,7 +202,7 @@ async def test_only_a_revision_seen_before_the_call_counts() -> None:
 
 
 async def test_the_revision_of_an_answer_about_a_lease_says_nothing() -> None:
-    """It is the revision of the member's own copy, which may lag."""
+    """The answer has the revision of the member's own copy, which may lag."""
     renewed = chunked({"result": {"header": header(3), "ID": "7", "TTL": "2"}})
     granted = whole({"header": header(3), "ID": "7", "TTL": "2"})
     async with client_of(always(found(revision=9)), always(renewed), always(granted), always(whole({"header": header(3)}))) as (

@@ -289,7 +289,8 @@ def test_files_that_are_only_read_are_those_of_the_disk_below() -> None:
 
 
 def test_a_single_node_loads_nothing_of_replication() -> None:
-    """Nor does ``toymq serve`` without ``--cluster``, up to where the broker opens its directory."""
+    """``toymq serve`` without ``--cluster`` imports no replication module either, up to where the broker opens its
+    directory."""
     loaded = "import sys, toymq_py.cli.serve, toymq_py.daemon, toymq_py.embedded; print(*sorted(sys.modules))"
     served = (
         "import sys; from toymq_py import daemon; daemon.serve = lambda *_: print(*sorted(sys.modules));"

@@ -102,7 +102,7 @@ def test_each_subscription_of_the_session_is_judged_by_itself() -> None:
 
 
 def test_the_end_of_the_broker_counts_nowhere() -> None:
-    """It does not count at a worker that goes on either, as when only one is stopped."""
+    """No attempt counts at a worker that goes on either, as when only one worker is stopped."""
     places = Places(joined(("t.a", 1)), uncounted=True)
     assert places.withdrawn() == ["a", "b", "c"]
     for place in ("a", "b", "c"):

@@ -177,8 +177,8 @@ async def test_what_a_pattern_delivered_is_settled_at_its_group(of_groups: Rig) 
 
 
 async def test_publishes_to_a_partition_are_passed_on_for_a_client_that_follows(rig: Rig) -> None:
-    """Such a client cannot know where the partition of a route is. A client that names the partition follows MOVED. Each
-    partition has its own place."""
+    """A client that follows MOVED cannot know in which partition a route is, so its publish is passed on; one that names the
+    partition gets MOVED. Each partition has its own place."""
     whole = rig.partitioned.by_name["t"] = Partitioned("t", 8)
     there = next(name for name in whole.names if worker_of(name, 2) == 1)
     here = next(name for name in whole.names if worker_of(name, 2) == 0)
@@ -274,7 +274,8 @@ async def test_a_refused_number_holds_those_behind_it_in_its_partition(rig: Rig)
 
 
 async def test_a_partitioned_topic_is_made_first_where_a_plain_one_would_be(of_groups: Rig) -> None:
-    """That worker refuses it if it has a plain topic of the name; then nothing is created elsewhere."""
+    """The worker that a plain topic of the name would have is asked first: it refuses if it has one, and nothing is created
+    elsewhere."""
     rig = of_groups
     assert rig.take(f"CREATE {THERE} partitions=2\n")
     while len(rig.writers) < 2:  # noqa: ASYNC110 (first it is asked whether it is there)
