@@ -26,7 +26,7 @@ app = App("toymq://127.0.0.1:1")
 
 @app.worker("resize")
 async def resize(path: str, size: Size, *, quality: int = 80) -> str:
-    """Take a positional, a typed and a keyword argument."""
+    """Resizes."""
     return f"{path} {size.width} {quality}"
 
 
