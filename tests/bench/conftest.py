@@ -1,4 +1,4 @@
-"""One broker for all that only need some broker."""
+"""One broker for all tests that need just any broker."""
 
 import os
 import subprocess
@@ -22,13 +22,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def attach(broker: BrokerProcess) -> list[str]:
-    """Options that measure that broker, shortly."""
+    """Return options for a short measurement of that broker."""
     return ["--connect", f"127.0.0.1:{broker.port}", "--pid", str(broker.pid), "--runs", "1"]
 
 
 @pytest.fixture(autouse=True)
 def _brokers_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that the benchmark starts, too, but for those of another commit's source."""
+    """Fork the brokers that the benchmark starts, too, except those of another commit's source."""
     executes = broker_process.BrokerProcess._popen
 
     def popen(

@@ -1,4 +1,4 @@
-"""The picture of results has a panel for each metric that was measured, and each run in it."""
+"""The chart of results has a panel for each measured metric, with every run in it."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ draw = late("toymq_bench.chart", "draw")
 
 
 def panels(session: Session, path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The axes by title; the picture is written, too."""
+    """Write the chart. Returns: its axes by title."""
     drawn = drawn_figures(monkeypatch)
     draw(session, path)
     return {axes.get_title(loc="left"): axes for axes in drawn[0].axes}

@@ -1,4 +1,4 @@
-"""``toymq-bench`` as it is called: errors in one line, files that can be read again, small real runs."""
+"""The command ``toymq-bench``: errors in one line, result files that can be read again, small real runs."""
 
 import os
 import shutil
@@ -169,7 +169,7 @@ def test_goals_measure_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_base_commit_is_held_against_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small repository. A comment and a version tell the broker of the base commit from that of the checkout."""
+    """The base commit is in a small repository. A comment and a version tell its broker from that of the checkout."""
     shutil.copytree(ROOT / "toymq_py", tmp_path / "toymq_py")  # with its bytecode, which the commit has not
     monkeypatch.chdir(tmp_path)
     commits.git("init", "--quiet")
@@ -192,6 +192,6 @@ def test_a_base_commit_is_held_against_the_checkout(tmp_path: Path, monkeypatch:
 
 
 def sources_of(pid: int) -> str:
-    """Where a broker was told to find its packages."""
+    """Return where a broker was told to find its packages."""
     environment = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
     return next(line for line in environment if line.startswith("PYTHONPATH=")).partition("=")[2]

@@ -1,4 +1,4 @@
-"""Two sessions held against each other."""
+"""Comparison of two sessions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The limit of the disk."""
+"""Measuring the limit of the disk."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Send times stand in every frame of a block."""
+"""Every frame of a block has its send time."""
 
 import pytest
 

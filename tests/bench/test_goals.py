@@ -1,4 +1,4 @@
-"""Marks of the goals table."""
+"""Marks in the table of goals."""
 
 import pytest
 

@@ -17,7 +17,7 @@ MS = 1000
 
 @pytest.fixture
 def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """The client's end and the broker's."""
+    """Yield the client's end and the broker's end of a connection."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         yield ours, theirs
@@ -32,7 +32,7 @@ def keys_in(data: bytes) -> list[bytes]:
 
 
 def answer(theirs: socket.socket) -> int:
-    """OK for every publish that has come; returns how many."""
+    """Answer OK to every publish that has come. Returns: how many."""
     count = len(keys_in(theirs.recv(1 << 20)))
     theirs.sendall(b"OK 7\n" * count)
     return count
@@ -59,7 +59,7 @@ def test_a_closed_loop_keeps_its_window_outstanding_and_never_repeats_a_key(
 
 
 def stall(publisher: Publisher, theirs: socket.socket) -> None:
-    """A broker that answers at once, except that nothing is answered from 10 ms to 110 ms. A turn each ms."""
+    """Act as a broker that answers at once, but not between 10 ms and 110 ms, in steps of 1 ms."""
     for now in range(0, 200 * MS, MS):
         publisher.publish(now)
         if not 10 * MS <= now < 110 * MS:

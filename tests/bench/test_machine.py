@@ -1,4 +1,4 @@
-"""Facts of the machine beside every figure."""
+"""Facts about the machine that accompany every figure."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ from toymq_bench import machine
 
 
 class Installed:
-    """What the installer left of a distribution."""
+    """The installer's metadata of a distribution."""
 
     version = "1.0"
 

@@ -1,4 +1,4 @@
-"""The jobs of ``toymq-bench worker``: they count, and the last one prints."""
+"""The jobs of ``toymq-bench worker``: they count, and the last one prints the count."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Other brokers: their wires as they were recorded, which are skipped, what the tables say. None has to be installed."""
+"""Benchmarks of other brokers: recorded protocols, which brokers are skipped, and the tables. None has to be installed."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from toymq_bench.result import Session
 
 
 def test_those_that_are_not_installed_are_skipped_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PATH is empty: only the toymq beside the interpreter is there."""
+    """PATH is empty: only the toymq beside the interpreter is found."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)  # the default of --data-dir: each server runs in a directory of its own below it
     monkeypatch.setattr(rabbitmq.RabbitMQ, "program", str(tmp_path / "rabbitmq-server"))

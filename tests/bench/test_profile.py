@@ -1,4 +1,4 @@
-"""The table of the hottest lines, and what is said without py-spy."""
+"""The table of the hottest lines, and the error without py-spy."""
 
 import sys
 from pathlib import Path

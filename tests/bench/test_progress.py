@@ -6,7 +6,7 @@ from toymq_bench import progress
 
 
 class Bar:
-    """As much of click's bar as a phase needs."""
+    """The part of click's progress bar that a phase uses."""
 
     def __init__(self, length: int) -> None:
         self.length = length

@@ -1,4 +1,4 @@
-"""A consumer that gives each message back once."""
+"""A benchmark consumer that nacks each message once."""
 
 import pytest
 

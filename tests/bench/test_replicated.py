@@ -1,4 +1,4 @@
-"""``make bench-replicated``, in small: a pair beside a single node, and a resync."""
+"""A small ``make bench-replicated``: a pair beside a single node, and a resync."""
 
 import pytest
 from click.testing import CliRunner

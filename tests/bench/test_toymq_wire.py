@@ -1,4 +1,4 @@
-"""Publishes and deliveries of toymq as the benchmark reads and writes them."""
+"""Publishes and deliveries of toymq as the benchmark parses and writes them."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from toymq_bench.toymq_wire import SharingConsumer, ToymqConsumer, ToymqProducer
 
 
 def test_frames_of_all_producers_have_one_length() -> None:
-    """The consumer takes runs of one length apart; a second digit in the key made it lose a byte."""
+    """Found: the consumer splits runs by one frame length, so a second digit in a producer's key made it lose a byte."""
     assert len({len(ToymqProducer("t", number, 4, 20, keyed=True).template.block(1, 0)) for number in (0, 9, 10, 9999)}) == 1
 
 

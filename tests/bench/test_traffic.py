@@ -1,4 +1,4 @@
-"""Loads on a broker: what they measure, and an answer that is not that of a broker."""
+"""Loads on a broker: their results, and an answer from a server that is not a broker."""
 
 import socket
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_a_run_counts_publishes_and_deliveries_and_leaves_nothing(target: Broker
 
 
 def test_a_run_waits_for_its_first_message(target: Broker) -> None:
-    """On a busy machine none may be completed in the time of a short run."""
+    """On a busy machine no message may be completed within a short run."""
     values = measure(target, Traffic(producers=1, window=1, size=20), Plan(0.0, 0.0), "load")
     assert values["publishes_per_s"] > 0
     both = measure(target, Traffic(producers=1, window=1, size=20, consumers=1), Plan(0.0, 0.0), "load")
@@ -46,7 +46,7 @@ def test_a_run_waits_for_its_first_message(target: Broker) -> None:
 
 
 def test_with_several_workers_each_connection_is_to_the_one_that_has_the_topic(tmp_path: Path) -> None:
-    """So nothing is passed on; and the CPU is that of all of them."""
+    """No message is passed between workers, and the CPU time is the sum of all workers."""
     with StartedBroker(tmp_path, ("--min-free-bytes", "0", "--workers", "2")) as broker:
         values = measure(broker, Traffic(producers=8, window=8, size=20, topics=8, consumers=8), PLAN, "load")
         assert min(values[name] for name in ("publishes_per_s", "deliveries_per_s")) > 0

@@ -1,4 +1,4 @@
-"""The dialect ``mq``, row by row as dialects.md lists it, and what the original lost."""
+"""The dialect ``mq`` of HTTP, row by row as dialects.md lists it, and what the original server lost."""
 
 import errno
 import re
@@ -55,7 +55,7 @@ async def test_messages(rig: HttpRig) -> None:
 
 
 async def test_a_message_that_was_never_got_is_deleted(fs: SimDisk) -> None:
-    """It was 202, and the message came all the same."""
+    """Found: DELETE of a message that had never been delivered was answered 202, and the message was delivered all the same."""
     async with gateway(DIR, fs=fs, dialects=["mq"]) as rig:
         await rig.ask("PUT", "/q")
         for n in range(4):
@@ -81,7 +81,8 @@ async def test_what_is_not_deleted_comes_again(rig: HttpRig) -> None:
 
 
 async def test_a_message_comes_again_for_ever(rig: HttpRig) -> None:
-    """The original has no dead letters, and no name here leads to any."""
+    """A message is redelivered without a limit: the original has no dead letters, and no queue name of this dialect leads to
+    any."""
     await rig.ask("PUT", "/q")
     await rig.ask("POST", "/q/messages", content=b"a")
     for _ in range(25):
@@ -110,7 +111,8 @@ async def test_names_that_mean_something_else(fs: SimDisk, name: str, dialects: 
 
 
 async def test_every_path_that_could_be_a_queue_is_a_reserved_name(fs: SimDisk) -> None:
-    """`PUT /leader` was 405: the path had come later than the list. A name of a path is reserved for every dialect."""
+    """Found: `PUT /leader` was 405, because the path was added later than the list of reserved names. The first word of every
+    path is reserved in every dialect."""
     async with gateway(DIR, fs=fs, dialects=["mq", "tinymq"]) as rig:
         paths = (await rig.ask("GET", "/openapi.json")).json()["paths"]
         words = {path.split("/")[1] for path in (*paths, "/docs")}
@@ -124,7 +126,7 @@ async def test_names_that_are_none(rig: HttpRig, name: str) -> None:
 
 
 async def test_what_could_not_be_stored_is_503_and_not_there(rig: HttpRig, fs: SimDisk) -> None:
-    """The original ignored a failed fsync."""
+    """A publish whose fsync fails is refused; the original ignored the failure."""
     await rig.ask("PUT", "/q")
     await rig.ask("POST", "/q/messages", content=b"a")
     fs.fail("sync", 1, errno.EIO, path=".log")
@@ -134,14 +136,14 @@ async def test_what_could_not_be_stored_is_503_and_not_there(rig: HttpRig, fs: S
 
 
 async def test_a_message_to_a_queue_that_there_is_not_is_not_stranded(rig: HttpRig) -> None:
-    """The original stored it where it was not found."""
+    """A message to a missing queue is refused; the original stored it in a place where no consumer found it."""
     assert await status(rig, "POST", "/q/messages", b"a") == 404
     await rig.ask("PUT", "/q")
     assert await get(rig, "q") == (204, b"", None)
 
 
 async def test_what_is_leased_survives_a_power_cut(fs: SimDisk) -> None:
-    """The original stranded what was in its delay folder at a restart."""
+    """A leased message is delivered again after a power cut; the original left it in its delay folder at a restart."""
     async with gateway(DIR, fs=fs, dialects=["mq"]) as rig:
         await rig.ask("PUT", "/q")
         for payload in (b"a", b"b"):

@@ -23,7 +23,7 @@ def pattern_of(expected: str) -> re.Pattern[bytes]:
 
 
 async def play(lines: list[str], data_dir: Path) -> None:
-    """Say a transcript's lines behind > to a broker of its own, and compare what it answers."""
+    """Send a transcript's lines behind > to a new broker, and compare its answers."""
     async with serving(data_dir) as served:
         wire = await served.connect()
         got = b""
@@ -56,7 +56,7 @@ ANSWERS = re.compile(rb"OK 0\nOK 1\nMSG orders 0 1 \d{19} - 5\nhello\nOK 1\n\Z")
 
 @require("nc")
 def test_the_worked_example_through_nc(tmp_path: Path) -> None:
-    """Byte for byte. nc gets the ack only when the message is there, as a person would type it."""
+    """Compare the answers byte for byte. The ack is sent to nc only when the message has arrived, as a person would type it."""
     with BrokerProcess(tmp_path / "d") as broker:
         program = shutil.which("nc")
         assert program is not None

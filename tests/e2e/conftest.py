@@ -1,4 +1,5 @@
-"""The real broker on the test's own loop, and an asyncio client of it. What needs a process has a ``broker`` of its own."""
+"""The real broker on the test's own loop, and an asyncio client of it. Tests that need a process have a ``broker`` fixture of
+their own."""
 
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -35,7 +36,8 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Brokers of one data directory with a dashboard. They end after the pages that look at them."""
+    """Yield a function that starts brokers of one data directory with a dashboard. They end after the pages that look at
+    them."""
     with starting(tmp_path / "d") as start:
         yield start
 

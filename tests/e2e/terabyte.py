@@ -35,7 +35,7 @@ def rows(path: str, count: int) -> Iterator[tuple[Segment, str]]:
 
 
 def make(data_dir: Path, bucket: Path | None, topics: int) -> None:
-    """The segments, divided over so many topics; each has an empty file behind them."""
+    """Make the segments, divided over so many topics; each topic has an empty newest file behind them."""
     fs, count = RealFileSystem(), SEGMENTS // topics
     for number in range(topics):
         name, incarnation = f"t{number}", f"{number:016x}"
@@ -61,7 +61,7 @@ def cpu_s(pid: int) -> float:
 
 
 def started(broker: BrokerProcess) -> tuple[float, float]:
-    """Seconds until it is ready, and of its CPU."""
+    """Return the seconds until the broker is ready, and those of its CPU."""
     began = time.perf_counter()
     broker.start()
     return time.perf_counter() - began, cpu_s(broker.pid)

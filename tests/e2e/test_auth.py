@@ -62,7 +62,7 @@ def test_every_verb_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("verb", COMMANDS)
 async def test_each_verb_needs_its_right(tmp_path: Path, verb: str) -> None:
-    """Whether the topic is there makes no difference: a token must not find that out."""
+    """The answer is the same whether the topic exists or not: a token must not find that out."""
     right = {"PUB": "publisher"} | dict.fromkeys(SUBSCRIBES, "subscriber") | dict.fromkeys(ADMINISTERS, "admin")
     may = {right[verb], "all"} | ({"admin"} if verb == "DESCRIBE" else set())
     async with serving(tmp_path / "d", authority=authority(*TABLES)) as served:
@@ -143,7 +143,7 @@ FIRST_LINES = {
 
 @pytest.mark.parametrize("name", FIRST_LINES)
 async def test_nothing_is_done_before_hello(tmp_path: Path, name: str) -> None:
-    """One error, the end, and nothing of what was pipelined behind it is done, a good HELLO first."""
+    """The answer is one error, then the connection ends; nothing pipelined behind it is done, not even a good HELLO."""
     first, code = FIRST_LINES[name]
     async with serving(tmp_path / "d", authority=authority(*TABLES)) as served:
         wire = await served.connect()
@@ -194,7 +194,7 @@ async def test_an_empty_list_says_that_the_token_sees_no_more(tmp_path: Path) ->
 
 
 async def test_what_is_pipelined_behind_hello_is_done(tmp_path: Path) -> None:
-    """A client need not wait for HELLO's answer, also when the bytes come one by one."""
+    """A client need not wait for HELLO's answer, even when its bytes arrive one by one."""
     said = hello("all") + b"PUB t - 5\nhello\n" * 3 + b"SUB t c\nFETCH other 0 1\nQUIT\n"
     async with serving(tmp_path / "d", authority=authority(*TABLES)) as served:
         for step in (len(said), 1, 7):
@@ -247,7 +247,8 @@ async def test_a_token_that_goes_ends_its_sessions(tmp_path: Path) -> None:
 
 
 async def test_a_token_that_may_read_less_is_heard_no_more(tmp_path: Path) -> None:
-    """Its sessions end, after all that they are owed; so do waits. A client that comes back hears FORBIDDEN."""
+    """The sessions of a token that lost a right end, after all replies they are owed; so do their waits. A client that
+    reconnects gets FORBIDDEN."""
     tokens = authority(*TABLES)
     async with serving(tmp_path / "d", authority=tokens) as served:
         wire, waits = await admitted(served, "subscriber"), await admitted(served, "subscriber")

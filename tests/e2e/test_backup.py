@@ -17,7 +17,7 @@ WINDOW = 64
 
 
 async def publish_until(port: int, stop: asyncio.Event, answered: list[int], producer: int) -> None:
-    """Numbered messages, ``WINDOW`` at a time; ``answered`` has how many were answered OK."""
+    """Publish numbered messages, ``WINDOW`` at a time; ``answered`` collects those that were answered OK."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     number = 0
     while not stop.is_set():
@@ -75,7 +75,8 @@ async def test_under_full_load_everything_acknowledged_before_the_start_is_in_it
 
 
 def test_the_last_words_say_what_is_where_and_the_way_back(tmp_path: Path) -> None:
-    """They were "2 segments copied (158590 bytes), 0 were there already", and nothing at all behind a restore."""
+    """Found: a backup ended with "2 segments copied (158590 bytes), 0 were there already" and no more, and a restore with
+    nothing."""
     data, to, back = (f"{tmp_path}/{name}" for name in ("d", "b b", "back"))
     with BrokerProcess(tmp_path / "d") as broker, broker.connect() as wire:
         assert wire.ask(b"PUB t - 4\nbody\n") == b"OK 0"
@@ -107,7 +108,8 @@ def test_what_is_refused_is_one_line(tmp_path: Path) -> None:
 
 
 def test_the_secrets_of_the_webhooks_are_for_their_owner_alone(tmp_path: Path) -> None:
-    """In the backup, in one that an earlier version left readable to all, and in what is restored."""
+    """Webhook secrets are readable for their owner only: in a new backup, in one that an earlier version left readable to all,
+    and in what is restored."""
     with BrokerProcess(tmp_path / "d") as broker:
         broker.terminate()
         assert broker.ended()[0] == 0
@@ -125,7 +127,8 @@ def test_the_secrets_of_the_webhooks_are_for_their_owner_alone(tmp_path: Path) -
 
 @pytest.mark.parametrize("name", [file.name for file in BESIDE])
 def test_what_cannot_be_read_beside_the_topics_is_named_and_keeps_no_message_back(tmp_path: Path, name: str) -> None:
-    """Every command judges it alike: a directory in its place ended the backup with "5: Is a directory"."""
+    """Found: a directory in the place of such a file ended the backup with "5: Is a directory". Now every command names it and
+    goes on."""
     data, backup = tmp_path / "d", tmp_path / "b"
     with BrokerProcess(data) as broker, broker.connect() as wire:
         assert wire.ask(b"PUB load - 4\nbody\n") == b"OK 0"

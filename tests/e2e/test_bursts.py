@@ -48,7 +48,7 @@ def send_what_fits(client: socket.socket, data: bytes) -> int:
 
 
 def settled(wire: Wire) -> None:
-    """Until the broker was round all connections a few times."""
+    """Wait until the broker has gone round all connections a few times."""
     for _ in range(50):
         wire.send(b"PING\n")
         assert wire.line() == b"PONG"

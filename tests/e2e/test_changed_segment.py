@@ -1,5 +1,5 @@
-"""Another topic's segment put over ours below the running broker, by ``cp`` or ``mv``, and one that is removed: DESCRIBE counts
-what ``toymq verify`` counts, before the restart and after it, and nothing of another topic is served. ADR 0140."""
+"""While the broker runs, one of its segments is removed, or replaced with another topic's by ``cp`` or ``mv``: DESCRIBE counts
+what ``toymq verify`` counts, before the restart and after it, and nothing of the other topic is served. ADR 0140."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ NOTICED_WITHIN_S = 60
 
 
 def copied(source: Path, target: Path) -> None:
-    """The inode stays, its content goes."""
+    """Copy a file over another one: the inode stays, its content goes."""
     shutil.copyfile(source, target)
 
 
@@ -34,7 +34,7 @@ CHANGES = {change.__name__: change for change in (copied, moved, removed)}
 
 
 def verified(data: Path) -> dict[str, int]:
-    """Lost records by topic, of a directory that a broker may have open."""
+    """Return the lost records by topic, of a directory that a broker may have open."""
     reports = [json.loads(line) for line in run("verify", "--json", str(data)).stdout.splitlines()]
     return {report["topic"]: report["lost"] for report in reports if report.get("topic") in CHANGES}
 
@@ -44,7 +44,7 @@ def described(client: sync.Client) -> dict[str, int]:
 
 
 def delivered(client: sync.Client, topic: str) -> list[int]:
-    """Ids of all that a new consumer gets."""
+    """Return the ids of all that a new consumer gets."""
     found: list[int] = []
     with client.sub(topic, "c") as messages:
         while not found or found[-1] < COUNT - 1:
@@ -55,7 +55,7 @@ def delivered(client: sync.Client, topic: str) -> list[int]:
 
 
 def test_describe_counts_what_verify_does_before_the_restart(tmp_path: Path) -> None:
-    """DESCRIBE said that nothing was lost, and what had been overwritten was served."""
+    """Found: DESCRIBE reported no loss, and the overwritten bytes were served."""
     data = tmp_path / "d"
     all_lost = dict.fromkeys(CHANGES, PER_SEGMENT)
     with BrokerProcess(data, "--segment-bytes", "4400") as broker:

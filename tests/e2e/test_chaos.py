@@ -1,4 +1,5 @@
-"""The chaos harness itself, in its short form: a real broker under faults keeps its promises, a spoilt history is found out."""
+"""The chaos harness itself, in its short form: a real broker under faults keeps its promises, and the checker finds a falsified
+history."""
 
 import json
 import subprocess
@@ -19,13 +20,13 @@ DURATION = "6s"
 
 
 def chaos(*arguments: str | Path) -> Result:
-    """In this process, but for the broker."""
+    """Run the harness in this process; its broker is a process of its own."""
     return CliRunner().invoke(main, [*map(str, arguments)])
 
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of one run, which every test here looks at."""
+    """Return the folder of one run, which every test here looks at."""
     path = tmp_path_factory.mktemp("chaos") / "out"
     words = [CHAOS, "run", "--seed", "1", "--duration", DURATION, "--out", path]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=240)
@@ -86,7 +87,8 @@ def test_a_broker_under_faults_keeps_its_promises(out: Path) -> None:
 
 
 def test_no_output_has_the_token(out: Path) -> None:
-    """Of a run whose seed is odd, so that every client said one: nothing that it leaves behind has it, the data included."""
+    """The run has an odd seed, so every client sent a token: no file that the run leaves behind contains it, the data directory
+    included."""
     secret = token_of(1).encode()
     assert sha256(secret).hexdigest() in (out / "auth.toml").read_text(), "the broker asked for it"
     files = [path for path in out.rglob("*") if path.is_file()]

@@ -1,4 +1,4 @@
-"""The harness leaves nothing behind, however it ends, and says in a line what it cannot do."""
+"""The harness leaves nothing behind, however it ends, and prints in one line what it cannot do."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ def until(true: Callable[[], bool]) -> None:
 
 
 def brokers(out: Path) -> list[str]:
-    """Command lines of the brokers that have their data below a folder."""
+    """Return the command lines of the brokers that have their data below a folder."""
     found = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     return [line for line in found.splitlines() if str(out) in line and " serve --data-dir " in line]
 
@@ -39,7 +39,7 @@ def out(tmp_path: Path) -> Iterator[Path]:
 
 
 def begin(out: Path, command: str) -> "subprocess.Popen[str]":
-    """A harness whose broker is up. It is in a session of its own: no other process signals the broker."""
+    """Start a harness, and wait until its broker is up. It is in a session of its own: no other process signals the broker."""
     harness = subprocess.Popen(
         [CHAOS, command, "--seed", "1", "--duration", "600s", "--out", out],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -85,7 +85,8 @@ def test_the_broker_dies_with_a_harness_that_is_killed(out: Path, command: str) 
 
 @one_in(3)
 async def test_a_signal_that_comes_when_the_broker_has_just_died_does_not_hide_how(tmp_path: Path, share: int) -> None:
-    """asyncio's own looks for the end of the process first, takes it from the event loop, and 255 is made up instead."""
+    """asyncio's ``send_signal`` first checks whether the process has ended, which takes the exit status away from the event
+    loop; the loop then reports 255."""
     broker = Supervisor(tmp_path / "d", tmp_path / "log", tmp_path / "clock", [])
     for n in range(0, 8, share):
         assert await broker.come_up(None)

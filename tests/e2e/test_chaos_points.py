@@ -1,4 +1,4 @@
-"""Every named point is reached by an unchanged broker, kills it there, and it starts again with everything."""
+"""An unchanged broker reaches every named crash point, is killed there, and starts again with everything."""
 
 import asyncio
 import shutil
@@ -46,7 +46,7 @@ def work(port: int, rounds: int) -> int:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a broker that was killed with ``BEFORE`` messages."""
+    """Return the directory of a broker that was killed with ``BEFORE`` messages."""
     path = tmp_path_factory.mktemp("killed") / "d"
     with BrokerProcess(path, *OPTIONS) as broker:
         assert work(broker.port, BEFORE) == BEFORE

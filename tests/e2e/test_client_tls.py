@@ -42,7 +42,7 @@ async def test_blocking_over_tls(url: str) -> None:
 
 
 async def test_a_certificate_that_nobody_vouches_for(url: str) -> None:
-    """It was "no broker at": there is one."""
+    """Found: the error was "no broker at", although there is one."""
     said = r"^the certificate of 127.* is not accepted: self-signed certificate: connect with ssl=ssl.create_default_context\("
     with pytest.raises(toymq.ConnectFailed, match=said):
         await toymq.connect(url)
@@ -55,7 +55,8 @@ def never_again(*_: object) -> None:
 
 
 async def test_a_certificate_that_is_not_accepted_is_not_tried_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A service that waits for its broker (``wait_s``) tried for all that time, and one that lost its broker for ever."""
+    """Found: a service that waits for its broker (``wait_s``) tried for all that time, and one that lost its broker tried for
+    ever."""
     monkeypatch.setattr("toymq.link.log_wait", never_again)
     monkeypatch.setattr("toymq.sync.link.log_wait", never_again)
     with pytest.raises(toymq.CertificateRefused):
@@ -81,7 +82,7 @@ async def test_a_client_gives_up_when_its_broker_has_another_certificate(url: st
 
 
 async def test_tls_on_the_plain_port(tmp_path: Path) -> None:
-    """It was "no broker at …: [SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)"."""
+    """Found: the error was "no broker at …: [SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)"."""
     async with serving(tmp_path / "d") as served:
         url = f"toymqs://127.0.0.1:{served.port}"
         said = rf"^127\.0\.0\.1:{served.port} does not speak TLS: name the broker's TLS port, or toymq:// where"

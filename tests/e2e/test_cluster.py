@@ -34,8 +34,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRig]:
 
 
 async def harmed(rig: ClusterRig, harm: Harm, *, moves: bool, count: int = 300) -> Load:
-    """Do harm to the leader while a client publishes, and go on; then all must be in sync again. ``moves``: another one leads
-    then."""
+    """Do harm to the leader while a client publishes, and wait until all copies are in sync again. ``moves``: another node must
+    lead then."""
     await rig.in_sync(3)
     leader = await rig.leader()
     async with Load(rig.urls, topic=harm.__name__) as load:
@@ -156,7 +156,7 @@ async def test_a_node_that_follows_says_where_the_leader_is(cluster: ClusterRig)
 
 
 async def test_a_node_whose_topics_are_not_mounted_takes_no_part(cluster: ClusterRig) -> None:
-    """It followed, and filled the mount point."""
+    """Found: such a node followed the leader, and filled the mount point."""
     await cluster.in_sync(3)
     leader = await cluster.leader()
     follower = next(node for node in cluster.nodes.values() if node is not leader)
@@ -188,7 +188,7 @@ async def test_the_copies_are_equal_when_nothing_happens(cluster: ClusterRig) ->
 @pytest.mark.torture
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_any_harm_in_any_order(tmp_path: Path, seed: int) -> None:
-    """Thirty times, also while the harm before is not healed. One copy is always left alone."""
+    """Do thirty harms, some before the last one is healed. One copy is always left alone."""
     with running_cluster(tmp_path, members=3) as rig:
         asyncio.run(_any_harm(rig, random.Random(seed)))
 

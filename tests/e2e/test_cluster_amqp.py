@@ -30,7 +30,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRig]:
 
 
 class Publisher(threading.Thread):
-    """pika with the addresses of all nodes: publishes with confirms, and again what was not confirmed."""
+    """Publishes through pika with the addresses of all nodes and with confirms, and republishes what was not confirmed."""
 
     def __init__(self, rig: ClusterRig) -> None:
         super().__init__(daemon=True)
@@ -68,7 +68,8 @@ class Publisher(threading.Thread):
 
 
 class Consumer(mixins.ConsumerMixin):  # type: ignore[misc, name-defined] # no types
-    """What a Celery worker is at its heart: kombu's mixin, with all nodes in its URL. Acks when it is done."""
+    """Consumes as a Celery worker does at its core: kombu's mixin, with all nodes in its URL. Acks each message when it is
+    done."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
@@ -83,7 +84,7 @@ class Consumer(mixins.ConsumerMixin):  # type: ignore[misc, name-defined] # no t
         message.ack()
 
     def lacks(self, confirmed: set[bytes]) -> set[bytes]:
-        """Wait for what was confirmed. Returns: what did not come."""
+        """Wait for all confirmed messages. Returns: those that were not delivered."""
         until = MONOTONIC() + WAIT_S
         while (missing := confirmed - self.seen) and MONOTONIC() < until:
             time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Both clients in a cluster, against servers that follow a script: they go where a node says that the leader is."""
+"""Both clients in a cluster, against servers that follow a script: they go to the node that another node names as leader."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -41,7 +41,7 @@ both = pytest.mark.parametrize("publish", [_publish_async, _publish_sync], ids=[
 
 
 def follows(leader: str) -> Script:
-    """A node that does not lead."""
+    """Return the script of a node that does not lead, and names ``leader``."""
 
     async def script(peer: Peer) -> None:
         assert (await peer.line()).startswith("HELLO 1")
@@ -51,7 +51,7 @@ def follows(leader: str) -> Script:
 
 
 def leads(*answers: bytes, hello: str = "HELLO 1") -> Script:
-    """A leader that gives publishes these answers."""
+    """Return the script of a leader that gives publishes these answers."""
 
     async def script(peer: Peer) -> None:
         said = await peer.line()
@@ -66,7 +66,7 @@ def leads(*answers: bytes, hello: str = "HELLO 1") -> Script:
 
 
 async def publish_of(peer: Peer) -> str:
-    """The number of the next publish."""
+    """Return the sequence number of the next publish."""
     line = await peer.line()
     assert line.startswith("PUB t "), line
     await peer.line()
@@ -92,7 +92,7 @@ async def test_a_given_leader_keeps_its_own_token(publish: Publish) -> None:
 
 @both
 async def test_a_publish_without_an_answer_goes_to_the_next_leader(publish: Publish) -> None:
-    """It may be stored: the same number again, and the leader knows."""
+    """The publish may be stored already: the client repeats it with the same number, and the next leader recognizes it."""
     numbers: list[str] = []
 
     async def steps_down(peer: Peer) -> None:
@@ -113,14 +113,14 @@ async def test_a_publish_without_an_answer_goes_to_the_next_leader(publish: Publ
 
 @both
 async def test_an_election_is_waited_for(publish: Publish) -> None:
-    """Both say that there is no leader; then one of them leads."""
+    """Both nodes answer that there is no leader; then one of them leads."""
     async with following(follows("-"), follows("-"), leads(b"OK 0\n")) as a, following(follows("-"), follows("-")) as b:
         assert await publish([a, b], b"x", wait_s=10) == [Receipt(0, duplicate=False)]
 
 
 @both
 async def test_a_client_that_begins_in_a_failover_waits_for_the_next_leader(publish: Publish) -> None:
-    """It tried each address once, and failed within a second."""
+    """Found: the client tried each address once, and failed within a second."""
     async with following(follows("127.0.0.1:1"), follows("-"), leads(b"OK 0\n")) as a:
         assert await publish(["127.0.0.1:1", a], b"x") == [Receipt(0, duplicate=False)]
 
@@ -166,7 +166,7 @@ async def test_too_few_copies_refuse_a_publish_that_may_be_sent_again(publish: P
 async def test_a_broker_that_is_paused_is_left_when_there_is_another(
     publish: Publish, many: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connections stay open, and its system acknowledges what comes."""
+    """The connections of a paused broker stay open, and its kernel acknowledges what is sent."""
     monkeypatch.setattr(options, "SILENT_S", 0.2)
     for module in (link, sync_link):
         monkeypatch.setattr(module, "SILENCE_LOOK_S", 0.05)
@@ -187,7 +187,7 @@ async def test_a_broker_that_is_paused_is_left_when_there_is_another(
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["asyncio", "sync"])
 async def test_a_quiet_subscription_asks_for_a_sign_of_life(blocking: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a broker that answers it stays; one that does not is left."""
+    """A quiet subscription sends a PING: it stays with a broker that answers, and leaves one that does not."""
     monkeypatch.setattr(options, "SILENT_S", 0.2)
     for module in (link, sync_link):
         monkeypatch.setattr(module, "SILENCE_LOOK_S", 0.05)
@@ -231,7 +231,7 @@ async def test_a_quiet_subscription_asks_for_a_sign_of_life(blocking: bool, monk
 
 @both
 async def test_after_a_lost_connection_the_other_address_is_first(publish: Publish) -> None:
-    """The machine that is gone may not even refuse a connection."""
+    """A machine that is gone may not even refuse a connection, so its address is not tried first."""
 
     async def dies(peer: Peer) -> None:
         await peer.greet()

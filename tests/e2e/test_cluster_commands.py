@@ -43,7 +43,8 @@ def shown(ctl: Ctl) -> dict[str, Any]:
 
 
 def test_an_operator_takes_a_cluster_through_its_days(pair: ClusterRig) -> None:
-    """One story, as a cluster takes seconds to start: hand over under load, lose a node, lose the other one, force, remove."""
+    """One story in one test, as a cluster takes seconds to start: hand over under load, lose a node, lose the other one, force,
+    remove."""
     ctl = ctl_of(pair)
 
     # A hand-over under load loses nothing.
@@ -81,7 +82,7 @@ def test_an_operator_takes_a_cluster_through_its_days(pair: ClusterRig) -> None:
 
 
 def test_a_node_that_cannot_serve_yet_says_what_it_waits_for(tmp_path: Path) -> None:
-    """It said that it was ready, as if all were well."""
+    """Found: a node that waited for its cluster to be created printed that it was ready."""
     with running_etcd(tmp_path) as etcd:
         rig = ClusterRig(tmp_path, etcd, ("n1",))
         node = rig.nodes["n1"]
@@ -123,7 +124,7 @@ async def _publish(pair: ClusterRig, count: int) -> None:
 
 
 async def _until(ctl: Ctl, holds: Callable[[dict[str, Any]], bool]) -> None:
-    """Wait until ``show`` says so."""
+    """Wait until the output of ``show`` satisfies ``holds``."""
     async with asyncio.timeout(60):
         while not holds(await asyncio.to_thread(shown, ctl)):  # noqa: ASYNC110 (it asks another process)
             await asyncio.sleep(0.1)

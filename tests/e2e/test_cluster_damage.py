@@ -1,4 +1,4 @@
-"""A bit rots in a sealed segment of a real node: it is found by the scrub, and the whole copy takes its place."""
+"""A bit rots in a sealed segment of a real node: the scrub finds it, and an intact copy replaces it."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""The runbook for an etcd that forgot: wiped, or restored from a copy of before. Real nodes, a real etcd; docs/clusters.md."""
+"""The runbook for an etcd that lost its data: wiped, or restored from an old snapshot. Real nodes, a real etcd;
+docs/clusters.md."""
 
 import asyncio
 import json
@@ -59,14 +60,14 @@ def test_a_cluster_goes_on_after_its_etcd_was_restored_and_after_it_was_wiped(tm
 
 
 def _until_show_says(rig: ClusterRig, words: str) -> None:
-    """A node says every second what it waits for."""
+    """Wait until ``show`` contains the words: a node reports every second what it waits for."""
     until = MONOTONIC() + WAIT_S
     while words not in (said := _ctl(rig)("show").output):
         assert MONOTONIC() < until, said
 
 
 def _write_into(etcd: EtcdCluster) -> None:
-    """So many revisions that an etcd which lost them cannot reach them again before nodes look."""
+    """Write so many revisions that an etcd which lost them cannot reach them again before nodes look."""
     for _ in range(100):
         body = json.dumps({"key": "YQ==", "value": "YQ=="}).encode()
         urllib.request.urlopen(urllib.request.Request(f"{etcd.urls[0]}/v3/kv/put", body), timeout=WAIT_S).close()
@@ -80,7 +81,7 @@ def _ctl(rig: ClusterRig) -> Callable[..., Result]:
 
 
 async def _publish_over_a_failover(rig: ClusterRig) -> Load:
-    """So that what etcd knew before is wrong: another leads, in a later epoch."""
+    """Publish over a failover, so that etcd's old data is wrong: another node leads, in a later epoch."""
     await rig.in_sync(2)
     leader = await rig.leader()
     async with Load(rig.urls) as load:
@@ -99,7 +100,8 @@ async def _publish(rig: ClusterRig) -> Load:
 
 
 def _lose(rig: ClusterRig, harm: Callable[[], None]) -> ClusterNode:
-    """Lose etcd. Returns: the node whose copy has everything: the runbook takes it by ``promised``."""
+    """Stop etcd, do harm to its data, start it. Returns: the node whose copy has everything, the one with the highest
+    ``promised``, as the runbook chooses it."""
     etcd = rig.etcd.members[0]
     etcd.kill()
     harm()
@@ -113,7 +115,7 @@ def _replica_json(node: ClusterNode) -> Path:
 
 
 async def _no_node_leads(rig: ClusterRig) -> None:
-    """Every node has seen the etcd that went back, and waits for an operator."""
+    """Wait until every node has seen that etcd went back, and waits for an operator."""
     until = MONOTONIC() + WAIT_S
     while not all("see the runbook" in node.log_path.read_text() for node in rig.nodes.values()):
         assert MONOTONIC() < until, rig.logs()

@@ -1,4 +1,4 @@
-"""A whole group of a cluster is away, as real processes over a real etcd: what is said of its topics, and what goes on."""
+"""A whole group of a cluster is down, as real processes over a real etcd: which answers its topics get, and what goes on."""
 
 import asyncio
 import re
@@ -30,7 +30,7 @@ A, B = "a", "b"
 
 
 async def lacks(rig: Any) -> list[list[str]]:
-    """What the connections of a group's leader lack."""
+    """Return the missing groups that each connection of a group's leader reports."""
     (node,) = rig.nodes.values()
     async with httpx.AsyncClient() as http:
         found = (await http.get(f"http://{node.host}:{node.http_port}/v1/connections")).json()
@@ -71,7 +71,7 @@ class Work:
 async def test_subscribers_of_all_go_on_without_a_group_and_get_its_messages_when_it_is_back(
     groups: Groups, mode: Mode
 ) -> None:  # fmt: skip
-    """They got nothing of any group, and each try took an attempt."""
+    """Found: subscribers of a pattern got nothing from any group, and each try took an attempt."""
     topic = f"jobs-{mode}"
     say(groups[A], f"CREATE {topic} partitions=6 max_attempts=2\n".encode(), 1)
     here, there = ([one for one in stored(groups[each]) if one.startswith(f"{topic}#")] for each in (A, B))
@@ -110,7 +110,7 @@ NO_LEADER = f"group b has the topic alone, and {PROBLEM}"
 
 
 async def test_what_a_missing_group_has_is_refused_by_name_and_publishes_wait_for_it(groups: Groups) -> None:
-    """Each waited until the client's own time was over, whose error did not name the group."""
+    """Found: each call waited until the client's own time-out, whose error did not name the group."""
     a, (node,) = groups[A], groups[B].nodes.values()
     say(a, b"CREATE alone group=b\n", 1)
     say(a, b"CREATE wide partitions=6\n", 1)
@@ -135,7 +135,7 @@ async def test_what_a_missing_group_has_is_refused_by_name_and_publishes_wait_fo
 
 
 async def test_publishes_to_healthy_topics_go_on_beside_those_to_partitions_of_a_missing_group(groups: Groups) -> None:
-    """Each publish to a partition of the missing group held up all that its client sent behind it for 4 s."""
+    """Found: each publish to a partition of the missing group delayed all that its client sent after it by 4 s."""
     say(groups[A], b"CREATE plain group=a\n", 1)
     say(groups[A], b"CREATE parted partitions=4\n", 1)
     (node,) = groups[B].nodes.values()
@@ -160,7 +160,8 @@ async def test_publishes_to_healthy_topics_go_on_beside_those_to_partitions_of_a
 
 
 async def test_a_change_of_all_partitions_is_made_nowhere_while_a_group_is_away(groups: Groups) -> None:
-    """What group a had of the topic was purged for good, and changed, and the answer was only that group b does not answer."""
+    """Found: the partitions in group a were purged for good, or changed, and the answer was only that group b does not
+    answer."""
     a, (node,), (own,) = groups[A], groups[B].nodes.values(), groups[A].nodes.values()
     assert say(a, b"CREATE whole partitions=6\n", 1) == [b"OK 0\n"]
     async with await connected(a) as client:
@@ -209,7 +210,8 @@ def _until_no_leader(node: Any) -> None:
 
 
 async def test_a_leader_that_is_newer_than_the_absence_says_the_same(groups: Groups) -> None:
-    """It knew no node of the missing group, and refused publishes at once. A topic that was to be made there had a record."""
+    """Found: a leader that took office after the group went down knew none of its nodes, and refused publishes at once. A topic
+    that was to be made in that group already had a record."""
     a, (node,), (own,) = groups[A], groups[B].nodes.values(), groups[A].nodes.values()
     say(groups[B], b"CREATE alone group=b\n", 1)
     await asyncio.to_thread(node.kill)
@@ -243,7 +245,7 @@ def _until_refused(rig: ClusterRig) -> None:
 
 
 async def _asked_by_name(rig: ClusterRig) -> None:
-    """What the asyncio client says: at once where nothing is repeated."""
+    """Check the asyncio client's errors: at once for calls that are not repeated."""
     async with toymq.connect(rig.urls, timeout_s=30) as client:
         with pytest.raises(PlacementUnknown, match=f"^{NO_LEADER}$") as refused:
             await client.describe("alone")
@@ -278,7 +280,7 @@ async def _over_http(rig: ClusterRig) -> None:
 
 
 def _refused_by_name(rig: ClusterRig) -> None:
-    """What the blocking client says, and the terminal."""
+    """Check the errors of the blocking client, and of the command line."""
     with toymq.sync.connect(rig.urls, timeout_s=3) as client:
         with pytest.raises(PlacementUnknown, match=f"^{NO_LEADER}$"):
             client.describe("alone")

@@ -149,7 +149,7 @@ async def test_dead_letters_are_where_their_topic_is(groups: Groups) -> None:
 
 
 async def test_a_topic_that_is_made_at_once_everywhere_is_in_one_group(groups: Groups) -> None:
-    """Each side wants it for itself."""
+    """Two clients create the same topic in different groups, and publish to it, at the same time."""
     async with await connected(groups[A]) as first, await connected(groups[B]) as second:
         for number in range(30):
             name = f"race{number}"
@@ -195,7 +195,7 @@ def test_toymqctl_goes_there_and_http_names_the_gateway(groups: Groups) -> None:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Groups]:
-    """A group of one node, and one of two."""
+    """Run a group of one node, and one of two."""
     with running_groups(tmp_path, {A: ("a1",), B: ("b1", "b2")}) as rigs:
         serving(rigs)
         asyncio.run(rigs[B].in_sync(2))
@@ -203,7 +203,7 @@ def cluster(tmp_path: Path) -> Iterator[Groups]:
 
 
 async def test_clients_go_on_with_the_next_leader_of_another_group(cluster: Groups) -> None:
-    """The client knows a node of group a alone; the leader of b dies with its machine, twice."""
+    """The client has the address of a node of group a only; the leader of b dies with its machine, twice."""
     a, b = cluster[A], cluster[B]
     say(a, b"CREATE jobs group=b\n", 1)
     async with Load(a.urls) as load, await connected(a) as client, client.sub("jobs", "c", start="earliest") as messages:
@@ -228,7 +228,8 @@ async def test_clients_go_on_with_the_next_leader_of_another_group(cluster: Grou
 
 
 async def test_a_pattern_goes_on_when_the_leader_of_another_group_is_stopped(cluster: Groups) -> None:
-    """Each rolling upgrade does that. The client was told CLOSED, kept its connection and got nothing more, of any group."""
+    """Found: after a leader of another group stopped, as in each rolling upgrade, the client got CLOSED, kept its connection
+    and received nothing more, of any group."""
     a, b = cluster[A], cluster[B]
     say(a, b"CREATE t.a group=a\n", 1)
     say(a, b"CREATE t.b group=b\n", 1)
@@ -278,7 +279,8 @@ async def test_without_etcd_known_topics_go_on_and_new_ones_are_refused(cluster:
 
 
 def test_a_cluster_of_one_group_goes_on_as_one_of_several(tmp_path: Path) -> None:
-    """Its topics get records before another group places any; without --group its nodes do not lead any more."""
+    """The topics of the old group get records in etcd before another group places any; from then on its nodes do not lead
+    without --group."""
     with running_etcd(tmp_path) as etcd, ClusterRig(tmp_path, etcd, ("n1",)).running(1, 2.0) as alone:
         node = alone.nodes["n1"]
         asyncio.run(alone.leader())
@@ -357,7 +359,7 @@ def test_an_operator_sees_all_groups(groups: Groups) -> None:
 
 @pytest.mark.parametrize("harms", [2, pytest.param(4, marks=pytest.mark.torture)])
 async def test_kills_of_any_node_lose_nothing_and_no_topic_is_in_two_groups(cluster: Groups, harms: int) -> None:
-    """Clients make topics at both groups all the time, while leaders die: each topic is in one group, with all that got OK."""
+    """Clients create topics in both groups while leaders die: each topic is in one group, with all that got OK."""
     a, b = cluster[A], cluster[B]
     acked: dict[str, set[bytes]] = {}
     over = asyncio.Event()
@@ -445,7 +447,8 @@ TOKENS = EVERYTHING, table("few", 'publish = ["x.*"]\nsubscribe = ["x.*"]')
 
 
 def test_over_tls_and_with_tokens_each_group_judges_the_clients_own(tmp_path: Path) -> None:
-    """Lists and patterns cross the network of the nodes, with their certificates and secret."""
+    """Lists and patterns of a client cross the nodes' network with the nodes' certificates and secret; each group checks the
+    client's own token."""
     (tmp_path / "auth.toml").write_text("".join(TOKENS))
     (tmp_path / "secret").write_text("of-the-nodes")
     for file in ("auth.toml", "secret"):

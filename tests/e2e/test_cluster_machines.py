@@ -17,20 +17,20 @@ pytestmark = require("etcd", "proc", "netns")
 
 
 def kept(outcome: Outcome, *, failovers: int, stored: int = 500) -> None:
-    """Nothing was broken, and so many harms ended a term."""
+    """Check that no promise was broken, and that so many harms ended a leader's term."""
     assert outcome.broken == []
     assert outcome.failovers >= failovers
     assert outcome.stored > stored
 
 
 def test_a_leader_that_reaches_clients_alone_costs_no_message(tmp_path: Path) -> None:
-    """The short form of what follows."""
+    """A leader is cut off from followers and etcd, but not from clients: the short form of the next test."""
     kept(run_round(tmp_path, 1, ["alone_with_clients"], share=4), failovers=1, stored=50)
 
 
 @pytest.mark.torture
 def test_cuts_cost_no_message(tmp_path: Path) -> None:
-    """One way, and of the leader from its followers, from etcd, or from both."""
+    """The network is cut one way, and between the leader and its followers, etcd, or both."""
     names = ["leader_not_heard", "acknowledgements_lost", "apart_from_etcd", "apart_from_followers", "alone_with_clients"]
     kept(run_round(tmp_path, 1, names), failovers=3)
 
@@ -45,13 +45,13 @@ def test_every_harm_costs_no_message(tmp_path: Path, seed: int) -> None:
 @pytest.mark.torture
 @pytest.mark.parametrize("seed", [5, 6])
 def test_topics_that_move_between_groups_lose_no_message_whatever_dies(tmp_path: Path, seed: int) -> None:
-    """Two groups with a node on each machine: what takes a machine takes one of each."""
+    """Each machine has a node of both groups: a machine that fails takes one of each."""
     names = [name for harm in ("process_killed", "machine_lost", "cut_off", "handed_over") for name in (harm, *MOVES)]
     kept(run_round(tmp_path, seed, names, groups=("a", "b")), failovers=4)
 
 
 def test_a_cut_is_one_way_and_ends() -> None:
-    """What the other tests stand on."""
+    """The other tests rely on this."""
     with Machines(2) as machines, machines.entered(), socket.create_server((machines.hub.data, 0)) as listener:
         port = listener.getsockname()[1]
         echo = (

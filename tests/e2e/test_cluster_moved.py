@@ -39,8 +39,8 @@ both = pytest.mark.parametrize("publish", [_publish_async, _publish_sync], ids=[
 
 
 class Storm:
-    """Two nodes that send each publish to the other one, so many times; then one takes all of them. A client has two
-    connections to the first: it began there, and it was sent there. ``ends``: with each MOVED the connection, too."""
+    """Two nodes that redirect each publish to each other ``times`` times; then one accepts all. A client has two connections to
+    the first node: its initial one and one by redirection. ``ends``: the connection ends with each MOVED, too."""
 
     def __init__(self, moves: int, *, ends: bool = False) -> None:
         self.left = moves
@@ -95,7 +95,7 @@ async def test_publishes_survive_a_storm_each_once_and_in_order(publish: Publish
 
 @both
 async def test_publishes_survive_a_storm_in_which_every_connection_ends(publish: Publish) -> None:
-    """Behind each MOVED: what was sent behind it has no answer."""
+    """The connection ends after each MOVED, so publishes that were sent behind it get no answer."""
     storm = Storm(MOVES_MAX - 2, ends=True)
     async with following(beyond=storm.node(0)) as a, following(beyond=storm.node(1)) as b:
         storm.addresses = [a, b]
@@ -116,7 +116,7 @@ async def test_a_storm_without_end_is_told_to_the_caller(publish: Publish) -> No
 
 
 def says_moved(*addresses: str) -> Script:
-    """A node of another group."""
+    """Return the script of a node of another group."""
 
     async def script(peer: Peer) -> None:
         await peer.greet(GREETING)

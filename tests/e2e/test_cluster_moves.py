@@ -32,7 +32,7 @@ A, B = "a", "b"
 
 @pytest.fixture
 def groups(tmp_path: Path) -> Iterator[Groups]:
-    """A group of one node, and one of two."""
+    """Run a group of one node, and one of two."""
     with running_groups(tmp_path, {A: ("a1",), B: ("b1", "b2")}) as rigs:
         for rig in rigs.values():
             asyncio.run(rig.leader())
@@ -45,7 +45,7 @@ def ctl(groups: Groups, *arguments: str) -> Any:
 
 
 async def move(groups: Groups, topic: str, to: str) -> str:
-    """As the command does, in this loop."""
+    """Move a topic as the command does, in this loop."""
     kept = KeptPlaces(EtcdClient(EtcdOptions(groups[A].etcd.urls)), CLUSTER, A)
     try:
         return await cluster_moves.move(kept, topic, to, lambda text: None)
@@ -54,7 +54,7 @@ async def move(groups: Groups, topic: str, to: str) -> str:
 
 
 def stored(rig: ClusterRig) -> set[str]:
-    """The topics on the disk of a group's first node."""
+    """Return the topics on the disk of a group's first node."""
     return {path.name for path in (next(iter(rig.nodes.values())).data_dir / "topics").iterdir() if path.name[0] != "."}
 
 
@@ -125,7 +125,7 @@ async def test_a_group_whose_topics_were_moved_is_taken_out(groups: Groups) -> N
 
 
 def test_a_node_with_a_wrong_group_says_which_one_its_directory_is_of(groups: Groups) -> None:
-    """It was told that its group had been removed, or two ids and "see the runbook"."""
+    """Found: the error said that the node's group had been removed, or gave two ids and "see the runbook"."""
     node = groups[A].nodes["a1"]
     node.stop()
     assert node.options[-2:] == ["--group", A]
@@ -148,7 +148,7 @@ async def removed(groups: Groups, group: str) -> str:
 
 
 class Consumer:
-    """Consumes until it is cancelled: acks, and makes every 50th a dead letter."""
+    """Consumes until it is cancelled: acks, and dead-letters every 50th message."""
 
     def __init__(self) -> None:
         self.seen: set[bytes] = set()

@@ -29,7 +29,7 @@ COUNT = 6
 
 
 def parts(rigs: Groups, topic: str) -> dict[str, set[str]]:
-    """The partitions on the disk of each group."""
+    """Return the partitions on the disk of each group."""
     return {name: {one for one in stored(rig) if one.startswith(f"{topic}#")} for name, rig in rigs.items()}
 
 
@@ -125,7 +125,7 @@ async def test_the_asyncio_client(groups: Groups) -> None:
 
 
 def test_all_partitions_are_in_the_group_that_is_named(groups: Groups) -> None:
-    """Whichever group is asked: the client is sent there."""
+    """Whichever group is asked, the client is redirected to the named one."""
     with toymq.sync.connect(groups[A].urls, timeout_s=WAIT_S, wait_s=WAIT_S) as mq:
         for _ in range(2):
             mq.create("named", {"partitions": COUNT, "group": B})
@@ -205,7 +205,7 @@ async def test_the_dashboard_shows_the_topics_of_all_groups(groups: Groups) -> N
 
 
 async def test_a_topic_that_is_made_at_once_everywhere_is_one(groups: Groups) -> None:
-    """Plain and partitioned, at both groups."""
+    """Clients create a plain and a partitioned topic in both groups at the same time."""
     async with await connected(groups[A]) as first, await connected(groups[B]) as second:
         for number in range(15):
             name = f"race{number}"
@@ -225,7 +225,7 @@ async def test_a_topic_that_is_made_at_once_everywhere_is_one(groups: Groups) ->
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Groups]:
-    """Two groups of two nodes."""
+    """Run two groups of two nodes."""
     with running_groups(tmp_path, {A: ("a1", "a2"), B: ("b1", "b2")}) as rigs:
         serving(rigs)
         for rig in rigs.values():
@@ -247,8 +247,8 @@ KILLS = ((A, "process"), (B, "machine"), (A, "machine"), (B, "process"))
 async def test_kills_of_any_node_lose_nothing_and_keep_the_order_of_each_partition(
     cluster: Groups, mode: Mode, kills: Sequence[tuple[str, str]]
 ) -> None:
-    """Producers at both groups, a route each, and consumers, one or two that share by key, while leaders of both die, by
-    process and by machine."""
+    """Producers at both groups, each with its route, and one consumer or two that share by key, while leaders of both groups
+    die, by process and by machine."""
     acked: dict[bytes, int] = {}
     seen: dict[bytes, dict[int, None]] = {}  # in the order in which each came first: after a kill some come again
     places: dict[bytes, set[str]] = {}

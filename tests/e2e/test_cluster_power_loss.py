@@ -33,7 +33,7 @@ Harm = Callable[[ClusterRig, ClusterWorld, dict[str, FuseDisk]], Awaitable[None]
 
 
 def harmed(directory: Path, seed: int, nodes: int, harm: Harm, share: int = 1) -> list[str]:
-    """Do harm to a cluster under load. Returns: what was promised and not kept."""
+    """Do harm to a cluster under load. Returns: the promises that were not kept."""
     with contextlib.ExitStack() as stack:
         etcd = stack.enter_context(running_etcd(directory))
         rig = ClusterRig(directory, etcd, NAMES[:nodes], *OPTIONS)
@@ -63,7 +63,7 @@ async def _harmed(rig: ClusterRig, world: ClusterWorld, disks: dict[str, FuseDis
 
 
 def power_cuts(times: int, *, lies: bool = False) -> Harm:
-    """``lies``: of the disks, from now on."""
+    """Return a harm of so many power cuts. ``lies``: from then on the disks report syncs that they did not make."""
 
     async def harm(rig: ClusterRig, world: ClusterWorld, disks: dict[str, FuseDisk]) -> None:
         for disk in disks.values() if lies else ():
@@ -90,7 +90,7 @@ def power_cuts(times: int, *, lies: bool = False) -> Harm:
 
 
 async def hanging_then_failing(rig: ClusterRig, world: ClusterWorld, disks: dict[str, FuseDisk]) -> None:
-    """Of whichever leads: each sync takes longer than --stall-timeout; then every call fails."""
+    """Spoil the disk of whichever node leads: each sync takes longer than --stall-timeout; then every call fails."""
     world.recorder("nemesis", "pause", note="disk")
     leader = await rig.leader()
     disks[leader.name].slow(HANGS_S)

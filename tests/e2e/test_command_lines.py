@@ -147,7 +147,7 @@ def test_help_teaches_and_a_version_is_one(program: list[str]) -> None:
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> Path:
-    """A data directory with two topics whose broker was stopped."""
+    """Return a data directory with two topics whose broker was stopped."""
     with BrokerProcess(tmp_path / "d") as running:
         with running.connect() as wire:
             wire.send(b"PUB a k 6 hdr=5\nA: b\nx\nPUB a - 2\n\xff\xfe\nPUB a - 4\nlast\nPUB b - 1\ny\n")
@@ -188,7 +188,7 @@ def test_verify_beside_a_broker_says_so(tmp_path: Path) -> None:
 
 
 def test_verify_of_nothing(tmp_path: Path) -> None:
-    """A job that verifies the wrong path passed for ever."""
+    """Otherwise a job that verifies the wrong path would pass for ever."""
     result = CliRunner().invoke(toymq, ["verify", str(tmp_path)])
     assert "is not a data directory: it has no topics directory" in result.stderr
     (tmp_path / "topics").mkdir()
@@ -357,7 +357,7 @@ def test_a_reader_that_goes_away_is_no_error(broker: BrokerProcess) -> None:
 
 
 def test_a_reader_of_toymq_that_goes_away_is_no_error() -> None:
-    """`toymq config show | head -1` ended with the code of a wrong usage."""
+    """Found: `toymq config show | head -1` ended with the exit code of a wrong usage."""
     reading, writing = os.pipe()
     os.close(reading)
     try:

@@ -1,4 +1,4 @@
-"""One zeroed page in a log of 20,000 messages: what it held is lost and named, everything else is served."""
+"""One zeroed page in a log of 20,000 messages: its records are lost and named, everything else is served."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def publish(wire: Wire) -> None:
 
 
 def zero_page(path: Path, page: int) -> set[int]:
-    """Returns: the ids whose records had a byte there."""
+    """Zero a page. Returns: the ids whose records had a byte there."""
     at, hit = 0, set()
     for frame in dump_topic(RealFileSystem(), str(path.parent)):
         assert isinstance(frame, Frame)
@@ -41,7 +41,8 @@ def zero_page(path: Path, page: int) -> set[int]:
 
 @pytest.mark.parametrize("way", ["topic", "pattern", "http"])
 def test_a_pull_without_a_wait_says_nothing_is_there_when_nothing_is(tmp_path: Path, way: str) -> None:
-    """Beside damage that was not known yet it answered OK 0 several times, and a program that pulls until 0 stopped early."""
+    """Found: beside damage that was not known yet, PULL answered OK 0 several times, and a program that pulls until 0 stopped
+    early."""
     with BrokerProcess(tmp_path / "d", "--segment-bytes", "16KiB", "--http", "127.0.0.1:0") as broker:
         with sync.connect(f"toymq://127.0.0.1:{broker.port}") as client:
             list(client.pub_many("t.x", [b"%d." % n + bytes(300) for n in range(100)]))

@@ -1,4 +1,5 @@
-"""The dashboard in a real Chromium. Whatever a test looks at: errors, a broken policy, requests to elsewhere fail it."""
+"""The dashboard in a real Chromium. In every test, errors, a violated content policy and requests to other hosts are
+failures."""
 
 import asyncio
 import contextlib
@@ -100,7 +101,7 @@ def test_a_bare_number_is_seconds_and_no_time_to_live_is_refused(broker: BrokerP
 
 
 def fact(page: Any, name: str) -> str:
-    """A figure of a topic's page."""
+    """Return a figure of a topic's page."""
     return str(page.locator(".facts div").filter(has=page.get_by_text(name, exact=True)).locator("dd").inner_text())
 
 
@@ -115,7 +116,7 @@ def test_what_is_published_for_later_is_scheduled_and_no_backlog_before_there_is
 
 
 def test_a_consumer_says_how_many_messages_it_retries(broker: BrokerProcess, visit: Visit) -> None:
-    """What it gave back is no backlog, so it looked healthy."""
+    """Found: nacked messages are no backlog, so a consumer that failed at everything looked healthy."""
     publish(broker, "failing", "a")
     path = f"{broker.http}v1/topics/failing/messages"
     assert httpx.get(path, params={"consumer": "worker", "wait_s": 5}).status_code == 200
@@ -200,7 +201,7 @@ def test_the_page_survives_its_broker(visit: Visit, start: Start) -> None:
 
 
 def test_silence_is_noticed_and_its_end(visit: Visit, start: Start) -> None:
-    """A broker that is stopped keeps its sockets: nothing fails, nothing comes."""
+    """A broker stopped with SIGSTOP keeps its sockets open: no request fails, and no answer comes."""
     broker = start()
     publish(broker, "orders", "before")
     page = visit(broker.http, broken="ERR_|Failed to load", clock=True)
@@ -245,7 +246,7 @@ def test_dead_letters_are_trouble_until_they_went_back(visit: Visit, start: Star
 
 
 def test_letters_that_went_back_do_not_count_at_the_topic_of_letters(visit: Visit, start: Start) -> None:
-    """The tab said 60 at the topic and 121 at its topic of dead letters, of which 61 had gone back."""
+    """Found: the tab showed 60 at the topic and 121 at its dead-letter topic, of which 61 had been redriven."""
     broker = start()
     dead_letters(broker, "orders", "no-such-customer", "no-such-product")
     first = httpx.get(f"{broker.http}v1/topics/orders.dlq/log").json()["messages"][0]["id"]
@@ -365,7 +366,7 @@ def test_theme_and_small_screens(broker: BrokerProcess, visit: Visit) -> None:
 def test_times_say_how_long_ago_and_when_in_the_zone_of_the_viewer(
     broker: BrokerProcess, visit: Visit, viewport: dict[str, int]
 ) -> None:
-    """They were local times without a zone, and those of other days did not fit into their column."""
+    """Found: times were local without a zone, and those of other days did not fit into their column."""
     publish(broker, "times", "first")
     page = visit(f"{broker.http}#/topics/times/messages", viewport, timezone_id="Asia/Kolkata", clock=True)
     stamp = page.locator(".entry time").first
@@ -394,7 +395,7 @@ def test_everything_has_a_name_for_those_who_do_not_see(broker: BrokerProcess, v
 
 
 def test_the_page_is_built_as_those_who_do_not_see_need_it(broker: BrokerProcess, visit: Visit) -> None:
-    """Three faults that axe-core found: a column without a name, a list of terms with a paragraph, a page without a heading."""
+    """Found by axe-core: a column without a name, a list of terms with a paragraph, a page without a heading."""
     publish(broker, "built", "x")
     page = visit(broker.http)
     signs = {

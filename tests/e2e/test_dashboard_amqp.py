@@ -100,7 +100,7 @@ def test_connections_have_their_channels(broker: BrokerProcess, visit: Visit) ->
 
 
 def test_nothing_is_said_before_the_answer_is_there(broker: BrokerProcess, visit: Visit) -> None:
-    """Found by a trial: "No connection of AMQP matches." for a moment, with one that was there."""
+    """Found by a trial: the page showed "No connection of AMQP matches." for a moment, although there was one."""
     page = visit(f"{broker.http}#/amqp/exchanges")
     page.locator("tbody tr").first.wait_for()
     asked: list[Any] = []
@@ -129,7 +129,8 @@ def test_it_fits(broker: BrokerProcess, visit: Visit, viewport: dict[str, int]) 
 
 
 def test_a_stream_has_no_backlog(broker: BrokerProcess, visit: Visit) -> None:
-    """Found by a trial: its readers come and go with positions of their own, and all messages looked like work that waits."""
+    """Found by a trial: a stream's readers come and go with positions of their own, and all its messages looked like a
+    backlog."""
     page = visit(f"{broker.http}#/topics/readings")
     page.get_by_text("A stream: each reader of AMQP has a position of its own").wait_for()
     fact = page.locator(".facts div").filter(has=page.get_by_text("Backlog", exact=True))

@@ -1,4 +1,4 @@
-"""Every view and dialog of the dashboard as axe-core sees it, in a real Chromium: light and dark, wide and on a telephone."""
+"""Every view and dialog of the dashboard, checked by axe-core in a real Chromium: light and dark, wide and on a telephone."""
 
 from collections.abc import Iterator
 from hashlib import sha256
@@ -55,8 +55,8 @@ LOOKS = [("wide", WIDE, "light"), ("wide", WIDE, "dark"), ("narrow", NARROW, "li
 
 
 def looked_at(page: Any, what: str, share: int) -> list[str]:
-    """What is wrong with what is on the page now. A share leaves out the telephone in the dark: the dark colours are tried on a
-    desk, and what only a telephone shows in the light."""
+    """Return axe-core's violations on the current page. A share leaves out dark telephones: dark colours are tried on a desk,
+    and what only a telephone shows in the light."""
     found = []
     for name, viewport, scheme in LOOKS if share == 1 else LOOKS[:3]:
         page.set_viewport_size(viewport)
@@ -68,7 +68,7 @@ def looked_at(page: Any, what: str, share: int) -> list[str]:
 
 
 def wrong(broker: BrokerProcess) -> dict[str, Any]:
-    """Trouble of each kind, and banners."""
+    """Return answers with trouble of each kind, and banners."""
     now_ms = httpx.get(f"{broker.http}v1/stats").json()["time_ms"]
     slow = {"slow_since_ms": now_ms - HOUR_MS, "oldest_unacked_at_ms": now_ms - 2 * HOUR_MS, "backlog": 7}
     return {
@@ -88,7 +88,7 @@ VIEWS = {
 @one_in(2)
 @pytest.mark.parametrize("place", VIEWS)
 def test_a_view_in_order_and_in_trouble(broker: BrokerProcess, visit: Visit, place: str, share: int) -> None:
-    """Found by it: on a telephone, a list far below the trouble made errors instead of rows."""
+    """Found by axe-core: on a telephone, a list far below the trouble got errors instead of rows."""
     page = visit(f"{broker.http}#/{place}")
     found = []
     for state in ("in order", "in trouble"):

@@ -75,7 +75,7 @@ def test_a_webhook_says_how_many_of_its_messages_are_dead_letters(broker: Broker
 
 
 def test_what_stands_below_the_heading_is_apart_from_the_cards(broker: BrokerProcess, visit: Visit) -> None:
-    """The line that says of which worker the page is touched them."""
+    """Found: the line that names the worker of the page touched the cards."""
     page = visit(broker.http)
     part = "worker 0 of 2"
     page.route("**/v1/broker", lambda route: route.fulfill(json=route.fetch().json() | {"part": part}))

@@ -88,7 +88,8 @@ def test_slow_detached_and_redelivering(broker: BrokerProcess, visit: Visit) -> 
 
 
 def test_keys_that_wait_are_not_called_slow(broker: BrokerProcess, visit: Visit) -> None:
-    """The overview said that more workers do not help, and led to the slow ones."""
+    """Found: for consumers that wait for keys the overview said that more workers do not help, and linked to the slow
+    consumers."""
     now_ms = httpx.get(f"{broker.http}v1/stats").json()["time_ms"]
     page = visit(broker.http)
     slow = {"slow_since_ms": now_ms - 2 * HOUR_MS, "oldest_unacked_at_ms": now_ms - 3 * HOUR_MS}
@@ -130,7 +131,7 @@ def test_long_names_and_every_number_fit(broker: BrokerProcess, visit: Visit, vi
 
 @pytest.mark.parametrize(("place", "shown"), [("topics/orders", "billing"), ("connections", "HTTP")])
 def test_a_table_that_fits_does_not_scroll(visit: Visit, start: Start, place: str, shown: str) -> None:
-    """Each had a bar that moved it by one pixel, for a word that is not seen."""
+    """Found: each table had a scroll bar of one pixel, because of a word for screen readers."""
     broker = start()
     publish(broker, "orders", "x")
     path = f"{broker.http}v1/topics/orders/messages"
@@ -145,7 +146,7 @@ def test_a_table_that_fits_does_not_scroll(visit: Visit, start: Start, place: st
 
 @pytest.mark.parametrize("place", ["topics", "consumers"])
 def test_heads_of_columns_are_beside_each_other_at_every_width(broker: BrokerProcess, visit: Visit, place: str) -> None:
-    """On a tablet "Oldest unacked" stood over its neighbour."""
+    """Found: on a tablet the heading "Oldest unacked" overlapped the next one."""
     page = visit(f"{broker.http}#/{'' if place == 'topics' else place}")
     page.locator(".trow").nth(0).wait_for()
     overlaps = """[...document.querySelectorAll('.thead [role=columnheader]')].filter((one) => one.getClientRects().length)

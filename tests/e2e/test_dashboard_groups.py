@@ -26,7 +26,8 @@ def page_of(rig: ClusterRig) -> str:
 
 @pytest.fixture(scope="module")
 def groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Groups]:
-    """Group a with the topic ``own``, b with ``there`` and a dead letter of it, both with a partition of ``orders``."""
+    """Run group a with the topic ``own`` and group b with ``there`` and a dead letter of it, both with a partition of
+    ``orders``."""
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(1) as beside:  # a browser has the loop of this thread
         found = beside.submit(stack.enter_context, two_groups(tmp_path_factory.mktemp("groups"))).result()
         say(found["a"], b"CREATE own group=a\nCREATE orders partitions=2\n", 2)
@@ -43,7 +44,8 @@ def whole(found: Any) -> str:
 
 
 def test_a_group_that_is_away_is_trouble_and_its_figures_are_missing_or_old(groups: Groups, visit: Visit) -> None:
-    """The page was "live", and said "Group b has 33 topics, 0 messages/s"; they stood still, or were left out."""
+    """Found: the page said "live" and "Group b has 33 topics, 0 messages/s", while that group's figures stood still or were
+    missing."""
     (node,) = groups["b"].nodes.values()
     node.kill()
     page = visit(page_of(groups["a"]))
@@ -74,7 +76,7 @@ def test_a_group_that_is_away_is_trouble_and_its_figures_are_missing_or_old(grou
 
 
 def test_a_topic_of_another_group_is_asked_for_once_and_left_to_that_groups_page(groups: Groups, visit: Visit) -> None:
-    """Each second its settings were asked for, and Redrive all was offered and refused."""
+    """Found: the page asked for the topic's settings each second, and offered Redrive all, which was refused."""
     there = page_of(groups["b"])
     page = visit(f"{page_of(groups['a'])}#/topics/there", broken=UNREAD)
     asked: list[str] = []

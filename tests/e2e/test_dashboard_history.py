@@ -1,4 +1,4 @@
-"""The broker's hour on the page: lines that do not begin empty, an hour of a topic. In a real Chromium; ADR 0145."""
+"""The broker's last hour on the page: charts that do not begin empty, and an hour of a topic. In a real Chromium; ADR 0145."""
 
 import re
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(scope="module")
 def began() -> float:
-    """When there was no broker yet. The clock of the machine."""
+    """Return a time before the broker began, by the clock of the machine."""
     return SystemClock.monotonic()
 
 
@@ -49,7 +49,7 @@ def test_lines_do_not_begin_empty(began: float, broker: BrokerProcess, visit: Vi
 
 
 def test_the_lines_of_all_groups_do_not_begin_with_the_numbers_of_one(broker: BrokerProcess, visit: Visit) -> None:
-    """They rose to those of all groups as soon as the page was open."""
+    """Found: the charts began with one group's numbers, and jumped to those of all groups once the page was open."""
 
     def kept(route: Any) -> None:
         answer = route.fetch().json() | {"part": "group a of 2"}
@@ -103,7 +103,7 @@ def test_an_hour_of_a_topic_by_pointer_and_by_keys(broker: BrokerProcess, visit:
 
 
 def test_an_axis_of_less_than_a_second_has_another_number_at_each_line(broker: BrokerProcess, visit: Visit) -> None:
-    """It read "1.0 s" at the top and in the middle."""
+    """Found: the axis read "1.0 s" at the top and in the middle."""
 
     def kept(route: Any) -> None:
         answer = route.fetch().json()

@@ -1,4 +1,4 @@
-"""The keys of the dashboard, in a real Chromium."""
+"""The keyboard shortcuts of the dashboard, in a real Chromium."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def held(page: Any) -> Any:
 
 
 def test_what_is_typed_right_behind_a_slash_goes_into_the_search(visit: Visit, start: Start) -> None:
-    """Found by a fast typist: the cursor came a turn late, and the first letters were shortcuts of the page."""
+    """Found by a fast typist: the search field got the focus a turn late, and the first letters were taken as shortcuts."""
     broker = start()
     publish(broker, "orders", "x")
     page = visit(broker.http)
@@ -44,7 +44,7 @@ def test_what_is_typed_right_behind_a_slash_goes_into_the_search(visit: Visit, s
 
 
 def test_a_slash_opens_the_search_of_messages(visit: Visit, start: Start) -> None:
-    """Found by a trial: on the tab of messages it led away, to the search of topics."""
+    """Found by a trial: on the messages tab a slash led away, to the search of topics."""
     broker = start()
     publish(broker, "orders", "needle")
     page = visit(f"{broker.http}#/topics/orders/messages")

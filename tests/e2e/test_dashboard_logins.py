@@ -67,7 +67,8 @@ def test_a_restart_of_the_broker_asks_to_log_in_again(visit: Visit, start: Start
 
 @one_in(3)
 def test_no_width_scrolls_sideways(visit: Visit, start: Start, tmp_path: Path, share: int) -> None:
-    """Found by a trial: between a telephone and a desk, 641 to 832 px, the places did not fit, nor a topic's consumers."""
+    """Found by a trial: between a telephone and a desk, 641 to 832 px, the navigation did not fit, nor did a topic's
+    consumers."""
     name = "operator-of-the-warehouse-in-the-north"
     auth = tmp_path / "auth.toml"
     grants = 'admin = true\npublish = [">"]\nsubscribe = [">"]'

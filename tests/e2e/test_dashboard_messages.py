@@ -51,7 +51,7 @@ def test_strangers_text_stays_text(broker: BrokerProcess, visit: Visit) -> None:
 
 
 def test_json_is_shown_as_it_is_stored(broker: BrokerProcess, visit: Visit) -> None:
-    """Found by an order number that the page had rounded."""
+    """Found: the page had rounded a long order number."""
     publish(broker, "exact", r'{"id":12345678901234567890,"id" : 1.10,"text":"a , \"b\": [\u00e9]","none":[ ],"in":[{"a":-0}]}')
     page = visit(f"{broker.http}#/topics/exact/messages")
     page.locator(".entry").click()
@@ -97,7 +97,7 @@ def test_dead_letters_go_back_some_and_all(broker: BrokerProcess, visit: Visit) 
 
 
 def test_a_dead_letter_says_when_its_message_was_published_and_when_it_died(broker: BrokerProcess, visit: Visit) -> None:
-    """Its own publish was called that of the message."""
+    """Found: the time at which the dead letter was stored was shown as the time at which its message was published."""
     dead_letters(broker, "mourned", "unpaid")
     published, died = (
         httpx.get(f"{broker.http}v1/topics/{topic}/log", params={"from": 0}).json()["messages"][0]["time_ms"]

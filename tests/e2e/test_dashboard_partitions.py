@@ -45,7 +45,7 @@ def test_a_partitioned_topic_is_one_with_its_parts(visit: Visit, start: Start) -
 
 
 def test_its_page_has_the_settings_and_leads_to_messages_and_letters(visit: Visit, start: Start) -> None:
-    """It had neither: one looked at each partition, and at each of its letters."""
+    """Found: the page had no settings and no dead letters; the operator had to look at each partition and its dead letters."""
     broker = start()
     wanted = {"partitions": 3, "visibility": 60_000, "max_attempts": 2}
     httpx.put(f"{broker.http}v1/topics/jobs", json=wanted).raise_for_status()
@@ -78,7 +78,8 @@ def test_its_page_has_the_settings_and_leads_to_messages_and_letters(visit: Visi
 
 
 def test_what_is_deleted_beside_what_is_known_is_said(visit: Visit, start: Start) -> None:
-    """The dialog counted the messages of the workers that answered, and said that all partitions go with them."""
+    """Found: the dialog counted only the messages of the workers that answered, and said that all partitions would be deleted
+    with them."""
     broker = start()
     httpx.put(f"{broker.http}v1/topics/jobs", json={"partitions": 3}).raise_for_status()
     httpx.post(f"{broker.http}v1/topics/jobs%230/messages", content=b"x").raise_for_status()

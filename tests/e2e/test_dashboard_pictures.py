@@ -31,7 +31,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def taken(page: Any) -> bytes:
-    """The picture of a page in its most frequent colours, a quarter of the size."""
+    """Return a screenshot of a page, reduced to its most frequent colours: a quarter of the size."""
     from PIL import Image
 
     page.mouse.move(0, 400)

@@ -1,4 +1,5 @@
-"""Search of messages, a message at each consumer, one letter, and files of what is shown. In a real Chromium; ADR 0147."""
+"""Search of messages, the state of a message at each consumer, a single dead letter, and downloads. In a real Chromium; ADR
+0147."""
 
 import csv
 import json

@@ -84,7 +84,7 @@ concurrency = 1
 
 
 def test_webhooks_of_a_running_and_of_a_stopped_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over HTTP with the same token; the secret goes in, and comes out nowhere."""
+    """Webhooks go over HTTP with the same token; an import takes their secret, and no export contains it."""
     data, secret = str(tmp_path / "d"), "0123456789-the-secret"
     (tmp_path / "auth.toml").write_text(EVERYTHING)
     signed = f'{HOOK}secret = "{secret}"\n'
@@ -234,7 +234,7 @@ def test_alerts_of_a_running_and_of_a_stopped_broker(tmp_path: Path) -> None:
 
 
 def test_what_a_broker_without_a_gateway_cannot_tell_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by a trial: an export without its webhooks and alerts looked like one of all."""
+    """Found by a trial: an export without webhooks and alerts looked complete."""
     rule = '[[alert]]\nname = "dead"\nwhen = "letters"\ntopic = ">"\nto = "alerts"\n'
     with BrokerProcess(tmp_path / "d") as broker:
         wire = f"--url=127.0.0.1:{broker.port}"
@@ -258,7 +258,7 @@ def test_what_a_broker_without_a_gateway_cannot_tell_is_said(tmp_path: Path, mon
 
 
 def test_a_partitioned_topic_goes_from_one_broker_to_another(tmp_path: Path) -> None:
-    """Found by a new user: what was exported did not start a broker."""
+    """Found by a new user: a broker did not start with an exported file."""
     whole = '[[topic]]\nname = "part"\npartitions = 4\nttl = "5s"\n\n[[topic.consumer]]\nname = "work"\n'
     with BrokerProcess(tmp_path / "one") as broker:
         url = f"--url=127.0.0.1:{broker.port}"

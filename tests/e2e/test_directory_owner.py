@@ -23,8 +23,8 @@ Tree = dict[str, tuple[int, bytes]]
 
 
 def toymq(*arguments: str, uid: int = 0) -> tuple[int, str]:
-    """Run it as a user: another than root in a child, which may have no right to import what is not imported yet. Returns: exit
-    code, all output."""
+    """Run `toymq` as a user: another than root in a child process, which may have no right to import further modules. Returns:
+    exit code, all output."""
     if uid == 0:
         ended = CliRunner().invoke(main, list(arguments))
         return ended.exit_code, ended.output
@@ -45,7 +45,7 @@ def toymq(*arguments: str, uid: int = 0) -> tuple[int, str]:
 
 
 def tree(root: Path) -> Tree:
-    """Owner and content of everything."""
+    """Return owner and content of everything."""
     return {
         str(path.relative_to(root)): (path.stat().st_uid, path.read_bytes() if path.is_file() else b"")
         for path in sorted(root.rglob("*"))
@@ -63,8 +63,8 @@ def give(root: Path) -> None:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory that every user may enter, with one of root's: ``roots``, a copy of it that is the broker's: ``own``, and a
-    backup of it."""
+    """Yield a directory that every user may enter, with a damaged data directory of root, ``roots``, a copy that belongs to the
+    broker's user, ``own``, and a backup of it."""
     with TemporaryDirectory() as name:
         place = Path(name)
         place.chmod(0o755)
@@ -93,7 +93,8 @@ WRITERS = [
 
 @pytest.mark.parametrize("command", WRITERS, ids=" ".join)
 def test_root_is_refused_and_changes_nothing(place: Path, command: tuple[str, ...]) -> None:
-    """`toymq repair` as root left files that the unit's user could not read: every topic was degraded, publishes failed."""
+    """Found: `toymq repair` as root left files that the service's user could not read: every topic was degraded, publishes
+    failed."""
     before = tree(place)
     there = {"own", "backup", "empty", "topics.toml"}
     arguments = [f"{place}/{each}" if each in there else each.replace("file://", f"file://{place}") for each in command]

@@ -1,4 +1,5 @@
-"""What connections held goes with them, and waits for no cyclic collection of Python: a few large bodies do not start one."""
+"""Memory that connections held is freed with them, without a cyclic collection of Python: a few large bodies do not start
+one."""
 
 import asyncio
 import base64
@@ -33,7 +34,7 @@ def uncollected() -> Iterator[None]:
 
 
 def held_bytes() -> int:
-    """Of large blocks, by whatever the collector knows, but for what was there before the first test."""
+    """Return the size of all large blocks that the collector knows, without those from before the first test."""
     large = {}
     for holder in gc.get_objects():
         for block in gc.get_referents(holder):
@@ -43,7 +44,7 @@ def held_bytes() -> int:
 
 
 async def say(rig: HttpRig, head: bytes, body: bytes) -> None:
-    """Say it, wait until it was read or refused, and leave."""
+    """Send a request, wait until it was read or refused, and disconnect."""
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
     writer.write(head)
     if head is UPGRADE:
@@ -68,7 +69,8 @@ async def test_a_websocket_that_ends_within_a_message_leaves_nothing(first: byte
 
 @pytest.mark.parametrize("limit", [256 * MIB, 2 * MIB], ids=["cut off", "refused"])
 async def test_a_body_that_does_not_end_leaves_nothing(limit: int) -> None:
-    """One that was refused stood in the traceback of its refusal: with --memory-max, publishes were refused for good."""
+    """Found: a refused body stayed alive in the traceback of its refusal: with --memory-max, publishes were refused for
+    good."""
     async with listening("/data/d", fs=SimDisk(random.Random(1)), max_held_bytes=limit) as rig:
         before = held_bytes()
         await say(rig, BATCH, bytes(4 * MIB))
@@ -79,8 +81,8 @@ async def test_a_body_that_does_not_end_leaves_nothing(limit: int) -> None:
     "line", [b'{"key":1}', b"x", b'{"payload":"a","delay_ms":-1}', b'{"payload_base64":"!"}', b'{"payload":"\\ud800"}']
 )
 async def test_a_batch_of_bad_lines_leaves_nothing(line: bytes) -> None:
-    """Each refusal stood in the frames of its traceback, and these in the list of the refusals: a batch of a MiB held 140 until
-    a full collection, which hardly ever comes."""
+    """Found: each refusal was kept by the frames of its traceback, and these by the list of refusals: a batch of one MiB held
+    140 MiB until a full collection, which hardly ever comes."""
     async with listening("/data/d", fs=SimDisk(random.Random(1))) as rig:
         body = (line + b"\n") * 300
         head = (

@@ -1,7 +1,6 @@
-"""What other brokers did wrong, tried on the real process; each case has the name of what is right.
+"""Faults of other brokers, tried on the real process; each case is named after the right behaviour.
 
-Only what no other test shows; docs/faults-of-others.md names all of them.
-"""
+Only what no other test shows; docs/faults-of-others.md names all of them."""
 
 import json
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def broker(shared: BrokerProcess) -> Iterator[BrokerProcess]:
-    """One process for all; its topic t is new for each test."""
+    """Return one process for all tests; its topic t is new for each."""
     yield shared
     with shared.connect() as wire:
         assert wire.ask(b"DELETE t\n").startswith(b"OK ")
@@ -37,7 +36,7 @@ def publish(wire: Wire, count: int, body: bytes = b"x") -> None:
 
 
 def consumer(wire: Wire) -> dict[str, Any]:
-    """What DESCRIBE says of the only consumer of t."""
+    """Return what DESCRIBE says of the only consumer of t."""
     size = int(wire.ask(b"DESCRIBE t\n").split()[1])
     (found,) = json.loads(wire.read(size + 1))["consumers"]
     return dict(found)

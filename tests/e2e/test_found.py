@@ -1,4 +1,4 @@
-"""Sessions and clients that a reviewer broke; each case has the name of what happened."""
+"""Faults of sessions and clients that a reviewer found; each case has the name of what happened."""
 
 import asyncio
 import errno
@@ -24,7 +24,7 @@ def disk() -> SimDisk:
 
 
 async def test_describe_of_a_topic_that_is_deleted_and_made_anew_before_its_turn() -> None:
-    """The reply read the old topic's log through the new topic's file, and never ended."""
+    """Found: the reply to DESCRIBE read the old topic's log through the new topic's file, and never ended."""
     async with serving("/data/d", fs=disk()) as served:
         wire, other = await served.connect(), await served.connect()
         wire.send(b"PUB t - 1\nx\n" * 20 + b"PUB w - 1\nx\nSEEK t c 10\n")
@@ -142,7 +142,7 @@ async def test_a_refused_body_without_its_newline_ends_the_connection() -> None:
 
 
 class SlowToUnlink(SimDisk):
-    """Removes no file before it is told to."""
+    """A file system that removes no file before it is told to."""
 
     def __init__(self) -> None:
         super().__init__(random.Random(1))
@@ -211,7 +211,8 @@ async def test_hello_is_the_first_line_even_when_that_was_refused() -> None:
 
 
 async def test_a_connection_that_is_accepted_while_the_broker_stops() -> None:
-    """One that waits for ever is the fault. It comes at each of the loop's next passes; before them it is refused or reset."""
+    """No connection may wait for ever; one that is refused or reset is right. The broker stops at each of the next passes of
+    the loop."""
     ended = 0
     for passes in range(12):
         async with serving("/data/d", fs=disk()) as served:
@@ -228,7 +229,8 @@ async def test_a_connection_that_is_accepted_while_the_broker_stops() -> None:
 
 
 def test_sigterm_at_the_moment_of_a_connect(tmp_path: Path) -> None:
-    """The session was made when new ones were not looked for any more, and the process waited for its end for ever."""
+    """Found: the session was made after the broker had stopped looking for new ones, and the process waited for its end for
+    ever."""
     with ExitStack() as stack:
         brokers = [stack.enter_context(BrokerProcess(tmp_path / str(n))) for n in range(4)]
         for broker in brokers:

@@ -15,7 +15,7 @@ MIB = 1024 * 1024
 @require("tmpfs")
 @pytest.mark.parametrize(("reserve", "code"), [("0", b"DISK_FULL"), ("2MiB", b"DISK_LOW")])
 def test_a_full_disk(small_disk: Path, reserve: str, code: bytes) -> None:
-    """The process lives, publishers get an error on a live socket, consumers drain, publishing resumes."""
+    """The process lives, publishers get an error on a live socket, consumers drain, and publishing resumes."""
     filler = small_disk / "filler"
     filler.write_bytes(bytes(6 * MIB))
     options = ["--min-free-bytes", reserve, "--segment-bytes", "1MiB"]
@@ -105,7 +105,7 @@ class Flood:
 
 @require("tmpfs")
 def test_a_disk_that_fills_under_full_load(small_disk: Path) -> None:
-    """No connection is lost, every publish is answered, what was answered OK is there, and it all resumes."""
+    """No connection is lost, every publish is answered, every message with OK is there, and publishing resumes."""
     with BrokerProcess(small_disk / "d", "--segment-bytes", "1MiB", "--retain-acked-for", "0") as broker:
         floods = [flood.wait() for flood in [Flood(broker) for _ in range(4)]]
         assert all(len(flood.answers) == Flood.COUNT for flood in floods), "every publish is answered"

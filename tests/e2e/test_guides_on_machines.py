@@ -35,7 +35,7 @@ def blocks(page: str, kind: str) -> list[str]:
 
 
 def shell(script: str, folder: Path) -> str:
-    """What it prints. Raises: AssertionError with what it says when it fails."""
+    """Run a script. Returns: its output. Raises: AssertionError with its output when it fails."""
     done = subprocess.run(
         ["sh", "-ec", f"{PRELUDE}\n{script}"], cwd=folder, env=environment(), capture_output=True, text=True,
         timeout=TIMEOUT_S, check=False,
@@ -46,7 +46,7 @@ def shell(script: str, folder: Path) -> str:
 
 @contextlib.contextmanager
 def serving(command: str, machine: Machine, folder: Path, prelude: str = "") -> Iterator["subprocess.Popen[str]"]:
-    """A command of a page on a machine until it is stopped, in order."""
+    """Run a command of a page on a machine until the block ends, and stop it in good order."""
     arguments = [*machine.within, "sh", "-ec", f"{PRELUDE}\n{prelude}\nexec {command.strip()}"]
     with subprocess.Popen(arguments, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -58,13 +58,13 @@ def serving(command: str, machine: Machine, folder: Path, prelude: str = "") -> 
 
 
 def there(block: str, folder: Path) -> str:
-    """With the addresses of the machines, and files of this test."""
+    """Return a shell block of a page with the addresses of the test's machines and the paths of this test."""
     block = block.replace("http://10.0.0.", f"http://{NETWORKS['agreement']}.").replace("10.0.0.", f"{NETWORKS['data']}.")
     return block.replace("/etc/toymq/", f"{folder}/etc/").replace("/var/lib/", f"{folder}/")
 
 
 def certificates(folder: Path) -> None:
-    """And the tokens, where the page has them."""
+    """Write the certificates and tokens where the page has them."""
     folder.mkdir()
     for name in ("a", "b"):
         shutil.copy(MACHINES_CERT, folder / f"{name}.pem")
@@ -75,7 +75,7 @@ def certificates(folder: Path) -> None:
 
 
 def of_node(serve: str, group: str, name: str, machine: Machine, port: int) -> str:
-    """The page's command for a1, as another node's: "each node has a data directory and ports of its own"."""
+    """Return the page's command for a1, changed for another node: "each node has a data directory and ports of its own"."""
     serve = serve.replace("--group a ", f"--group {group} ").replace("--name a1 ", f"--name {name} ")
     serve = serve.replace("/toymq-a ", f"/toymq-{name} ").replace("/a.pem", f"/{group}.pem").replace("/a-key", f"/{group}-key")
     serve = serve.replace(f"{NETWORKS['data']}.1:", f"{machine.data}:")
@@ -118,7 +118,7 @@ def test_workers_serve_another_machine_at_the_address_of_the_command_and_the_por
 @pytest.mark.torture
 @require("etcd")
 def test_groups_over_machines_as_the_page_makes_them(tmp_path: Path) -> None:
-    """Two groups, their copies on different machines: clients, a move, a machine that is cut off, a group that is taken out."""
+    """Two groups, with copies on different machines: clients, a move, a machine that is cut off, a group that is removed."""
     init, serve, move, remove = (there(block, tmp_path) for block in blocks("more-machines.md", "sh"))
     exported = init.splitlines()[0]
     certificates(tmp_path / "etc")
@@ -137,7 +137,7 @@ def test_groups_over_machines_as_the_page_makes_them(tmp_path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What an operator does to it, as the page says."""
+    """A cluster, and what an operator does to it, as the page says."""
 
     machines: Machines
     folder: Path
@@ -149,7 +149,7 @@ class Cluster:
         return await asyncio.to_thread(shell, f"{self.exported}\n{script}", self.folder)
 
     async def led(self, copies: int, *, other_than: str = "") -> dict[str, str]:
-        """Wait until each group has so many copies in sync and a leader, another one than that. Returns: the leaders."""
+        """Wait until each group has a leader other than ``other_than``, and so many copies in sync. Returns: the leaders."""
         until = MONOTONIC() + WAIT_S
         while True:
             found = [json.loads(line) for line in (await self.ctl("toymqctl cluster show --json")).splitlines()]

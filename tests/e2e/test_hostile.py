@@ -1,4 +1,4 @@
-"""Clients that mean harm: memory and descriptors stay bounded, nothing leaves the data directory, the others go on."""
+"""Hostile clients: memory and descriptors stay bounded, nothing leaves the data directory, other clients go on."""
 
 import resource
 import socket
@@ -69,7 +69,7 @@ def test_a_body_that_trickles_in(tmp_path: Path) -> None:
 
 
 def test_a_client_that_never_reads(tmp_path: Path) -> None:
-    """Replies pile up to a bound, then its commands wait in its own socket; no other notices."""
+    """Replies pile up to a bound, then the client's commands wait in its own socket; no other client notices."""
     with BrokerProcess(tmp_path / "d", "--max-inflight-bytes", "1MiB") as broker, broker.connect() as other:
         before = broker.rss_bytes()
         with broker.connect() as rude:
@@ -176,8 +176,8 @@ def test_noise(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("door", ["tcp", "http", "amqp"])
 def test_an_admin_gets_in_where_connections_without_a_token_hold_the_last_descriptors(tmp_path: Path, door: str) -> None:
-    """Nothing was said to the admin for 11 s, until the time of those connections was over: only the limit of connections
-    evicted, and files had taken the last descriptor."""
+    """Found: an admin got no answer for 11 s, until connections without a token timed out: they were evicted only at the limit
+    of connections, and files had taken the last descriptor."""
     auth = tmp_path / "auth.toml"
     auth.write_text(EVERYTHING)
     auth.chmod(0o600)

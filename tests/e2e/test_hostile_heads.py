@@ -1,9 +1,7 @@
-"""30 KB of hostile text in each field of a request: what it costs grows no faster than the text.
+"""30 KB of hostile text in each field of a request: its cost grows no faster than the text.
 
-Counted is the CPU time of this thread, on which the broker and the client run: what else the machine does is not in it, except
-that it makes caches cold. Eight times the text may cost 24 times as much; a quadratic parser takes 64. What costs less than a
-moment is let through.
-"""
+The test counts the CPU time of this thread, on which broker and client run: other processes only make its caches cold. Eight
+times the text may cost 24 times as much; a quadratic parser takes 64. A very small cost passes."""
 
 import asyncio
 import random
@@ -94,7 +92,7 @@ async def rig(request: pytest.FixtureRequest) -> AsyncIterator[HttpRig]:
 
 
 async def cost_s(rig: HttpRig, sent: bytes) -> float:
-    """CPU time of one exchange; the least of three."""
+    """Return the CPU time of one exchange, the least of three."""
     costs = []
     for _ in range(3):
         begun = time.thread_time()
@@ -153,7 +151,7 @@ async def test_a_hostile_path_or_query_costs_what_its_length_does(rig: HttpRig, 
     "part", ["x: y\r\n", "cookie: a\r\n", "x-header-a: b\r\n", "content-encoding: a\r\n", "connection: a\r\n"]
 )
 async def test_many_fields_cost_what_their_number_does(rig: HttpRig, part: str) -> None:
-    """Four bytes are a field: 7,500 of them are one head."""
+    """A field may be four bytes: one head has room for 7,500 of them."""
     begin = "POST /v1/topics/t/messages HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
     large, small = (f"{filled(begin, part, size)}\r\n".encode() for size in (LARGE, SMALL))
     assert await grows_evenly(rig, large, small)
@@ -180,7 +178,7 @@ async def test_a_hostile_json_body_costs_what_its_length_does(rig: HttpRig, path
 
 
 async def test_the_measure_sees_a_quadratic_parser() -> None:
-    """Or the others could not fail."""
+    """Otherwise the other tests could not fail."""
 
     async def cost(size: int) -> float:
         begun = time.thread_time()

@@ -1,6 +1,6 @@
-"""JSON lines over HTTP that never end, or are long and dear to parse: refused at a limit that the answer names, and meanwhile
-the broker works for others. Counted in bytes and in CPU time of the broker, not in seconds: a busy machine changes nothing.
-"""
+"""JSON lines over HTTP that never end, or are long and expensive to parse: they are refused at a limit that the answer names,
+and meanwhile the broker works for others. Counted in bytes and in CPU time of the broker, not in seconds, so a busy machine
+changes nothing."""
 
 import json
 import os
@@ -27,7 +27,7 @@ SENT_MAX = LINE_MAX + 16 * MIB
 
 
 class Upload:
-    """A chunked request that goes on and on, and what another connection notices of it."""
+    """A chunked request without an end, and another connection that must be served meanwhile."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self._broker = broker
@@ -67,7 +67,7 @@ class Upload:
         self.most_rss_bytes = max(self.most_rss_bytes, self._broker.rss_bytes())
 
     def answer(self, other: Wire) -> tuple[int, dict[str, str]]:
-        """Status and problem, with PINGs of ``other`` until they come."""
+        """Read status and problem, with PINGs of ``other`` until they arrive."""
         while not self._is_answered():
             self.ping(other)
         self._socket.setblocking(True)
@@ -113,7 +113,7 @@ def test_an_endless_json_line_is_refused_at_its_limit_and_holds_nothing_up(tmp_p
 
 @pytest.mark.parametrize("part", [b"[],", b"{},", b'"",', b"1,"])
 def test_a_line_that_is_dear_to_parse_is_refused_before_it_holds_others_up(tmp_path: Path, part: bytes) -> None:
-    """It held every other client for 2 to 3 s: two million empty lists are as many objects."""
+    """Found: a line of two million empty lists, each an object, held up every other client for 2 to 3 s."""
     options = "--http", "127.0.0.1:0", "--max-payload", "1MiB"
     with BrokerProcess(tmp_path / "d", *options) as broker, broker.connect() as other, Upload(broker) as upload:
         size = (LINE_MAX - 2 * PIECE_BYTES) // PIECE_BYTES

@@ -1,8 +1,7 @@
-"""Hostile loads on a real broker: the others are answered, memory and descriptors are bounded and come back, the broker works.
+"""Hostile loads on a real broker: other clients are answered, memory and descriptors are bounded and freed, the broker works.
 
-In the default run smaller, and "answered" means within seconds, since the machine may be busy with other things. In torture
-they are in full, the 99th percentile of another client's PINGs is below 50 ms, and ``-s`` shows the figures.
-"""
+The default run is smaller, and "answered" means within seconds, since the machine may be busy. In the torture part loads have
+their full size, the 99th percentile of another client's PINGs is below 50 ms, and ``-s`` shows the figures."""
 
 import os
 import resource
@@ -31,7 +30,7 @@ DESCRIPTORS_SPARE = 400
 
 
 class Case(NamedTuple):
-    """What is done, how much of it by default and in torture, how long (None: until it is over), and what it may cost."""
+    """A load: what it does, how much by default and in torture, how long (None: until it is over), and what it may cost."""
 
     behaviour: str
     many: int
@@ -61,7 +60,7 @@ def broker_on(path: Path, *options: str, descriptors: int | None = None) -> Brok
 
 
 def prepare(wire: Wire, behaviour: str) -> None:
-    """Topic "t" has a record, or a backlog for those that could read it; "replies" is there."""
+    """Make topic "t" with a record, or with a backlog for loads that read, and topic "replies"."""
     records = BACKLOG if behaviour.endswith("never-reads") else 1
     for _ in range(0, records, 1000):
         run = min(records, 1000)
@@ -78,7 +77,7 @@ def check(seen: Seen, most_mib: int) -> None:
 
 
 def check_it_works(broker: BrokerProcess) -> None:
-    """A new client publishes and consumes; the broker ends well and has no bug to tell of."""
+    """Check that a new client can publish and consume, and that the broker ends well and has logged no bug."""
     with broker.connect() as wire:
         assert wire.ask(b"PUB after - 5\nhello\n") == b"OK 0"
         assert wire.ask(b"SUB after c\n") == b"OK 1"
@@ -91,7 +90,7 @@ def check_it_works(broker: BrokerProcess) -> None:
 
 
 def complete(load: Case, seen: Seen, count: int) -> bool:
-    """Whether a pipeline got its answers."""
+    """Return whether a pipeline got all its answers."""
     return not load.behaviour.startswith("pipeline") or seen.report["answers"] == count
 
 
@@ -123,7 +122,7 @@ def test_others_have_a_p99_below_50_ms_beside(tmp_path: Path, load: Case) -> Non
 
 
 def room_for_connections(wanted: int) -> int:
-    """How many this machine allows: descriptors of one process, source ports to one address."""
+    """Return how many connections this machine allows: descriptors of one process, source ports to one address."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     return min(wanted, hard - DESCRIPTORS_SPARE, high - low - DESCRIPTORS_SPARE)
@@ -142,7 +141,8 @@ def test_two_thousand_connections_come_and_go(tmp_path: Path) -> None:
 
 @pytest.mark.torture
 def test_ten_thousand_connections_come_and_go(tmp_path: Path) -> None:
-    """Three times on one broker: from a cold start memory comes back to 20 % and the slack, after that to 20 %."""
+    """Three times on one broker: at first memory must return to within 20 % and the slack of a cold start, later to within 20
+    %."""
     count = room_for_connections(10_000)
     assert count == 10_000, "this machine allows fewer"
     with broker_on(tmp_path / "d") as broker, broker.connect() as wire:
@@ -157,7 +157,7 @@ def test_ten_thousand_connections_come_and_go(tmp_path: Path) -> None:
 
 
 def test_a_crowd_never_takes_the_descriptors_of_the_disk(tmp_path: Path) -> None:
-    """Six hundred knock, there is room for 200. Found by review: a topic that could not open its segment meanwhile was
+    """Found by review: while 600 clients connected to a broker with room for 200, a topic that could not open its segment was
     closed for publishing until a restart."""
     with broker_on(tmp_path / "d", descriptors=400) as broker, broker.connect() as wire:
         prepare(wire, "crowd")
@@ -176,7 +176,7 @@ def test_a_crowd_never_takes_the_descriptors_of_the_disk(tmp_path: Path) -> None
 
 
 def test_topics_never_take_the_descriptors_of_connections(tmp_path: Path) -> None:
-    """Each topic held its newest segment open: with 600 topics and 400 descriptors no more were let in."""
+    """Found: each topic held its newest segment open: with 600 topics and 400 descriptors no more connections were accepted."""
     with broker_on(tmp_path / "d", descriptors=400) as broker, broker.connect() as wire:
         for n in range(600):
             assert wire.ask(b"PUB topic.%d - 1\nx\n" % n) == b"OK 0"
@@ -192,7 +192,7 @@ def test_topics_never_take_the_descriptors_of_connections(tmp_path: Path) -> Non
 
 
 def test_idle_connections_hold_nothing_of_what_they_said(tmp_path: Path) -> None:
-    """Found here: each of them kept its last chunk, its last commands with their bodies, and its last answers, until it said
+    """Found: each idle connection kept its last chunk, its last commands with their bodies, and its last answers, until it sent
     something else: 3 MiB for every MiB published."""
     with broker_on(tmp_path / "d") as broker, broker.connect() as other:
         prepare(other, "")
@@ -210,8 +210,9 @@ def test_idle_connections_hold_nothing_of_what_they_said(tmp_path: Path) -> None
 
 
 def test_however_many_connections_one_token_has_another_waits_for_a_few_passes(tmp_path: Path) -> None:
-    """Found by a trial: each of fifty connections that came, asked for 2 MiB and read nothing was new, and so had its turn
-    before a publish of another token was answered: a second of the broker's work, and more as they came again."""
+    """Found by a trial: each of fifty connections of one token that connected, asked for 2 MiB and read nothing counted as new,
+    and so had its turn before another token's publish was answered: a second of the broker's work, and more as they
+    reconnected."""
     (tmp_path / "auth.toml").write_text("".join(
         f'[[token]]\nname = "{name}"\nsha256 = "{sha256(name.encode()).hexdigest()}"\n'
         f'publish = ["{name}"]\nsubscribe = ["{name}"]\n' for name in ("alice", "bob")
@@ -228,7 +229,8 @@ def test_however_many_connections_one_token_has_another_waits_for_a_few_passes(t
 
 
 def work_until_served(broker: BrokerProcess, bob: Wire) -> float:
-    """What the broker does until a publish and a newcomer of one token are answered, that came behind sixty-four of another."""
+    """Return the work of the broker until it answers a publish and a newcomer of one token, which came after sixty-four
+    connections of another."""
     with ExitStack() as stack:
         crowd = [stack.enter_context(broker.connect()) for _ in range(64)]
         newcomer = stack.enter_context(broker.connect())

@@ -23,13 +23,13 @@ UUID = re.compile(r"\w{8}(?:-\w{4}){3}-\w{12}")
 
 
 def exchanges(guide: str) -> list[tuple[str, str]]:
-    """(command, what it prints)."""
+    """Return (command, what it prints) of each transcript."""
     blocks = re.findall(r"^```console\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
     return [tuple(part.split("\n", 1)) for block in blocks for part in block.split("$ ")[1:]]
 
 
 def longer(command: str, expected: str, broker: BrokerProcess) -> str:
-    """What a command prints that ends after a second, which a busy machine may need longer for."""
+    """Return what a command prints that ends after a second, or later on a busy machine."""
     for most_s in (1, 5, TIMEOUT_S // 2) if " -m 1 " in command else (1,):
         said = printed_by(command.replace(" -m 1 ", f" -m {most_s} "), broker)
         if said.count("\n") >= expected.count("\n"):

@@ -1,4 +1,4 @@
-"""What HTTP answered survives ``kill -9``."""
+"""Messages and acks that HTTP has answered survive ``kill -9``."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.support.broker_process import BrokerProcess
 
 
 def kill_after_201(directory: Path, times: int) -> None:
-    """Kill right after the answer; the message is there after the restart, under its id."""
+    """Kill the broker right after the answer; after the restart the message is there, under its id."""
     broker = BrokerProcess(directory, "--http", "127.0.0.1:0")
     for n in range(times):
         with broker, httpx.Client(base_url=broker.http) as client:
@@ -23,7 +23,7 @@ def kill_after_201(directory: Path, times: int) -> None:
 
 
 def kill_after_204(directory: Path, times: int) -> None:
-    """Kill right after the answer of an ack; that message does not come again, the ones that were not acked do."""
+    """Kill the broker right after the answer of an ack; that message is not redelivered, the unacked ones are."""
     broker = BrokerProcess(directory, "--http", "127.0.0.1:0")
     for n in range(times):
         with broker, httpx.Client(base_url=broker.http) as client:

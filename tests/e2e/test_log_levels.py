@@ -12,7 +12,7 @@ from tests.support.broker_process import COMMAND, TIMEOUT_S, Wire, environment
 
 @contextmanager
 def serving(tmp_path: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """The process, whose stderr is read line by line, and its port."""
+    """Yield the process, whose stderr is read line by line, and its port."""
     command = [*COMMAND, "serve", "--data-dir", str(tmp_path / "d"), "--listen", "127.0.0.1:0", *options]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=environment(), stdout=pipe, stderr=pipe, text=True) as process:
@@ -24,7 +24,7 @@ def serving(tmp_path: Path, *options: str) -> Iterator[tuple[subprocess.Popen[st
 
 
 def line_with(process: subprocess.Popen[str], text: str) -> str:
-    """The next line that has it; those before are passed over."""
+    """Return the next line that contains the text; earlier ones are skipped."""
     assert process.stderr is not None
     while text not in (line := process.stderr.readline()):
         assert line, f"the broker ended without saying {text!r}"

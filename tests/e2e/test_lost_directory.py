@@ -101,7 +101,7 @@ except toymq.DirectoryLost as error:
 
 @asynccontextmanager
 async def other_process(data: Path, form: str) -> AsyncIterator[asyncio.StreamReader]:
-    """One that has received a message of the topic ``orders``, and waits for the next. Yields: what it says."""
+    """Run a process that has received a message of the topic ``orders``, and waits for the next. Yields: its output."""
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", OTHER, str(data), form, env=environment(), stdout=PIPE)
     try:
         assert process.stdout is not None
@@ -114,7 +114,7 @@ async def other_process(data: Path, form: str) -> AsyncIterator[asyncio.StreamRe
 
 
 def put_another_in_its_place(data: Path) -> None:
-    """As a deployment that starts from an empty disk."""
+    """Replace the directory, as a deployment that starts from an empty disk."""
     replace(data)
     with toymq.sync.open(data) as mq:
         mq.pub("orders", b"another's")
@@ -132,7 +132,8 @@ def move_topics(data: Path) -> None:
 async def test_each_client_of_an_embedded_broker_hears_that_its_directory_is_lost(
     tmp_path: Path, act: Callable[[Path], None], path: str, what: str, form: str
 ) -> None:
-    """They had nothing but RequestTimeout, each after its own time, and those of the other process were given another queue."""
+    """Found: clients only got RequestTimeout, each after its own time, and clients in the other process were moved to another
+    queue."""
     data = tmp_path / "data"
     lost = f"{data}{path} was {what} below the running broker: open it again"
     async with toymq.open(data, timeout_s=60) as mq, asyncio.timeout(60):

@@ -30,7 +30,7 @@ def ask(port: int, path: str = "/metrics", method: str = "GET", **headers: str) 
 
 
 def values(body: bytes) -> dict[str, float]:
-    """Series without labels."""
+    """Return the series without labels."""
     families = text_string_to_metric_families(body.decode())
     return {sample.name: sample.value for family in families for sample in family.samples if not sample.labels}
 

@@ -86,7 +86,7 @@ def test_two_workers_have_partitions_each_and_every_worker_routes(tmp_path: Path
 
 
 def test_the_trail_has_a_line_of_the_worker_that_was_asked_and_marks_the_others(tmp_path: Path) -> None:
-    """A CREATE was three equal lines without an address."""
+    """Found: a CREATE was three equal lines of the audit trail, without an address."""
     with serving(tmp_path / "data", 2) as workers:
         workers.ready(2)
         there = topic_of(1, 2).encode()
@@ -142,7 +142,7 @@ def test_a_worker_is_killed_and_nothing_is_lost(tmp_path: Path, killed: int) -> 
 
 
 def places(data_dir: Path) -> dict[str, list[int]]:
-    """The workers that have a directory of each partition."""
+    """Return, by partition, the workers that have a directory of it."""
     found: dict[str, list[int]] = {}
     for path in data_dir.glob("workers/*/topics/orders#*"):
         found.setdefault(path.name, []).append(int(path.parts[-3]))
@@ -150,7 +150,7 @@ def places(data_dir: Path) -> dict[str, list[int]]:
 
 
 def test_a_worker_that_starts_again_makes_no_partition_of_another(tmp_path: Path) -> None:
-    """It made them all, empty, and `toymq workers --set` was refused from then on."""
+    """Found: a restarted worker created empty copies of all partitions, and `toymq workers --set` was refused from then on."""
     once = {name: [worker_of(name, 2)] for name in NAMES}
     with serving(tmp_path / "data", 2) as workers:
         workers.ready(2)
@@ -165,7 +165,7 @@ def test_a_worker_that_starts_again_makes_no_partition_of_another(tmp_path: Path
 
 
 def divided(data_dir: Path, workers: int) -> None:
-    """A partitioned topic with a message in each partition, and nothing serves it."""
+    """Make a partitioned topic with a message in each partition, in a directory that is not served."""
     with serving(data_dir, workers) as running:
         running.ready(workers)
         with running.wire(0) as wire:
@@ -176,7 +176,8 @@ def divided(data_dir: Path, workers: int) -> None:
 
 @pytest.mark.parametrize("at_home", [True, False], ids=["home", "another"])
 def test_a_worker_is_killed_within_a_delete_and_no_plain_topic_takes_the_name(tmp_path: Path, at_home: bool) -> None:
-    """The place of a plain topic had done its part, and SUB made one there, beside the partitions that were left."""
+    """Found: after an interrupted DELETE the worker where a plain topic of the name belongs had done its part, and SUB made a
+    plain topic there, beside the partitions that were left."""
     data_dir, workers = tmp_path / "data", 3
     home = worker_of("orders", workers)
     killed, third = (worker for worker in range(workers) if worker != home)
@@ -201,7 +202,7 @@ def test_a_worker_is_killed_within_a_delete_and_no_plain_topic_takes_the_name(tm
 
 
 def forget(data_dir: Path, worker: int) -> None:
-    """What a worker has that has done a DELETE of it."""
+    """Remove from a worker's directory what a completed DELETE removes."""
     (data_dir / f"workers/{worker}/partitions.json").write_bytes(partitions_file.encode({}))
     for path in data_dir.glob(f"workers/{worker}/topics/orders#*"):
         shutil.rmtree(path)
@@ -210,7 +211,8 @@ def forget(data_dir: Path, worker: int) -> None:
 @pytest.mark.parametrize("http", [False, True], ids=["tcp", "http"])
 @pytest.mark.parametrize("left", [0, 1, 2])
 def test_a_delete_that_some_workers_have_done_is_completed_by_a_repeat_at_any(tmp_path: Path, left: int, http: bool) -> None:
-    """It said NO_SUCH_TOPIC, and a topic made anew had the messages of the worker that was killed."""
+    """Found: the repeated DELETE was answered NO_SUCH_TOPIC, and a topic created anew had the messages of the worker that had
+    been killed."""
     data_dir, workers = tmp_path / "data", 3
     divided(data_dir, workers)
     for worker in {*range(workers)} - {left}:
@@ -238,7 +240,8 @@ def test_a_delete_that_some_workers_have_done_is_completed_by_a_repeat_at_any(tm
 
 @pytest.mark.parametrize("left", [pytest.param(0, marks=pytest.mark.torture), 1, 2])
 def test_what_some_workers_do_not_know_is_refused_as_such_and_never_moved(tmp_path: Path, left: int) -> None:
-    """A person with `nc` and `curl` was sent to another worker, from there to a third, or told that there is no such topic."""
+    """Found: with `nc` or `curl` a command was redirected from one worker to another and on to a third, or answered that there
+    is no such topic."""
     data_dir, workers = tmp_path / "data", 3
     divided(data_dir, workers)
     forget(data_dir, left)
@@ -276,7 +279,8 @@ def test_what_some_workers_do_not_know_is_refused_as_such_and_never_moved(tmp_pa
 
 @pytest.mark.parametrize("without", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
 def test_workers_that_lost_the_number_refuse_the_topic_until_a_create_at_any(tmp_path: Path, without: tuple[int, ...]) -> None:
-    """A plain topic of the name was made, and stood in the way of what is in the partitions."""
+    """Found: workers that had lost the number of partitions made a plain topic of the name, which hid the messages in the
+    partitions."""
     data_dir, workers = tmp_path / "data", 3
     divided(data_dir, workers)
     for worker in without:
@@ -299,7 +303,8 @@ def test_workers_that_lost_the_number_refuse_the_topic_until_a_create_at_any(tmp
 
 
 def test_commands_behind_a_create_or_delete_in_one_packet_do_not_overtake_it(tmp_path: Path) -> None:
-    """A publish with OK was deleted by a DELETE ahead of it; one behind a CREATE made a plain topic, or was answered MOVED."""
+    """Found: a publish that got OK was deleted by the DELETE sent before it; a publish behind a CREATE made a plain topic, or
+    was answered MOVED."""
     with serving(tmp_path / "data", 2) as workers:
         workers.ready(2)
         for worker in (0, 1):
@@ -320,7 +325,8 @@ def test_commands_behind_a_create_or_delete_in_one_packet_do_not_overtake_it(tmp
 
 
 def test_a_publish_behind_a_purge_in_one_packet_is_not_dropped(tmp_path: Path) -> None:
-    """It reached its worker, or was applied here, before the PURGE did, and was answered OK."""
+    """Found: the publish was applied, by this worker or another one, before the PURGE was, so it was purged although it got
+    OK."""
     publishes = b"".join(b"PUB orders - 1 route=%d\nx\n" % number for number in range(8))
     with serving(tmp_path / "data", 2) as workers:
         workers.ready(2)
@@ -348,7 +354,7 @@ def test_a_broker_that_is_killed_has_its_partitions(tmp_path: Path) -> None:
 
 @pytest.fixture(params=[1, 2])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Of a broker of one process, and of two workers."""
+    """Yield the address of a broker of one process, and of one of two workers."""
     if request.param == 1:
         with BrokerProcess(tmp_path / "d") as broker:
             yield f"toymq://127.0.0.1:{broker.port}"
@@ -429,7 +435,7 @@ def test_the_blocking_client(url: str) -> None:
 
 
 async def test_a_full_partition_refuses_its_messages_and_the_others_go_on(url: str) -> None:
-    """Numbered publishes go on behind a refused one, whichever partition it is for."""
+    """Publishes with sequence numbers go on behind a refused one, whichever partition it was for."""
     async with toymq.connect(url) as mq:
         await mq.create("orders", {"partitions": 2, "backlog_max_messages": 5})
         await mq.create("free", {"partitions": 2})

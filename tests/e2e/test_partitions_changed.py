@@ -1,4 +1,4 @@
-"""Changes of a whole partitioned topic while a worker does not answer, and the rest of one that was interrupted. ADR 0270."""
+"""Changes of a whole partitioned topic while a worker does not answer, and completion of one that was interrupted. ADR 0270."""
 
 import os
 import signal
@@ -20,14 +20,15 @@ from toymqctl.cli import main as toymqctl
 
 
 def refused_by_itself(url: str, method: str, *arguments: Any) -> str:
-    """What a client that has just come is told, as that of `toymqctl`."""
+    """Return the error that a newly connected client gets, as that of `toymqctl`."""
     with toymq.sync.connect(url) as client, pytest.raises(toymq.PlacementUnknown) as refused:
         getattr(client, method)(*arguments)
     return str(refused.value)
 
 
 def test_while_a_worker_stands_still_nothing_is_changed_over_tcp_nor_http(tmp_path: Path) -> None:
-    """The terminal changed what the other worker had, for good, and said that nothing answered; over HTTP nothing was done."""
+    """Found: `toymqctl` changed the partitions of the other worker for good, and reported that one worker does not answer; over
+    HTTP nothing was done."""
     data_dir, asked = tmp_path / "data", worker_of("orders", 2)
     with serving(data_dir, 2, "--http", "127.0.0.1:0") as running:
         running.ready(2)
@@ -66,7 +67,8 @@ def test_while_a_worker_stands_still_nothing_is_changed_over_tcp_nor_http(tmp_pa
 
 @pytest.mark.parametrize("yes", [False, True], ids=["asked", "yes"])
 def test_the_terminal_completes_a_delete_that_was_interrupted(tmp_path: Path, yes: bool) -> None:
-    """Without `--yes` it was refused each time, and told to repeat it. It said "with 0 messages" of a topic that had some."""
+    """Found: without `--yes` the command was refused each time, with the advice to repeat it, and it reported "with 0 messages"
+    for a topic that had some."""
     data_dir, workers = tmp_path / "data", 3
     divided(data_dir, workers)
     forget(data_dir, next(worker for worker in range(workers) if worker != worker_of("orders", workers)))

@@ -1,4 +1,4 @@
-"""Partitioned topics over HTTP, of one process and of two workers: every request at any of them."""
+"""Partitioned topics over HTTP, with one process and with two workers: any of them answers every request."""
 
 import json
 import urllib.error
@@ -18,7 +18,7 @@ COUNT = 6
 
 
 class Http:
-    """Asks one address after the other."""
+    """An HTTP client that asks one worker after the other in turn."""
 
     def __init__(self, *urls: str) -> None:
         self.urls = urls

@@ -10,7 +10,8 @@ from toymq_py.placement import worker_of
 
 
 def test_a_worker_hears_of_partitions_that_another_one_has_made_since_it_looked(tmp_path: Path) -> None:
-    """And when those are deleted; so does one that was replaced. Each command looks in memory alone."""
+    """A worker learns of partitions created or deleted by another one; so does a worker that was replaced. No command reads the
+    disk for this."""
     data_dir, home = tmp_path / "data", worker_of("orders", 2)
     with serving(data_dir, 2) as running:
         running.ready(2)

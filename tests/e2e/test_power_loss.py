@@ -20,7 +20,7 @@ OPTIONS = ("--segment-bytes", "64KiB", "--retain-acked-for", "24h")
 
 
 class Ledger:
-    """What a broker has promised to whoever spoke to it."""
+    """What a broker has promised to its clients."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -41,7 +41,7 @@ class Ledger:
             self._publish(publisher, stop_after=self.rng.randrange(30), then=disk)
 
     def _publish(self, wire: Wire, stop_after: int | None, then: FuseDisk | None = None) -> None:
-        """A burst; the power is cut when so many of it are answered."""
+        """Publish a burst; cut the power when ``stop_after`` of it are answered."""
         messages = []
         for _ in range(30):
             self._count += 1
@@ -66,7 +66,7 @@ class Ledger:
             self.acked.add(msg_id)
 
     def lost(self, broker: BrokerProcess) -> list[int]:
-        """Promises that were not kept: ids of messages that are gone or changed, or came again."""
+        """Return the broken promises: ids of messages that are gone, changed, or delivered again although acked."""
         found: dict[int, tuple[bytes, bytes]] = {}
         with sync.connect(f"toymq://127.0.0.1:{broker.port}") as client:
             if not client.topics():
@@ -95,7 +95,7 @@ def messages_until(wire: Wire, command: bytes, answer: bytes) -> list[int]:
 
 
 def cut_and_look(path: Path, seed: int, cuts: int, *options: str) -> int:
-    """Returns: how many promises were broken; stops at the first cut that breaks one."""
+    """Cut the power up to ``cuts`` times. Returns: how many promises were broken; stops at the first cut that breaks one."""
     rng = random.Random(seed)
     ledger = Ledger(rng)
     path.mkdir()

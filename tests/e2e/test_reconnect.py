@@ -21,7 +21,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 class Outages:
-    """Ends the broker each time so many receipts came, and starts it again while the client tries."""
+    """Ends the broker after each so many receipts, and starts it again while the client retries."""
 
     def __init__(self, broker: BrokerProcess, end: Callable[[BrokerProcess], object], kills: int, every: int) -> None:
         self._broker = broker
@@ -97,7 +97,7 @@ async def test_a_broker_that_is_killed_again_and_again(
 
 
 async def test_a_broker_that_is_asked_to_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It says so (CLOSED, ERR SHUTTING_DOWN) on its way: no subscription ends, no publish fails."""
+    """A broker that shuts down announces it (CLOSED, ERR SHUTTING_DOWN): no subscription ends, no publish fails."""
     await run_through_outages(tmp_path, caplog, 5_000, 2, keyed=False, end=BrokerProcess.stop)
 
 

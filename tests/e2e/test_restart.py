@@ -1,4 +1,4 @@
-"""The seam where brokers break: a restart between ack and subscribe, the first message, acks above a gap."""
+"""A restart at sensitive moments: between ack and subscribe, at the first message, with acks above a gap."""
 
 import asyncio
 from pathlib import Path
@@ -15,7 +15,8 @@ KILL = pytest.mark.parametrize("kill", [True, False], ids=["SIGKILL", "SIGTERM"]
 @KILL
 @pytest.mark.parametrize("acked_id", [0, 1])
 def test_an_acked_message_does_not_come_again(tmp_path: Path, kill: bool, acked_id: int) -> None:
-    """The worst bug of the reference design: id 0 acked and "never acked" were the same. Restarts between all steps."""
+    """In another broker "id 0 is acked" and "never acked" were stored alike, so message 0 was redelivered. Here the broker
+    restarts between all steps."""
     with BrokerProcess(tmp_path / "d") as broker:
         for msg_id in range(acked_id + 1):
             with broker.connect() as wire:
@@ -96,7 +97,8 @@ def test_settings_and_a_deleted_topic_survive(tmp_path: Path) -> None:
 
 
 def test_an_ack_of_what_was_delivered_just_before_the_kill_is_taken(tmp_path: Path) -> None:
-    """The delivery is on no disk yet, and its client has the message. The broker answered OK 0, and the message came again."""
+    """Found: a delivery that was not on the disk before the kill was forgotten, so its ack was answered OK 0, and the message
+    was redelivered."""
     with BrokerProcess(tmp_path / "d") as broker:
         with broker.connect() as wire:
             for _ in range(4):
@@ -119,8 +121,8 @@ def test_an_ack_of_what_was_delivered_just_before_the_kill_is_taken(tmp_path: Pa
 
 
 async def test_an_ack_with_sync_after_kill_and_restart_holds_for_the_asyncio_client(tmp_path: Path) -> None:
-    """The client has the message, and its broker is gone: ``ack(sync=True)`` returned, and the message came again, 80 times of
-    80. The broker is killed right behind the delivery, and the client comes back by itself."""
+    """Found: a client had a message, the broker was killed right after the delivery, and ``ack(sync=True)`` returned on the new
+    connection; yet the message was redelivered, 80 times of 80."""
     with BrokerProcess(tmp_path / "d") as broker:
         url = f"toymq://127.0.0.1:{broker.port}"
         async with toymq.connect(url, backoff_min_s=0.01, backoff_max_s=0.05) as mq:

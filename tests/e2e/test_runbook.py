@@ -1,8 +1,7 @@
-"""docs/operations.md, each chapter tried as it is written: its commands run in a shell, against a broker with that trouble.
+"""docs/operations.md: the commands of each chapter run in a shell as they are written, against a broker with that trouble.
 
-What stands for the machine: paths below the test's directory, and a ``systemctl`` that starts and stops a real broker. There is
-no user ``toymq``: what would run as it, or be given to it, is the test's own. ``test_directory_owner.py`` has real users.
-"""
+The machine is replaced with paths below the test's directory and a ``systemctl`` that starts and stops a real broker. There is
+no user ``toymq``: the test's own user stands for it. ``test_directory_owner.py`` has real users."""
 
 import os
 import re
@@ -54,7 +53,7 @@ test "$1 $2 $3 $4 $5 $6 $7" = "-d -m 0700 -o toymq -g toymq" && exec mkdir -p -m
 
 
 def chapter(title: str) -> list[str]:
-    """The shell blocks of a chapter."""
+    """Return the shell blocks of a chapter."""
     found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
     assert found is not None, f"there is no chapter {title}"
     return re.findall(r"^```sh\n(.*?)^```", found[1], re.MULTILINE | re.DOTALL)
@@ -216,7 +215,8 @@ def test_chapter(machine: Machine, tried: Callable[[Machine], None]) -> None:
 
 
 def test_what_touches_the_data_directory_runs_as_its_owner() -> None:
-    """By `systemctl stop toymq` and `toymq repair` in one shell, as they stood here, the repaired topics could not be read."""
+    """Found: the page had `systemctl stop toymq` and `toymq repair` in one shell of root, so the broker could not read the
+    repaired topics."""
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     touching = [line for line in "".join(blocks).splitlines() if "/var/lib/toymq" in line]
     assert len(touching) >= 9

@@ -1,4 +1,5 @@
-"""What gets in, and what leaves the broker: the table of docs/security.md, a real process, and a scan of all that is said."""
+"""Who is let in, and which secrets leave the broker: the table of docs/security.md on a real process, and a scan of all
+output."""
 
 import asyncio
 import json
@@ -38,7 +39,7 @@ Came = tuple[str, Callable[[], Awaitable[None]] | None]
 
 
 async def _tcp(rig: HttpRig, name: str | None, tls: ssl.SSLContext | None = None) -> Came:
-    """Connect, say HELLO with the token of a name, publish."""
+    """Connect, say HELLO with the token of that name, and publish."""
     wire = await rig.served.connect(tls)
     try:
         first = await wire.ask(hello(name) if name is not None else b"HELLO 1\n")
@@ -57,7 +58,7 @@ async def _tcp(rig: HttpRig, name: str | None, tls: ssl.SSLContext | None = None
 
 
 async def _http(rig: HttpRig, name: str | None, tls: ssl.SSLContext | None = None) -> Came:
-    """Publish with the token of a name, then look at the topic's stream."""
+    """Publish with the token of that name, then read the topic's stream."""
     url = f"http://127.0.0.1:{rig.port}" if tls is None else f"https://127.0.0.1:{rig.tls_port}"
     headers = {"authorization": f"Bearer {token(name)}"} if name is not None else {}
     client = httpx.AsyncClient(base_url=url, headers=headers, verify=tls or NO_AUTHORITIES, timeout=TIMEOUT_S)
@@ -102,7 +103,7 @@ TOKENS = {"no token": None, "good": "all", "bad": "stranger", "gone since a relo
 
 
 def rows() -> dict[str, dict[str, str]]:
-    """Way to column to outcome, as the page has it."""
+    """Return the page's table: way in, column, outcome."""
     lines = [[cell.strip(" `") for cell in line.strip("| ").split("|")] for line in PAGE.read_text().splitlines()]
     columns = next(cells for cells in lines if cells[1:] == list(TOKENS))
     return {cells[0]: dict(zip(columns[1:], cells[1:], strict=True)) for cells in lines if cells[0] in WAYS}
@@ -115,7 +116,7 @@ def test_the_table_has_every_way() -> None:
 @pytest.mark.parametrize("column", TOKENS)
 @pytest.mark.parametrize("way", WAYS)
 async def test_who_gets_in(tmp_path: Path, way: str, column: str) -> None:
-    """As the page says. What was served under a token that goes ends then."""
+    """Each way in has the outcome that the page's table says. When a token is removed, what was served under it ends."""
     client_ca, connect = WAYS[way]
     expected, name = rows()[way][column], TOKENS[column]
     tokens = authority(EVERYTHING, table("gone", 'publish = ["t"]\nsubscribe = ["t"]'))
@@ -151,7 +152,7 @@ async def test_the_client_over_tls_with_a_token(tmp_path: Path, certificate: boo
 
 
 async def test_a_client_whose_rights_shrink_hears_what_it_may_not(tmp_path: Path) -> None:
-    """It connects again, and its subscription ends with the reason."""
+    """The client reconnects, and its subscription ends with the reason."""
     tokens = authority(EVERYTHING)
     async with (
         serving(tmp_path / "d", authority=tokens) as served,
@@ -182,7 +183,7 @@ def options(files: Path, *, client_ca: bool = False) -> list[str]:
 
 
 def test_hanging_up_reads_tokens_and_certificates_again(files: Path) -> None:
-    """A bad file changes nothing and is said; no client that is still welcome notices."""
+    """SIGHUP loads them. A bad file changes nothing and is logged; clients whose token is still valid notice nothing."""
     with BrokerProcess(files / "d", *options(files)) as broker, broker.connect(client_context()) as stays:
         assert stays.ask(hello("all")).startswith(b"HELLO 1")
         assert stays.ask(b"PUB t - 1\nx\n") == b"OK 0"
@@ -246,7 +247,7 @@ def test_toymqctl_over_tls(files: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_wrong_port_is_said_in_one_line(files: Path) -> None:
-    """TLS to the port without, nothing of it to the port with: each client says what is wrong, at once."""
+    """TLS to the plain port, and plain text to the TLS port: each client names the mistake at once."""
     with BrokerProcess(files / "d", *options(files)) as broker:
         for url, says in (
             (f"toymqs://127.0.0.1:{broker.port}", "does not speak TLS: name the broker's TLS port, or toymq://"),
@@ -307,7 +308,8 @@ def test_a_public_listener_with_tokens_is_allowed_and_warned_of(files: Path) -> 
 def test_no_secret_in_anything_that_is_said(
     files: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All that a session, its clients and its broker say, at the chattiest level, and what the process list and STATS show."""
+    """Scan all output of a session, its clients and its broker at the most verbose level, and what the process list and STATS
+    show."""
     caplog.set_level(logging.DEBUG)
     secret = token("all")
     said: list[str] = []

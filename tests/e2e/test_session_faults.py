@@ -1,4 +1,4 @@
-"""A failing disk, a bug, a shutdown: every command still gets its answer, and no other notices."""
+"""A failing disk, a bug, a shutdown: every command still gets its answer, and no other session notices."""
 
 import errno
 import logging
@@ -27,7 +27,7 @@ def disk() -> SimDisk:
 
 
 async def code(wire: AsyncWire, command: bytes) -> str:
-    """The code of the ERR that answers a command."""
+    """Return the code of the ERR that answers a command."""
     line = (await wire.ask(command)).split(b" ")
     assert line[0] == b"ERR", line
     return line[1].decode()
@@ -205,8 +205,8 @@ async def test_a_connection_that_goes_takes_its_waits_with_it() -> None:
     "command", [b"SEEK mine c%d earliest\n", b"CONFIG mine ttl=%d000\n", b"FORGET mine c%d\n"], ids=["seek", "config", "forget"]
 )
 def test_a_client_that_is_gone_before_its_answer_takes_no_answer_of_others_along(tmp_path: Path, command: bytes) -> None:
-    """The audit line of a closed connection asked for its address, which raised, and all that waited behind for the same write
-    never got an answer: bystanders hung for good, and the trail lacked the change."""
+    """Found: the audit line of a closed connection needed its address, which raised; all sessions that waited for the same
+    write then got no answer, and the trail lacked the change."""
     with BrokerProcess(tmp_path / "d") as broker, broker.connect() as bystander:
         for topic in (b"mine", b"theirs"):
             bystander.send(b"PUB %b - 1\nx\n" % topic * 30)

@@ -27,7 +27,7 @@ async def stats(served: InProcess) -> dict[str, object]:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Let the loop turn until something holds: the other end of a connection has no event for us."""
+    """Let the loop run until something holds: no event tells that the other end of a connection has done its work."""
     async with asyncio.timeout(10):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -172,7 +172,8 @@ async def test_stats_tell_the_tasks_that_there_are(tmp_path: Path) -> None:
     async with serving(tmp_path / "d") as served:
 
         async def tasks() -> int:
-            """With no client connected but those of the test: sessions end behind their connections."""
+            """Return the tasks by STATS once only the test's clients are connected: a session ends later than its
+            connection."""
             await until(lambda: served.broker.metrics.connections == len(wires))
             return int(str((await stats(served))["tasks"]))
 
@@ -241,7 +242,7 @@ async def test_one_connection_too_many(tmp_path: Path) -> None:
 
 
 async def test_a_client_that_does_not_read_stops_nobody(tmp_path: Path) -> None:
-    """It gets what fits into the socket; the rest stays on the disk, and attempts count only what was written."""
+    """The client gets what fits into its socket; the rest stays on the disk, and attempts count only what was written."""
     async with serving(tmp_path / "d") as served:
         lazy, busy = await served.connect(), await served.connect()
         await lazy.ask(b"SUB t lazy window=100000\n")
@@ -331,7 +332,7 @@ async def test_a_long_list_of_topics_is_made_in_turns(tmp_path: Path, count: int
 
 
 async def test_bodies_that_do_not_end_are_bounded_over_all_connections(tmp_path: Path) -> None:
-    """Each of many connections held a body of ``--max-payload`` as long as it liked."""
+    """Found: each of many connections could hold a body of ``--max-payload`` as long as it liked."""
     async with serving(tmp_path / "d", max_held_bytes=1 << 20) as served:
         wires = [await served.connect() for _ in range(12)]
         for wire in wires:

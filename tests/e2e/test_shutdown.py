@@ -100,7 +100,7 @@ def test_two_brokers_on_one_directory(tmp_path: Path) -> None:
 
 
 def taken_by_another(option: str, address: str) -> str:
-    """The error, with its remedy."""
+    """Return the error for an address that is in use, with its remedy."""
     said = f"cannot listen on {address}: Address already in use"
     return f"{said}: a broker may be running there: stop it, or give {option} 127.0.0.1:PORT"
 
@@ -135,7 +135,7 @@ main()
 
 @pytest.mark.parametrize("option", ["--listen", "--http", "--https", "--tls-listen", "--metrics"])
 def test_of_two_brokers_that_start_together_one_says_ready(tmp_path: Path, option: str) -> None:
-    """Found by a trial: the other one said so, too, and died with a traceback, or its gateway was never served."""
+    """Found by a trial: the second broker also reported ready, and then died with a traceback, or never served its gateway."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     (tmp_path / "toymq").write_text(LOSES_A_RACE)
@@ -240,7 +240,8 @@ def test_strict_recovery_refuses_a_hole(tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("output", ["a pipe without a reader", "/dev/full"])
 def test_a_broker_whose_output_nothing_takes_serves(tmp_path: Path, output: str, workers: int) -> None:
-    """Whatever started it may be gone when it is ready: a traceback said so, of each worker, and its exit code was 120."""
+    """The process that started the broker may have exited before it is ready. Found: each worker then printed a traceback, and
+    the exit code was 120."""
     if output == "/dev/full":
         into = os.open(output, os.O_WRONLY)
     else:

@@ -19,14 +19,14 @@ WINDOW = 300
 
 
 class Publisher:
-    """Publishes keyed messages in order; what was not answered when the broker died is sent again."""
+    """Publishes keyed messages in order, and republishes those without an answer when the broker died."""
 
     def __init__(self, messages: list[bytes]) -> None:
         self.messages = messages
         self.ids: list[int] = []
 
     def publish_until_dead(self, wire: Wire, stop_at: int) -> None:
-        """Go on until ``stop_at`` answers are there, or the connection ends."""
+        """Publish until ``stop_at`` answers have come, or the connection ends."""
         sent = len(self.ids)
         out, tail = b"", b""
         wire.socket.setblocking(False)
@@ -101,7 +101,7 @@ def test_every_answer_of_a_lone_publisher_has_its_own_sync(tmp_path: Path) -> No
 @require("strace")
 @pytest.mark.parametrize("mode", ["thread", "inline", "auto"])
 def test_every_answer_of_a_lone_publisher_is_behind_a_write_and_an_fdatasync(tmp_path: Path, mode: str) -> None:
-    """Our own counter says it, too; the kernel's word is better."""
+    """The order is taken from the kernel's system calls, not only from the broker's own counter."""
     trace = tmp_path / "trace"
     with BrokerProcess(tmp_path / "d", "--commit", mode) as broker, broker.connect() as wire:
         for n in range(2):  # after the second commit it knows the size of its file

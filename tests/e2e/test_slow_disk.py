@@ -18,7 +18,7 @@ QUICK_PUBLISHES_MAX = 5_000
 
 
 def holds(url: str, longer_than_s: float = 0.0) -> int:
-    """How often a commit held the loop for longer than that, a bound of the histogram."""
+    """Return how often a commit held the loop for longer than ``longer_than_s``, a bucket bound of the histogram."""
     with urllib.request.urlopen(url, timeout=60) as answer:
         buckets = {float(bound): int(number) for bound, number in BUCKET.findall(answer.read().decode())}
     return buckets[float("inf")] - (buckets[longer_than_s] if longer_than_s else 0)

@@ -1,4 +1,5 @@
-"""WebSockets whose clients read slowly, or nothing: what is kept for them, what counts as delivered, which other gets it."""
+"""WebSocket clients that read slowly, or not at all: how much is buffered for them, what counts as delivered, and which other
+client gets the message."""
 
 import asyncio
 import json
@@ -28,7 +29,7 @@ async def rig() -> AsyncIterator[HttpRig]:
 
 
 async def test_who_does_not_read_answers_is_not_read(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by a flood of frames whose answers were not taken: 400 MB in four seconds."""
+    """Found by a flood of frames whose client read no answers: the broker buffered 400 MB in four seconds."""
     sending: list[int] = [0]
     most = 0
     usual = Conversation._send
@@ -53,7 +54,7 @@ async def test_who_does_not_read_answers_is_not_read(rig: HttpRig, monkeypatch: 
 
 
 async def test_pings_whose_answers_nobody_takes(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are taken in pieces, and no longer than their answers go out."""
+    """Pings are read in pieces, and only as long as their answers can be sent."""
     pieces: list[int] = []
     protocols: list[GatewayWebSocket] = []
     usual = GatewayWebSocket.take_piece
@@ -77,7 +78,8 @@ async def test_pings_whose_answers_nobody_takes(rig: HttpRig, monkeypatch: pytes
 
 
 async def test_no_more_is_delivered_than_the_socket_takes(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by a window of 10,000 that was all in memory: what was written was collected, and the transport not asked."""
+    """Found by a window of 10,000 messages that were all in memory: writes were collected without asking the transport for
+    room."""
     delivered = 0
     protocols: list[GatewayWebSocket] = []
     carried_out: list[str] = []
@@ -123,7 +125,7 @@ async def test_no_more_is_delivered_than_the_socket_takes(rig: HttpRig, monkeypa
 
 @pytest.fixture
 def stalled(monkeypatch: pytest.MonkeyPatch) -> list[GatewayWebSocket]:
-    """Those whose socket took no more, as they come."""
+    """Return a list to which each WebSocket is added when its socket takes no more."""
     found: list[GatewayWebSocket] = []
     usual = GatewayWebSocket.pause_writing
 
@@ -136,7 +138,7 @@ def stalled(monkeypatch: pytest.MonkeyPatch) -> list[GatewayWebSocket]:
 
 
 async def publish_megabyte(rig: HttpRig, payload: str = "p" * 900) -> None:
-    """A thousand messages."""
+    """Publish a thousand messages, about a megabyte."""
     batch = lines(*[{"payload": payload}] * 1000)
     assert (await rig.ask("POST", "/v1/topics/t/messages:batch", content=batch, headers=JSON_LINES)).status_code == 201
 
@@ -146,8 +148,8 @@ async def publish_megabyte(rig: HttpRig, payload: str = "p" * 900) -> None:
 async def test_what_never_left_the_process_is_not_counted(
     rig: HttpRig, stalled: list[GatewayWebSocket], end: str, payload: str
 ) -> None:
-    """Found with max_attempts=1 and a client that read nothing: 253 dead letters, and 70 messages had left. Later with
-    payloads that are six times as long in JSON: 60 had left, and were not counted."""
+    """Found with max_attempts=1 and a client that read nothing: 70 messages had left, and 253 were dead letters. Found later
+    with payloads that are six times as long in JSON: 60 had left, and were not counted."""
     await publish_megabyte(rig, payload)
     connection, loop = await silent_websocket(rig.port), asyncio.get_running_loop()
     with connection:
@@ -169,7 +171,7 @@ async def test_what_never_left_the_process_is_not_counted(
 
 
 async def test_who_is_stalled_is_passed_over(rig: HttpRig, stalled: list[GatewayWebSocket]) -> None:
-    """One message, and two that wait for it: the first does not read its answers."""
+    """One message, and two consumers that wait for it: the first one does not read its answers."""
     subscribe = {"op": "subscribe", "consumer": "c", "mode": "shared"}
     connection, flood = await silent_websocket(rig.port), frame_of(1, b"{}") * 50_000
 
@@ -196,8 +198,8 @@ async def test_who_is_stalled_is_passed_over(rig: HttpRig, stalled: list[Gateway
 
 @pytest.mark.parametrize("end", ["no pong", "half closed"])
 async def test_who_is_stalled_and_leaves_is_not_waited_for(rig: HttpRig, stalled: list[GatewayWebSocket], end: str) -> None:
-    """The connection closes behind what is written, and is not taken: the subscription was held as long as the peer's
-    kernel lived."""
+    """Found: a connection closes after its pending output, which a stalled peer does not read, so the subscription was held as
+    long as the peer's kernel lived."""
     await publish_megabyte(rig)
     connection, loop = await silent_websocket(rig.port), asyncio.get_running_loop()
     with connection:
@@ -213,7 +215,8 @@ async def test_who_is_stalled_and_leaves_is_not_waited_for(rig: HttpRig, stalled
 
 
 async def test_who_is_stalled_after_it_was_woken_is_passed_over(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer came in between: the message waited for the one that took nothing, and the other one was idle."""
+    """Found: a consumer stalled after it had been notified, because an answer filled its socket; the message waited for it
+    while another one was idle."""
     woken: list[GatewayWebSocket] = []
     usual = Conversation._wake
 
@@ -265,7 +268,8 @@ async def test_frames_that_wait_are_bounded_in_bytes(monkeypatch: pytest.MonkeyP
 async def test_who_is_stalled_holds_nothing_when_it_has_to_leave(
     rig: HttpRig, stalled: list[GatewayWebSocket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its close waits behind what it does not take, and its subscription did, too."""
+    """Found: when the broker ends a stalled connection, the close frame waits behind unread output, and the subscription
+    waited, too."""
     found: list[Conversation] = []
     usual = Conversation.run
 
@@ -288,7 +292,7 @@ async def test_who_is_stalled_holds_nothing_when_it_has_to_leave(
 async def test_a_shutdown_waits_a_moment_for_who_is_stalled(
     rig: HttpRig, stalled: list[GatewayWebSocket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waited for all of --shutdown-timeout, and logged an error."""
+    """Found: a shutdown waited for all of --shutdown-timeout, and logged an error."""
     monkeypatch.setattr(websocket_protocol, "FAREWELL_S", 0.01)
     await publish_megabyte(rig)
     connection, loop = await silent_websocket(rig.port), asyncio.get_running_loop()

@@ -1,4 +1,5 @@
-"""The soak itself, in its short form: a broker under load and churn returns to where it was; one that does not is found out."""
+"""The soak itself, in its short form: a broker under load and churn returns to its first use of resources, and a leak is
+detected."""
 
 import json
 import subprocess
@@ -25,7 +26,7 @@ def soak(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of one run, which every test here looks at."""
+    """Return the folder of one run, which every test here looks at."""
     path = tmp_path_factory.mktemp("soak") / "out"
     done = soak("--seed", "1", "--duration", "7s", "--out", path)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""The fixtures that our users get, as they get them: pytest in a directory of their own."""
+"""The pytest fixtures of the product, as its users get them: pytest in a directory of their own."""
 
 import os
 import re
@@ -98,7 +98,7 @@ time.sleep(3600)
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the end of a process that is no child is seen by a pidfd")
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_no_broker_outlives_tests_that_are_killed(tmp_path: Path, workers: str) -> None:
-    """It ran on, as a child of init."""
+    """Found: the broker ran on, as a child of init."""
     command = [sys.executable, "-c", KILLED, workers]
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, cwd=tmp_path) as tests:
         assert tests.stdout is not None

@@ -1,4 +1,5 @@
-"""``--tier``: sealed segments are in the bucket whatever dies, and the bucket alone makes the directory anew. ADR 0139."""
+"""``--tier``: sealed segments are in the bucket whatever dies, and a data directory can be restored from the bucket alone. ADR
+0139."""
 
 import json
 import random
@@ -27,7 +28,7 @@ SEALED_OFTEN = ("--segment-bytes", "65536")
 
 
 def settled(url: str, data_dir: Path) -> str:
-    """What ``toymq tier check`` says, once it finds nothing: each run of the command is a wait."""
+    """Wait until ``toymq tier check`` finds nothing to do. Returns: its output."""
     for _ in range(200):
         done = run("tier", "check", url, str(data_dir))
         if done.returncode == 0:
@@ -36,7 +37,7 @@ def settled(url: str, data_dir: Path) -> str:
 
 
 def written(topic: Path) -> int:
-    """How many segments a restore has written."""
+    """Return how many segments a restore has written."""
     with suppress(FileNotFoundError):  # it is at its end
         return len(list(topic.iterdir()))
     return 0
@@ -186,7 +187,7 @@ def test_a_store_over_http(tmp_path: Path, s3: str) -> None:
 
 
 def until_evicted(broker: BrokerProcess, data_dir: Path) -> None:
-    """Wait until all that is sealed is in the bucket alone."""
+    """Wait until all sealed segments are in the bucket only."""
     with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
         for _ in range(100_000):
             described = mq.describe("orders")
@@ -200,7 +201,8 @@ def until_evicted(broker: BrokerProcess, data_dir: Path) -> None:
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.torture) for seed in range(1, 10))])
 def test_what_left_the_disk_is_delivered_from_the_bucket(tmp_path: Path, seed: int) -> None:
-    """The broker is killed while it evicts, and while it reads what it evicted; each message comes in order, none is lost."""
+    """The broker is killed while it evicts, and while it reads evicted segments; each message is delivered in order, none is
+    lost."""
     chance, url = random.Random(seed), f"file://{tmp_path}/bucket"
     options = ("--tier", url, *SEALED_OFTEN, "--tier-cache-bytes", "1MiB")
     stored: dict[int, bytes] = {}
@@ -261,7 +263,7 @@ def test_a_read_in_the_middle_of_a_large_segment_fetches_a_part(tmp_path: Path) 
 
 
 def test_a_directory_that_is_away_is_named_and_the_doctor_says_so(tmp_path: Path) -> None:
-    """Found by a trial: "0.log is gone", where the whole bucket was away."""
+    """Found by a trial: the error was "0.log is gone", although the whole bucket directory was missing."""
     with BrokerProcess(tmp_path / "d", "--tier", f"file://{tmp_path}/bucket", *SEALED_OFTEN) as broker:
         with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:
             mq.create("orders", {"tier_local_bytes": 0})
@@ -305,7 +307,7 @@ def test_a_mount_point_without_its_file_system_is_not_filled(tmp_path: Path) -> 
 
 
 def test_a_start_with_a_terabyte_in_the_bucket_takes_two_seconds_of_cpu_at_most(tmp_path: Path) -> None:
-    """All of it, Python and imports too. ``python -m tests.e2e.terabyte`` has the wall time."""
+    """The limit includes Python's start and imports. ``python -m tests.e2e.terabyte`` measures the wall time."""
     (tmp_path / "bucket").mkdir()
     terabyte.make(tmp_path / "d", None, 1)
     broker = BrokerProcess(tmp_path / "d", "--tier", f"file://{tmp_path}/bucket", executed=True)
@@ -317,7 +319,7 @@ def test_a_start_with_a_terabyte_in_the_bucket_takes_two_seconds_of_cpu_at_most(
 
 
 def diagnosis(broker: BrokerProcess) -> str:
-    """What ``toymqctl doctor`` says."""
+    """Return the output of ``toymqctl doctor``."""
     return CliRunner().invoke(toymqctl, ["--url", f"127.0.0.1:{broker.port}", "doctor"]).output
 
 
@@ -342,7 +344,8 @@ def test_http_reads_what_left_the_disk(tmp_path: Path) -> None:
 
 
 def test_another_topics_object_is_neither_delivered_nor_restored(tmp_path: Path) -> None:
-    """Found by an attack: same ids and sizes, and a FETCH in the middle of one gave the records of the other, state ok."""
+    """Found by an attack: with the same ids and sizes in two topics' objects, a FETCH that began in the middle of a swapped one
+    returned the other topic's records, with state ok."""
     url, count = f"file://{tmp_path}/bucket", 18_000
     with BrokerProcess(tmp_path / "d", "--tier", url, "--segment-bytes", "16MiB") as broker:
         with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:

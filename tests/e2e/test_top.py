@@ -70,7 +70,7 @@ def test_without_a_terminal_one_line_says_so() -> None:
 
 
 class Terminal:
-    """`toymqctl top` on a terminal of its own. A context manager; what is left is killed."""
+    """A context manager that runs `toymqctl top` on a pseudo-terminal, and kills it at the end."""
 
     def __init__(self, port: int) -> None:
         self._ours, theirs = pty.openpty()
@@ -90,7 +90,7 @@ class Terminal:
         os.close(self._ours)
 
     def until(self, text: bytes) -> None:
-        """Read what is drawn until this is."""
+        """Read the output until it contains the text."""
         drawn = b""
         deadline = time.perf_counter() + TIMEOUT_S
         while text not in drawn:
@@ -102,7 +102,7 @@ class Terminal:
         os.write(self._ours, keys)
 
     def rest(self) -> tuple[int, str]:
-        """Exit code, and what was still written."""
+        """Return the exit code, and the output that was still to come."""
         written = b""
         with suppress(OSError):  # EIO: the other end is closed
             while data := os.read(self._ours, 65_536):

@@ -108,7 +108,7 @@ def test_an_endpoint_that_is_none_is_refused(endpoint: str) -> None:
 
 
 class Spans:
-    """Where the spans of a client go."""
+    """Collects the spans of a client."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
@@ -170,7 +170,7 @@ async def test_each_message_of_many_has_a_span_of_its_own(tmp_path: Path) -> Non
 
 
 async def test_what_was_there_already_travels_on(tmp_path: Path) -> None:
-    """No provider in this process: nothing is recorded, and the context of the caller is passed on."""
+    """This process has no tracer provider: nothing is recorded, and the caller's context is passed on."""
     spans = Spans()
     async with serving(tmp_path) as served, toymq.connect(f"127.0.0.1:{served.port}", tracing=Tracing()) as mq:
         with spans.provider.get_tracer("caller").start_as_current_span("request") as request:

@@ -1,6 +1,6 @@
-"""A segment that the broker may not read (EACCES) at its start: the rest of the topic is served, nothing of it counts as lost,
-and it is back when the broker may read it. Tests run as root, which no permission binds: the broker's file system says no.
-"""
+"""A segment that the broker may not read (EACCES) at its start: the rest of the topic is served, nothing counts as lost, and
+the segment is served once it is readable. Tests run as root, to whom permissions do not apply, so the broker's file system
+denies it."""
 
 import errno
 import json
@@ -21,7 +21,7 @@ SEALED, ACTIVE = PER_SEGMENT, 2 * PER_SEGMENT
 
 
 class Forbidding:
-    """The machine's file system, which denies one file. No subclass: a compiled class has none."""
+    """The machine's file system, except that one file is denied. Not a subclass: compiled classes cannot be subclassed here."""
 
     def __init__(self, path: Path) -> None:
         self._denied = str(path)
@@ -37,7 +37,7 @@ class Forbidding:
 
 
 async def delivered(served: InProcess, consumer: str, until: int) -> list[int]:
-    """Ids that a new consumer gets, up to the last one."""
+    """Return the ids that a new consumer gets, up to the last one."""
     wire = await served.connect()
     assert await wire.ask(b"SUB orders %b window=100\n" % consumer.encode()) == b"OK 1"
     ids: list[int] = []
@@ -62,7 +62,7 @@ async def state_of(served: InProcess) -> tuple[str, int]:
 async def test_a_segment_that_may_not_be_read_at_start_leaves_the_rest_of_its_topic_served(
     tmp_path: Path, denied: int, with_sidecars: bool
 ) -> None:
-    """It closed the whole topic, reads included."""
+    """Found: such a segment closed the whole topic, reads included."""
     data, options = tmp_path / "d", {"segment_bytes": PER_SEGMENT * 1100}
     topic = data / "topics" / "orders"
     async with serving(data, **options) as served:

@@ -1,4 +1,4 @@
-"""``toymq.compat.vsqs``: what programs written to vsqs 0.3 rely on, with the faults it has left out (dialects.md)."""
+"""``toymq.compat.vsqs``: what programs written for vsqs 0.3 rely on, without the faults of vsqs (dialects.md)."""
 
 import math
 import signal
@@ -97,7 +97,7 @@ def test_a_receive_that_waits_wakes_when_a_lease_ends(manager: QueueManager) -> 
 
 
 def test_a_receive_that_waits_wakes_when_a_message_comes(manager: QueueManager) -> None:
-    """And another thread may publish meanwhile, through the same objects."""
+    """Another thread may publish meanwhile, through the same objects."""
     queue = manager.get_queue("jobs")
     received: list[object] = []
     thread = threading.Thread(target=lambda: received.append(queue.receive()))
@@ -108,7 +108,7 @@ def test_a_receive_that_waits_wakes_when_a_message_comes(manager: QueueManager) 
 
 
 def test_delete_works_from_any_object(manager: QueueManager, tmp_path: Path) -> None:
-    """vsqs does nothing then, and the message comes again."""
+    """In vsqs such a delete does nothing, and the message is delivered again."""
     queue = manager.get_queue("jobs")
     m_id = queue.publish(b"x")
     assert queue.receive(visibility_timeout=LONG_S) == (m_id, b"x")
@@ -171,7 +171,7 @@ def test_several_processes_share_the_work_in_its_order(manager: QueueManager, tm
 
 
 def test_the_process_that_serves_is_killed(tmp_path: Path) -> None:
-    """No other notices, and what was deleted stays deleted."""
+    """The other processes go on, and deleted messages stay deleted."""
     command = [sys.executable, "-c", CONSUME, str(tmp_path / "d"), "1"]
     with Popen(command, env=environment(), stdin=PIPE, stdout=PIPE, text=True) as server:
         assert server.stdout is not None
@@ -193,7 +193,7 @@ def test_the_process_that_serves_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_delete_outlives_the_process_that_serves(tmp_path: Path) -> None:
-    """It was on its way when that ended, and raised ConnectionLost."""
+    """Found: a delete that was under way when the serving process ended raised ConnectionLost."""
     command = [sys.executable, "-c", CONSUME, str(tmp_path / "d"), "1"]
     with Popen(command, env=environment(), stdin=PIPE, stdout=PIPE, text=True) as server:
         assert server.stdout is not None
@@ -217,7 +217,8 @@ def test_a_delete_outlives_the_process_that_serves(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("n", seeds(1, 3))
 def test_a_sink_outlives_the_processes_that_serve(tmp_path: Path, n: int) -> None:
-    """``vsqssink`` crashed with ConnectionLost. Whichever moment the kill hits, all that was published is deleted."""
+    """Found: ``vsqssink`` crashed with ConnectionLost. Whichever moment the kill hits, all published messages must be deleted
+    in the end."""
     path = str(tmp_path / "d")
     with Popen([sys.executable, "-c", CONSUME, path, "1"], env=environment(), stdin=PIPE, stdout=PIPE, text=True) as server:
         assert server.stdout is not None

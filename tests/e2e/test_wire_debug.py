@@ -1,4 +1,4 @@
-"""Wire debug at both ends: each frame a line with its mark and session, no token, and nothing of it unless it is asked for."""
+"""Wire debug at both ends: a line for each frame with its mark and session, and no token; without the option no line."""
 
 import logging
 from pathlib import Path
@@ -18,7 +18,7 @@ def lines(caplog: pytest.LogCaptureFixture, logger: str) -> list[str]:
 
 
 async def a_visit(served: InProcess) -> None:
-    """Publish, consume, ack, with a token that is not asked for."""
+    """Publish, consume and ack, with a token although the broker requires none."""
     async with toymq.connect(f"toymq://s3cret@127.0.0.1:{served.port}", name="visitor", idempotent=False) as client:
         await client.pub("t", b"payload", key="k")
         async with client.sub("t", "c") as messages:
@@ -65,7 +65,7 @@ async def test_it_begins_and_ends_while_a_session_lasts(tmp_path: Path, caplog: 
 
 
 async def test_off_it_is_not_even_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cost by construction: nothing of it is ever called."""
+    """Without the option wire debug has no cost: none of its code is ever called."""
 
     def never(*_: object) -> None:
         raise AssertionError("wire debug is off")

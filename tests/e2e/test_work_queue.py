@@ -1,4 +1,4 @@
-"""The promise of a work queue: workers and the broker are killed, and every message is done, by one worker at a time, and with
+"""The promise of a work queue: workers and the broker are killed, and every message is done, by one worker at a time, with
 mode=keyed in the order of each key."""
 
 import asyncio
@@ -36,7 +36,7 @@ class Handed:
 
 @dataclass(slots=True)
 class Shop:
-    """The workers, each replaced when it is killed, and all they said."""
+    """The workers, each replaced when it is killed, and all their output."""
 
     port: int
     mode: Mode = "shared"
@@ -50,7 +50,7 @@ class Shop:
     _more: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def keep_a_worker(self, number: int) -> None:
-        """``number``: of the first one; its successors count on."""
+        """Run a worker, and a new one whenever it is killed. ``number``: of the first one; its successors count on."""
         code = -signal.SIGKILL
         while code == -signal.SIGKILL and not self.closing:
             process = await asyncio.create_subprocess_exec(
@@ -96,9 +96,8 @@ class Shop:
 
 
 def check(shop: Shop, broker_died_ns: list[int]) -> int:
-    """Each message is with one worker at a time: it goes to another only when that one, or the broker, was killed meanwhile
-    (the visibility timeout is longer than the test). Returns: how often one went to another.
-    """
+    """Check that each message is with one worker at a time: it goes to another only when that worker, or the broker, was killed
+    meanwhile (the visibility timeout is longer than the test). Returns: how often a message went to another worker."""
     again = 0
     for msg_id, unordered in shop.handed.items():
         ordered = sorted(unordered, key=lambda one: one.at_ns)
@@ -115,7 +114,8 @@ def check(shop: Shop, broker_died_ns: list[int]) -> int:
 
 
 def check_order(shop: Shop, keys: int) -> None:
-    """A message goes to no worker before the last one of its key (its id modulo ``keys``) was done, whatever is killed."""
+    """Check that no message goes to a worker before the last one of its key (its id modulo ``keys``) was done, whatever is
+    killed."""
     for msg_id, handed in shop.handed.items():
         before = msg_id - keys
         first_ns = min(one.at_ns for one in handed)
@@ -123,15 +123,16 @@ def check_order(shop: Shop, keys: int) -> None:
 
 
 async def until_acked(mq: Client) -> None:
-    """What was done before a kill of the broker whose ack was not stored comes again, and a worker has to be there for it."""
+    """Wait until all is acked: when a kill of the broker loses an ack, its message is redelivered and a worker has to be there
+    for it."""
     async with asyncio.timeout(TIMEOUT_S):
         while any(consumer["backlog"] for consumer in (await mq.describe(TOPIC))["consumers"]):  # noqa: ASYNC110 (only the broker knows)
             await asyncio.sleep(0.05)
 
 
 async def work_off(tmp_path: Path, *, workers: int, kills: int, count: int, seed: int, keys: int | None = None) -> int:
-    """All of it; every third kill is the broker's. With ``keys`` in the order of so many. Returns: how often a message was
-    handed out once more."""
+    """Let workers handle ``count`` messages; every third kill is the broker's. With ``keys``, in the order of so many keys.
+    Returns: how often a message was delivered once more."""
     random = Random(seed)
     broker_died_ns: list[int] = []
     with BrokerProcess(tmp_path / "d") as broker:
@@ -209,7 +210,7 @@ def test_the_check_finds_a_key_out_of_order() -> None:
 
 
 def test_the_check_finds_a_message_with_two_workers() -> None:
-    """One that cannot fail would prove nothing."""
+    """A check that cannot fail would prove nothing."""
     shop = Shop(0)
     shop.handed[7] = [Handed(at_ns=5, worker=0, attempt=1), Handed(at_ns=9, worker=1, attempt=2)]
     for died, broker, fails in (({}, [], True), ({0: 10}, [], True), ({1: 7}, [], True), ({0: 7}, [], False), ({}, [7], False)):
@@ -228,7 +229,8 @@ def test_the_check_finds_a_message_with_two_workers() -> None:
 async def test_a_message_that_kills_the_broker_at_once_becomes_a_dead_letter(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before its attempt is stored: it came for ever, and nothing behind it."""
+    """Found: the broker died before the attempt was stored, so the poison message was redelivered for ever, and no message
+    behind it."""
     caplog.set_level(logging.CRITICAL, "toymq")
     kills = 0
     with BrokerProcess(tmp_path / "d") as broker:
@@ -259,7 +261,8 @@ async def test_a_message_that_kills_the_broker_at_once_becomes_a_dead_letter(
 
 
 async def test_a_poison_message_is_tried_so_often_and_comes_back_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The broker is killed after each attempt: it counts all the same. (A synced ack of a good message is a flush of both.)"""
+    """The broker is killed after each attempt, which counts all the same. (A synced ack of a good message writes both to the
+    disk.)"""
     caplog.set_level(logging.CRITICAL, "toymq")
     attempts: list[int] = []
     with BrokerProcess(tmp_path / "d") as broker:

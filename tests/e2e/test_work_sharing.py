@@ -18,14 +18,14 @@ async def inflight(wire: AsyncWire, topic: bytes = b"t") -> int:
 
 
 async def waiting(served: InProcess, pulls: int) -> None:
-    """So many PULLs have looked and wait: the other end of a connection has no event for us."""
+    """Wait until so many PULLs wait in the broker: no event tells that the other end of a connection has looked."""
     async with asyncio.timeout(10):
         while sum(session._deliveries.pull is not None for session in served.server._sessions) < pulls:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
 async def work_off(worker: AsyncWire, seen: set[int], until: int) -> None:
-    """Read and ack, the acks' replies in between, until so many are seen."""
+    """Read messages and ack them, skipping the replies to acks, until ``until`` messages were seen."""
     while len(seen) < until:
         line = (await worker.line()).split(b" ")
         if line[0] == b"MSG":
@@ -103,7 +103,7 @@ async def test_the_end_of_the_stream_cuts_the_wait_short(tmp_path: Path) -> None
 
 
 async def test_quit_ends_a_wait(tmp_path: Path) -> None:
-    """So a client that is not waited for any more leaves at once."""
+    """A client can leave at once although its PULL still waits."""
     async with serving(tmp_path / "d") as served:
         leaving, other = await connect(served, 2)
         leaving.send(b"PULL t c 1 wait=3600000\n")
@@ -130,7 +130,8 @@ async def test_leases_of_a_pull_outlive_its_session(tmp_path: Path) -> None:
 
 
 async def test_a_worker_that_does_not_read_blocks_nobody(tmp_path: Path) -> None:
-    """It leases what fits its socket; all the rest goes to the other, and what it leased when it is gone."""
+    """The stalled worker leases what fits into its socket; the other worker gets all the rest, and the stalled one's leases
+    when it is gone."""
     async with serving(tmp_path / "d") as served:
         deaf, worker, publisher = await connect(served, 3)
         for wire in (deaf, worker):
@@ -201,7 +202,8 @@ async def test_shutting_down_answers_who_waits_and_closes_a_pattern_by_its_name(
 
 
 async def test_eight_workers_some_of_which_die(tmp_path: Path) -> None:
-    """Every message is done, none is with two workers at once, and one that dies gives back what it held with its attempts."""
+    """Every message is done, none is with two workers at once, and a worker that dies gives back its messages with their
+    attempts."""
     async with serving(tmp_path / "d") as served:
         count = 400
         publisher = await served.connect()

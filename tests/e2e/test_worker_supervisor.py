@@ -20,7 +20,7 @@ CHAOS = Path(sys.executable).with_name("toymq-chaos")
 
 
 def chaos(out: Path, *options: str) -> list[dict[str, object]]:
-    """Run it. Returns: its history."""
+    """Run the harness. Returns: its history."""
     arguments = [CHAOS, "run", "--workers", "2", "--out", out, *options]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -29,7 +29,7 @@ def chaos(out: Path, *options: str) -> list[dict[str, object]]:
 
 
 def test_workers_under_faults_keep_their_promises(tmp_path: Path) -> None:
-    """Three lives, with two workers, three, and three."""
+    """The broker lives three times, with two workers, three, and three."""
     rows = chaos(tmp_path / "out", "--seed", "89", "--duration", "3900ms", "--publishers", "3")
     killed = Counter(row.get("worker") for row in rows if row["op"] == "kill")
     assert {0, 1, 2} < killed.keys(), "each of them"

@@ -116,7 +116,8 @@ def test_what_is_of_one_worker_alone_says_of_which(tmp_path: Path) -> None:
 
 
 def test_the_history_is_that_of_all_workers(tmp_path: Path) -> None:
-    """The lines of the dashboard's topics began empty but for those of the worker that was asked, and its hour was theirs."""
+    """Found: the dashboard's charts of topics began empty except for topics of the worker that was asked, and the broker's
+    chart had that worker's numbers only."""
     for again in (False, True):  # the first sample is what a start finds
         with serving(tmp_path / "data", 2, "--http", "127.0.0.1:0") as workers:
             workers.ready(2)
@@ -144,7 +145,7 @@ def test_an_alert_on_a_pattern_says_that_one_worker_watches(tmp_path: Path) -> N
 
 
 async def test_nothing_is_lost_or_doubled_while_workers_are_killed(workers: Workers) -> None:
-    """Publishes go on through five kills of each worker; every receipt's message is there once, in its order."""
+    """Publishes go on through five kills of each worker; every message with a receipt is there once, in its order."""
     counts = dict.fromkeys(TOPICS, 0)
     over = asyncio.Event()
 
@@ -173,7 +174,7 @@ async def test_nothing_is_lost_or_doubled_while_workers_are_killed(workers: Work
 
 
 def test_the_blocking_client_goes_on_when_workers_are_killed(workers: Workers) -> None:
-    """Before a call, and while one waits in the middle of many publishes."""
+    """A worker is killed before a call, and while a call waits in the middle of many publishes."""
     topics = [topic_of(worker, 2) for worker in (0, 1)]
     with toymq.sync.connect(url(workers)) as mq:
         for topic in topics:
@@ -195,8 +196,8 @@ def test_the_blocking_client_goes_on_when_workers_are_killed(workers: Workers) -
 
 
 async def test_workers_that_are_at_other_ports_now_are_found(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """The supervisor is killed, and under the next one worker 1 has the port of worker 0 and that one another: what waits for
-    worker 1 at its old port, where nothing is any more, goes on at the new one."""
+    """The supervisor is killed, and the next one gives worker 1 the port that worker 0 had. A client that waits for worker 1 at
+    its old port, where nothing listens any more, must find the new one."""
     there, port = topic_of(1, 2), reserved_port(request, 4)
     with serving(tmp_path / "data", 2, "--listen", f"127.0.0.1:{port + 1}") as workers:
         workers.ready(2)
@@ -279,8 +280,8 @@ async def test_in_circles_the_caller_gets_moved() -> None:
 
 
 async def test_a_synced_ack_of_the_blocking_client_follows_its_subscription() -> None:
-    """The worker dies on the ACK: the subscription goes elsewhere, the ack with it, and the call reads there. It waited on the
-    old connection until its time-out."""
+    """The worker dies on the ACK: the subscription and the ack move to another worker, and the call must read its answer there.
+    Found: it waited on the old connection until its time-out."""
 
     def block(url: str) -> None:
         with toymq.sync.connect(url, timeout_s=20) as mq, mq.sub("t", "c") as messages:
@@ -293,8 +294,8 @@ async def test_a_synced_ack_of_the_blocking_client_follows_its_subscription() ->
 
 
 async def test_an_ack_behind_a_move_goes_where_the_subscription_is() -> None:
-    """Of what the old worker had delivered, which never comes back at its address: such an ack, and all later ones of the topic
-    with it, waited for the old connection for ever."""
+    """Found: an ack of a message that the old worker had delivered, and all later acks of the topic with it, waited for ever
+    for a connection to the old address."""
     async with (
         losing_a_worker() as (broker, url), toymq.connect(url) as mq,
         mq.sub("t", "c", visibility=1, auto_extend=True) as messages,
@@ -326,7 +327,7 @@ async def test_an_ack_of_the_blocking_client_behind_a_move_goes_where_the_subscr
 
 
 def test_what_the_blocking_client_pulled_from_another_worker_is_settled_at_once(workers: Workers) -> None:
-    """Over a connection that only those calls use."""
+    """Acks of pulled messages go over a connection that only pulls use."""
     topic = topic_of(1, 2)
     with toymq.sync.connect(url(workers)) as mq, toymq.sync.connect(url(workers, 1)) as other:
         for number in range(3):

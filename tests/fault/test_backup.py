@@ -120,8 +120,8 @@ def test_a_source_whose_offsets_began_anew_leaves_no_stale_file_in_the_backup() 
 @one_in(140)
 @pytest.mark.parametrize("op", ["pwrite", "sync", "rename", "unlink", "sync_dir", "mkdir", "pread"])
 def test_a_backup_that_is_cut_short_is_whole_as_far_as_it_came(op: str, share: int) -> None:
-    """A backup is updated on a disk that fails at any call and then loses its power. What the earlier backup had is there, and
-    the backup can be run again."""
+    """A backup is updated on a disk that fails at the nth call and then loses its power. What the earlier backup had is still
+    there, and the backup can be run again."""
     for nth in (1, 2, 3, *range(4, 440, share)):
         rig = broker()
         do_backup(rig)
@@ -149,8 +149,8 @@ def test_a_backup_that_is_cut_short_is_whole_as_far_as_it_came(op: str, share: i
 @one_in(32)
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_power_cut_at_any_step_of_a_backup_takes_nothing_that_was_there(ordered: bool, share: int) -> None:
-    """Segments are on the disk before they have their names, and have them before the offsets speak of them; the mark is last.
-    On a file system that keeps the order of names, and on one that does not."""
+    """A backup syncs each segment before it names it, names it before the offsets refer to it, and writes its completion mark
+    last. Tested on a file system that keeps the order of renames, and on one that does not."""
     rig = broker(disk=SimDisk(random.Random(1), ordered_metadata=ordered))
     do_backup(rig)
     before = {topic: contents(rig, topic) for topic in TOPICS}

@@ -179,8 +179,8 @@ class World:
         self.held = self.of_backup()
 
     def says_nothing(self, topic: str) -> bool:
-        """Whether the source has no record of a topic and its log begins above id 0: then nothing shows that it is another log
-        than the one in the backup."""
+        """Whether the source has no record of a topic and its log begins above id 0: then nothing shows whether this log is the
+        one in the backup."""
         path = f"{DIR}/topics/{topic}"
         return not self.frames(DIR, topic) and offsets.load(self.rig.disk, path).state.first_id > 0
 
@@ -220,7 +220,8 @@ def test_no_backup_loses_what_an_earlier_one_had(seed: int) -> None:
 
 
 def test_a_copy_of_a_damaged_segment_stays_when_retention_removes_what_is_left_of_it() -> None:
-    """A segment was cut, the backup kept its copy, and with the last record of the segment the copy went, too."""
+    """Found: a damaged segment had been cut, and the backup kept its whole copy. When retention removed the last record of the
+    cut segment, the backup removed its copy, too."""
     live(4052, 16)
 
 

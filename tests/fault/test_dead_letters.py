@@ -130,7 +130,8 @@ def test_redrive_brings_each_back_once_wherever_the_broker_dies(power_cut: bool,
 
 
 def test_keys_that_others_pushed_out_make_no_second_copy() -> None:
-    """The acks of 300 letters were never stored, and 70,000 other keys were published to all topics since."""
+    """After a restart without stored offsets 300 messages are dead-lettered again, although 70,000 newer keys have pushed the
+    dedupe keys of their letters out of the table: each has one letter."""
     rig = BrokerRig(max_attempts=1, dedupe_keys_total=10_000, segment_bytes=1 << 20)
     rig.publish("t", *[b"x"] * 300)
     rig.take(rig.subscribe("t", window=300))
@@ -237,7 +238,8 @@ def test_a_count_of_redrives_that_no_number_holds_is_none(killed: bool) -> None:
 
 
 def test_a_redrive_that_meets_a_bug_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise other callers of REDRIVE, and the broker's shutdown, would wait for it."""
+    """A REDRIVE that fails with an unexpected error ends; otherwise other callers of REDRIVE, and the broker's shutdown, would
+    wait for it."""
     rig, _ = with_one_letter()
     monkeypatch.setattr("toymq_py.deadletter.redrive.return_of", lambda *_: 1 / 0)
     assert rig.redrive("t.dlq") == (0, "INTERNAL")
@@ -246,7 +248,8 @@ def test_a_redrive_that_meets_a_bug_ends(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_letter_that_a_client_brought_back_word_for_word_is_back() -> None:
-    """A client's publish with the key of a redrive cannot be told from the redrive, and need not be."""
+    """A client may republish a dead letter with the dedupe key of a redrive. The broker cannot tell this from a redrive, and
+    need not."""
     rig, key = with_one_letter()
     rig.broker.topic("t").publisher.publish([key], [b"poison"], [BACK])
     rig.loop.drain()
@@ -256,8 +259,8 @@ def test_a_letter_that_a_client_brought_back_word_for_word_is_back() -> None:
 
 @pytest.mark.parametrize("synced", [True, False])
 def test_a_kill_soon_after_each_ack_uses_up_attempts_unless_the_ack_was_synced(synced: bool) -> None:
-    """As docs/delivery-guarantees.md says: each delivery was on the disk, but no ack that was followed by a kill within 100
-    ms."""
+    """As docs/delivery-guarantees.md says: each delivery was on the disk before the kill, but an ack that was killed within 100
+    ms was not, unless the client asked for a sync."""
     rig = BrokerRig(max_attempts=MAX_ATTEMPTS)
     rig.publish("t", b"healthy")
     attempts = []

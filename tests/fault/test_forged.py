@@ -42,8 +42,8 @@ def recovered(data: bytes) -> set[bytes]:
 
 @pytest.mark.parametrize("carrier", [frame for _, frame in CARRIERS], ids=[name for name, _ in CARRIERS])
 def test_a_carrier_with_records_behind_it(carrier: bytes) -> None:
-    """The carrier's header is zeroed from each length on, or one byte of it is damaged: the carrier is lost, the records behind
-    it stay."""
+    """The first bytes of the carrier's header are zeroed, a few or many, or one byte of it is damaged: the carrier is lost, and
+    the records behind it stay."""
     behind = some_frames(5, seed=2, first_id=CARRIER_ID + 1)
     head, tail = b"".join(BEFORE), b"".join(behind)
     damaged = [bytes(n) + carrier[n:] for n in range(4, 27)]
@@ -65,8 +65,8 @@ def test_a_carrier_that_was_torn(carrier: bytes) -> None:
 
 @pytest.mark.parametrize("carrier", [frame for _, frame in CARRIERS], ids=[name for name, _ in CARRIERS])
 def test_a_carrier_at_the_end_with_its_header_zeroed(carrier: bytes) -> None:
-    """What is left of the header tells its end, or the forged ids have no room before them, or the next file names the id
-    that the log ends with: nothing in it counts."""
+    """No frame in the payload becomes a record when the rest of the header still tells where the carrier ends, when there is no
+    room for records with the forged ids, or when the next segment's name gives the id at which this one ends."""
     head = b"".join(BEFORE)
     for zeroed in (4, 12, 22, 26, 29):
         data = head + bytes(zeroed) + carrier[zeroed:]
@@ -78,15 +78,16 @@ def test_a_carrier_at_the_end_with_its_header_zeroed(carrier: bytes) -> None:
 
 
 def has_room(carrier: bytes, zeroed: int) -> bool:
-    """Whether real records with the ids of the first whole frame inside, and behind it, could stand where they stand."""
+    """Whether the bytes before some frame inside the carrier could hold real records of all ids between the carrier's and that
+    frame's."""
     found = [(at, *frame) for at in range(zeroed, len(carrier)) if (frame := valid_frame(carrier, at)) is not None]
     return any(1 <= msg_id - CARRIER_ID <= at // FRAME_OVERHEAD for at, msg_id, _ in found)
 
 
 def test_the_limit_that_no_rule_can_lift() -> None:
-    """The header destroyed, and behind it frames of the right ids with room for what is missing: byte for byte what real
-    records behind a destroyed one look like, whether the log breaks off behind them or junk follows. Valid records are kept
-    (ADR 0003, "Consequences"; ADR 0101)."""
+    """Frames with the next ids behind a destroyed header, and room for what is missing, look byte for byte like real records
+    behind a destroyed one, whether the log ends there or junk follows. They are kept, as valid records are (ADR 0003,
+    "Consequences"; ADR 0101)."""
     lost = encode_frame(CARRIER_ID, TS_NS, b"", bytes(10))
     real = chain(CARRIER_ID + 1, 3)
     for junk in (b"", b"q" * 54):

@@ -126,8 +126,8 @@ def test_two_damaged_records_found_while_running_cost_two() -> None:
 
 @pytest.mark.parametrize("msg_id", [3, 5, 200])
 def test_payloads_of_frames_with_zeros_between_them_do_not_become_records(msg_id: int) -> None:
-    """Frames of earlier ids, of the torn record's own, and of ids without room. Of the next id, nothing tells them from a
-    record behind a damaged one (ADR 0101)."""
+    """A torn record's payload holds frames with earlier ids, with the record's own id, or with ids that are too high for the
+    bytes before them. A frame with the next id is left out: nothing tells it from a record behind a damaged one (ADR 0101)."""
     unit = encode_frame(msg_id, 1, b"", b"FORGED") + bytes(28)
     for seed in range(60):
         rig = BrokerRig(disk=SimDisk(random.Random(seed)), segment_bytes=1 << 20)

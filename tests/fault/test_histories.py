@@ -1,9 +1,8 @@
 """Random histories of the whole broker on the simulated disk, with faults, kills and power cuts.
 
 Each seed is one history: a few lives of a broker, ended by ``kill`` (the page cache survives) or ``crash`` (any legal part of
-what was not synced is gone). After each start everything that was ever acknowledged must be there. It fails when the fsync
-is left out, when OK comes before the commit, when a torn tail is kept, when an ack is forgotten.
-"""
+what was not synced is gone). After each start everything that was ever acknowledged must be there. The test fails when the
+fsync is left out of the broker, when OK comes before the commit, when a torn tail is kept, or when an ack is forgotten."""
 
 import errno
 import os

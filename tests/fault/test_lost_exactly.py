@@ -88,8 +88,8 @@ CASES: dict[str, tuple[Hit, ...]] = {
 @pytest.mark.parametrize("sealed", [False, True], ids=["active", "sealed"])
 @pytest.mark.parametrize("hits", CASES.values(), ids=CASES)
 def test_a_chain_of_the_logs_records_counts_whatever_ends_it(hits: tuple[Hit, ...], sealed: bool) -> None:
-    """Behind a first damage, 177 of 177 healthy records were cut as a torn tail, and their ids used again, since junk behind
-    the last one, a length beyond the end or a random header did not look like the place where a log breaks off."""
+    """Found: 177 of 177 healthy records behind a first damage were cut as a torn tail, and their ids used again. Junk behind
+    the last one, a length beyond the end of the file or a random header did not look like the place where a log breaks off."""
     data = bytearray(LOG)
     for hit in hits:
         hit(data)
@@ -259,8 +259,8 @@ def test_exactly_the_damaged_records_are_lost(number: int) -> None:
 
 @pytest.mark.parametrize("number", seeds(5, 20))
 def test_a_page_over_another_one_loses_what_stood_there(number: int) -> None:
-    """A misdirected write. The copied page ends with the head of a record, and all behind it that began before the end that
-    this claims was lost, often up to the end of the segment."""
+    """Found: a misdirected write copied a page over another one. The copy ended with the beginning of a record, whose length
+    reached far, and all records up to that length were lost, often to the end of the segment."""
     for each in range(50 * number, 50 * number + 50):
         check_world(each, ("misplaced",), 1, [(500, 3000)] * 4)
 

@@ -1,4 +1,5 @@
-"""One judge of damage (storage.md; ADR 0046): whoever meets it, the same records are lost, and no other."""
+"""One judge of damage (storage.md; ADR 0046): whichever part of the product meets the damage, the same records are lost, and no
+other."""
 
 import os
 import random
@@ -326,8 +327,8 @@ PAYLOADS = ("zeros", "noise", "long", "frames")
     [(kind, payload, BESIDE[(row + at) % 4]) for row, kind in enumerate(MANY_KINDS) for at, payload in enumerate(PAYLOADS)],
 )
 def test_every_intact_record_of_a_segment_with_many_damages_is_kept(kind: str, payload: str, beside: str) -> None:
-    """Every second page zeroed: 434 intact records were cut as a torn tail, state ok, lost 0. Intact is what has all its bytes
-    where they were."""
+    """Found: with every second page zeroed, 434 intact records were cut as a torn tail, and the topic reported state ok and
+    lost 0. A record is intact when all its bytes stand where they were."""
     disk, log, reached = active_segment(kind, payload, beside)
     intact = set(range(log.next_id)) - log.hit
     kept = {item.msg_id for item in dump_topic(disk, TOPIC) if isinstance(item, Frame)}
@@ -339,7 +340,8 @@ def test_every_intact_record_of_a_segment_with_many_damages_is_kept(kind: str, p
 
 @pytest.mark.parametrize(("payload", "beside"), [("zeros", "nothing"), ("noise", "heads"), ("long", BESIDE[3])])
 def test_halves_that_changed_places_keep_one_of_them_and_lose_the_ids_of_the_other(payload: str, beside: str) -> None:
-    """No record stands where it was. Ids must not be used again, and the bytes must not be cut."""
+    """The two halves of a segment are swapped, so no record stands where it was. The broker must not use ids again, nor cut the
+    bytes."""
     disk, log, _ = active_segment("halves swapped", payload, beside)
     kept = {item.msg_id for item in dump_topic(disk, TOPIC) if isinstance(item, Frame)}
     assert len(kept) > log.next_id // 3
@@ -348,7 +350,8 @@ def test_halves_that_changed_places_keep_one_of_them_and_lose_the_ids_of_the_oth
 
 @pytest.mark.parametrize("seed", range(6))
 def test_halves_that_changed_places_give_no_id_twice_whatever_the_payloads_hold(seed: int) -> None:
-    """Frames in payloads had room where the records had none: few of them were kept, and the log went on behind those."""
+    """Found: after the halves of a segment were swapped, frames in payloads were taken for records, few real records were kept,
+    and the log went on behind these ids, so ids were given twice."""
     rng = random.Random(seed)
     log = DamagedLog.of(100_000, 1 << 22, rng, payload=payload_of("frames", rng))
     whole = bytes(log.segments[0])
@@ -426,8 +429,8 @@ def hurt(kind: str, size: int) -> tuple[bytes, int]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_scan_looks_at_no_more_bytes_the_larger_the_segment_is(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two swapped segments of 1, 2, 4, 8 MiB took 1.3, 5.1, 17.6, 49.9 s, one with bad checksums of 32 and 64 MiB 2 and 9 s.
-    Work is counted: bytes read, and bytes that checksums were computed of, for each byte of the file."""
+    """Found: two swapped segments of 1, 2, 4, 8 MiB took 1.3, 5.1, 17.6, 49.9 s to scan; a segment of 32 or 64 MiB with bad
+    checksums took 2 or 9 s. The test counts the work: bytes read and bytes summed, for each byte of the file."""
     work = []
     for size in (1 << 16, 1 << 18) if kind in HOSTILE else (1 << 18, 1 << 20):
         data, base_id = hurt(kind, size)
@@ -462,7 +465,7 @@ def test_cpu_per_mb_is_flat_from_one_mib_to_one_gib(tmp_path: Path) -> None:
 @pytest.mark.torture
 @pytest.mark.parametrize("sidecars", ["valid", "missing"])
 def test_a_gigabyte_with_hundreds_of_damages_loses_what_was_hit(tmp_path: Path, sidecars: str) -> None:
-    """415 were lost for 405 that were damaged, and 386 damages without sidecars took 266 s."""
+    """Found: 415 records were lost where 405 were damaged, and 386 damages without sidecars took 266 s."""
     fs, rng = RealFileSystem(), random.Random(7)
     size = GIGABYTE
     log = DamagedLog.of(size, min(64 << 20, size // 16), rng)

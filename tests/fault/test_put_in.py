@@ -1,5 +1,5 @@
-"""Bytes put in to the middle of a segment, or a range of it that stands there twice, and damage behind: what was damaged is
-lost, and nothing else (storage.md, "Recovery", step 6; ADR 0238)."""
+"""Bytes inserted into the middle of a segment, or a range of it that stands there twice, with damage behind: what was damaged
+is lost, and nothing else (storage.md, "Recovery", step 6; ADR 0238)."""
 
 import random
 from collections.abc import Callable
@@ -35,8 +35,8 @@ def put_in(position: int, content: bytes) -> PutIn:
 
 
 def twice(start: int, stop: int) -> PutIn:
-    """A range that stands there twice. Of a record that this cuts in two a whole one may stand behind: that is kept, unless the
-    header in the first place tells where the record ends."""
+    """Make a change that duplicates a range of the log. The record that the insertion splits is lost if its header, which tells
+    where it ends, stands before the copy; otherwise a whole one stands behind it."""
 
     def change(data: bytearray) -> set[int]:
         data[stop:stop] = data[start:stop]
@@ -78,8 +78,9 @@ def damage(data: bytearray, kind: str) -> set[int]:
 @pytest.mark.parametrize("behind", BEHIND)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_what_is_put_in_costs_no_record_behind_it(kind: PutIn, behind: str) -> None:
-    """All records up to the damage behind were lost, and repair gave them up: a chain counted only with an id missing before
-    it. Whoever looks says so: verify, dump, reader, backup, start, delivery, DESCRIBE, the next start, repair."""
+    """Found: all records between inserted bytes and a later damage were lost, and repair gave them up, because a chain of
+    records counted only when an id was missing before it. All readers agree now: verify, dump, reader, backup, start, delivery,
+    DESCRIBE, the next start, repair."""
     data = bytearray(LOG)
     lost = damage(data, behind)
     lost |= kind(data)
@@ -89,7 +90,8 @@ def test_what_is_put_in_costs_no_record_behind_it(kind: PutIn, behind: str) -> N
 @pytest.mark.parametrize("sealed", [False, True], ids=["active", "sealed"])
 @pytest.mark.parametrize("repaired", [False, True], ids=["started", "repaired"])
 def test_the_keys_of_records_behind_a_copy_are_known(repaired: bool, sealed: bool) -> None:
-    """`k500` was stored a second time, and not answered DUP, where a record stands twice and a later one has a flipped bit."""
+    """Found: where a record stands twice and a later one has a flipped bit, the key `k500` was forgotten: its message was
+    stored a second time, and not answered DUP."""
     data = bytearray(LOG)
     data[300 * SIZE + 60] ^= 1
     twice(100 * SIZE, 101 * SIZE)(data)
@@ -106,14 +108,15 @@ def test_the_keys_of_records_behind_a_copy_are_known(repaired: bool, sealed: boo
 
 
 def test_the_last_record_behind_a_copy_of_the_one_before_is_no_torn_tail() -> None:
-    """It was cut off, with state ok: "holds no valid record"."""
+    """Found: the last record was cut off behind a copy of the record before it, with state ok."""
     data = LOG[: 9 * SIZE] + bytes(range(1, 60)) + LOG[8 * SIZE : 10 * SIZE]
     log = recover(disk_with({0: data}))
     assert (ids_of(log), log.next_id) == ([*range(10)], 10)
 
 
 def test_bytes_cut_out_of_a_long_record_cost_no_short_ones_behind_it() -> None:
-    """Its length leads behind three whole records, and none of them crosses its end: they were lost with it."""
+    """Found: bytes were cut out of a long record, so the length in its header led past three whole short records; these were
+    lost with it."""
     long = encode_frame(3, TS_NS + 3, b"", random.Random(6).randbytes(8000))
     data = b"".join(FRAMES[:3]) + long[:4000] + long[4512:] + b"".join(FRAMES[4:30])
     assert ids_of(recover(disk_with({0: data}))) == [n for n in range(30) if n != 3]
@@ -122,7 +125,8 @@ def test_bytes_cut_out_of_a_long_record_cost_no_short_ones_behind_it() -> None:
 @pytest.mark.parametrize("header", [bytes(26), b"\xee" * 26], ids=["zeros", "noise"])
 @pytest.mark.parametrize("count", [1, 2, 20])
 def test_frames_of_its_own_id_in_the_payload_of_a_record_do_not_become_records(count: int, header: bytes) -> None:
-    """That looks like bytes put in before the record. The records behind it contradict all but the first one."""
+    """A record's header is damaged and its payload holds frames with the record's own id and the next ones. That looks like
+    bytes inserted before the record, but the real records behind it contradict all frames but the first."""
     forged = b"".join(encode_frame(n, TS_NS + n, b"", b"forged") for n in range(5, 5 + count))
     carrier = header + encode_frame(5, TS_NS + 5, b"", b"p" * 100 + forged + b"q" * 50)[26:]
     for end in (6 + 2 * count, COUNT):
@@ -171,7 +175,8 @@ def check(seed: int, changes_max: int) -> set[int]:
 
 
 def test_exactly_the_damaged_records_are_lost_where_bytes_were_put_in() -> None:
-    """Once: of a record that stands alone between bytes put in and a damaged record a payload may look the same."""
+    """Two exceptions in 400 are allowed: a record that stands alone between inserted bytes and a damaged record cannot be told
+    from a frame in a payload."""
     lost = [check(seed, 1) for seed in range(400)]
     assert all(len(each) <= 1 for each in lost)
     assert sum(map(bool, lost)) <= 2

@@ -1,5 +1,5 @@
-"""Bytes removed from the middle of a segment: what is behind them moves, and is kept; ids that are gone are lost, and told.
-ADR 0223."""
+"""Bytes removed from the middle of a segment: the records behind them move, and are kept; the ids that are gone are reported as
+lost. ADR 0223."""
 
 import random
 from itertools import pairwise
@@ -41,14 +41,15 @@ def test_what_is_behind_most_of_a_log_is_kept_and_told(sealed: bool, kept: int, 
 @pytest.mark.parametrize("count", [1, 20, 100])
 @pytest.mark.parametrize("offset", [0, 5, 26, 50])
 def test_bytes_removed_from_a_record_cost_that_record(offset: int, count: int) -> None:
-    """Found: by its header the record extends into the next one, which was lost, too."""
+    """Found: by the header of a record that lost bytes it extends into the next record, which was lost, too."""
     at = 7 * SIZE + offset
     disk = disk_with({0: LOG[:at] + LOG[at + count :]})
     assert set(ids_of(recover(disk))) == {*range(COUNT)} - {7}
 
 
 def test_the_records_of_a_torn_payload_do_not_become_records() -> None:
-    """A message that holds a log, from before: its header is lost, and its end."""
+    """The last record carries frames of an older log, with other ids, in its payload. Its header and its end are lost: none of
+    these frames becomes a record."""
     held = b"".join(encode_frame(9000 + n, TS_NS - 1, b"", b"x" * 150) for n in range(40))
     disk = disk_with({100: LOG[100 * SIZE : 101 * SIZE] + bytes(30) + held[:-20]})
     log = recover(disk)
@@ -57,7 +58,8 @@ def test_the_records_of_a_torn_payload_do_not_become_records() -> None:
 
 @pytest.mark.parametrize("base_id", [0, 8])
 def test_whole_records_removed_leave_a_gap_without_bytes(base_id: int) -> None:
-    """All that read a segment go past it: the broker, from a sidecar, too, readers, repair."""
+    """The ids are missing and no bytes are damaged. All that read a segment go past the gap: the broker (also from a sidecar),
+    readers, repair."""
     rig = BrokerRig(segment_bytes=8192)
     rig.subscribe("t")
     for n in range(12):
@@ -116,7 +118,8 @@ def removed(seed: int) -> tuple[bool, bool]:
 
 
 def test_bytes_removed_from_random_logs() -> None:
-    """Where they are of several records, what is left of two of them may hide one more."""
+    """Not every outcome is exact: where the removed bytes belonged to several records, what is left of two of them may hide one
+    more lost record."""
     outcomes = [removed(seed) for seed in range(400)]
     assert sum(silent for _, silent in outcomes) <= 2
     assert sum(exact for exact, _ in outcomes) >= 340

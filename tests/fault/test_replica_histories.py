@@ -154,7 +154,8 @@ def test_a_copy_of_any_moments_and_what_happened_since_are_the_same_bytes(share:
 
 
 def test_a_follower_that_is_required_since_a_moment_ago_may_not_be_elected_yet() -> None:
-    """Found: it was in sync with the acknowledgement of its copy, and its disk did not have what was told before that."""
+    """Found: a follower was in sync from the moment at which its copy was acknowledged, and its disk did not yet have what
+    clients had been told before that."""
     for seed in (1219, 1982, 2344):
         run_history(seed)
 

@@ -41,8 +41,8 @@ def refuse(rig: BrokerRig, name: str) -> str:
 
 @pytest.mark.parametrize("name", [SEALED, NEWEST, *STATE])
 def test_a_backup_goes_past_it_and_the_next_one_has_it(name: str) -> None:
-    """The newest segment, or ``topic.json``, of one topic left a backup without any other topic, and an earlier one was
-    unfinished."""
+    """Found: when the newest segment or ``topic.json`` of one topic could not be read, the backup had no other topic, and an
+    earlier backup was left unfinished."""
     rig = rig_with_settings()
     path = refuse(rig, name)
     report = do_backup(rig)
@@ -136,7 +136,8 @@ def refuse_settings(disk: SimDisk) -> None:
 def test_what_stands_in_the_place_of_a_state_file_is_put_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, what: str
 ) -> None:
-    """Found: it ended backup and repair. A FIFO is opened without blocking, and a file of 20 GB is not read."""
+    """Found: a directory, a FIFO or another object in the place of a state file ended backup and repair. A FIFO is now opened
+    without blocking, and a file of 20 GB is not read."""
     fs, root = RealFileSystem(), tmp_path / "d"
     copy_out(rig_with_settings().disk.kill(), root)
     place = root / "topics" / "a" / name

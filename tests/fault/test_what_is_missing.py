@@ -1,5 +1,5 @@
-"""What is missing of a used data directory, or has something else in its place, is told, and nothing begins anew there.
-Contract: reliability.md, promise 4; ADR 0221."""
+"""Whatever is missing from a used data directory, or is replaced by something else, is reported, and the broker does not begin
+anew there. Contract: reliability.md, promise 4; ADR 0221."""
 
 import errno
 import random
@@ -173,7 +173,8 @@ def test_a_backup_says_so_and_keeps_what_it_has() -> None:
 
 
 def test_one_in_the_place_of_a_partition_harms_itself() -> None:
-    """Found: the broker did not start, since it tried to create the partition."""
+    """Found: with a file in the place of a partition's directory the broker did not start, since it tried to create the
+    partition."""
     rig = BrokerRig()
     partition_operations.create(rig.broker, "orders", {"partitions": "2"}, lambda error: None)
     rig.loop.advance(0)
@@ -293,7 +294,8 @@ EMPTY = rf"^{DIR}/topics is empty, and was a file system of its own before: moun
 def test_another_file_system_or_a_stray_directory_is_not_taken_for_topics(
     monkeypatch: pytest.MonkeyPatch, word: str | None, topics: bool, is_mounted: bool, refusal: str | None,
 ) -> None:  # fmt: skip
-    """It was served: a blank disk or another broker's, and what an earlier life left below the mount point."""
+    """Found: the broker served whatever was mounted there, a blank disk or another broker's, and also what an earlier life had
+    left below the mount point."""
     with monkeypatch.context() as patch:
         mounted(patch, DIR)
         rig = broker()
@@ -321,7 +323,8 @@ def test_another_file_system_or_a_stray_directory_is_not_taken_for_topics(
 
 
 def test_a_copy_that_stays_below_the_mount_point_does_not_pass_for_what_is_mounted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Topics are moved to a disk of their own, from it, and back, and their old copies stay where they were."""
+    """Topics are moved to a disk of their own, from one disk to the next, and back; their old copies stay below the mount
+    point."""
     rig = broker()
     rig.broker.close()
     below = rig.disk.snapshot()
@@ -391,7 +394,7 @@ def test_a_disk_that_refuses_the_mark_of_a_mount_point_does_not_keep_a_broker_fr
 
 @pytest.mark.parametrize("name", ["offsets.json", "segments.json", "topic.json"])
 def test_damaged_files_of_mounted_topics_are_put_aside(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Found: repair ended with "Invalid cross-device link"."""
+    """Found: repair of topics on a mounted disk ended with "Invalid cross-device link"."""
     mounted(monkeypatch, DIR)
     rig = broker()
     rig.broker.close()

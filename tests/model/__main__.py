@@ -17,7 +17,7 @@ WALK_STEPS = 150
 
 
 def model_of(bounds: Bounds | JoinBounds, mutant: str | None = None) -> Model[Any]:
-    """Return the model that these bounds are of."""
+    """Return the model for these bounds."""
     return Replication(bounds, mutant) if isinstance(bounds, Bounds) else Join(bounds.operations, bounds.breaks, mutant)
 
 
@@ -34,7 +34,7 @@ def progress(states: int, to_visit: int, cpu_s: float) -> None:
 
 
 def search(bounds: Bounds | JoinBounds, mutant: str | None, limit: int) -> bool:
-    """Search one form and print what came out. Returns whether every promise was kept."""
+    """Search the worlds within bounds and print the outcome. Returns whether every promise was kept."""
     outcome = exhaust(model_of(bounds, mutant), limit, progress)
     if sys.stderr.isatty():
         click.echo("\r", nl=False, err=True)
@@ -48,7 +48,7 @@ def search(bounds: Bounds | JoinBounds, mutant: str | None, limit: int) -> bool:
 
 
 def walks(bounds: Bounds, mutant: str | None, seeds: range) -> bool:
-    """Walk at random, once a seed."""
+    """Walk at random, once for each seed."""
     began, taken = time.process_time(), 0
     for seed in seeds:
         steps, violation, trace = walk(model_of(bounds, mutant), seed, WALK_STEPS)

@@ -1,11 +1,13 @@
-"""How far each search goes: the forms of ``make test`` and ``make model``, and the form that finds each rule left out."""
+"""How far each search goes: the bounds of ``make test`` and ``make model``, and for each rule the bounds that find its
+absence."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of ``replication.py``. ``begin``: from empty copies and no key in etcd, else from a leader that the others follow."""
+    """Bounds of ``replication.py``. ``begin``: with empty copies and no key in etcd, or with a leader that the others
+    follow."""
 
     nodes: int = 2
     records: int = 2
@@ -20,7 +22,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class JoinBounds:
-    """Of ``join.py``: operations of the leader, power cuts and lost links."""
+    """Bounds of ``join.py``: operations of the leader, power cuts and lost links."""
 
     operations: int = 2
     breaks: int = 0

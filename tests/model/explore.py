@@ -20,7 +20,7 @@ REPORT_STATES = 50_000
 
 
 class Model(Protocol[World]):
-    """What the search needs of a model."""
+    """What the search needs to know of a model."""
 
     def initial(self) -> World:
         """Return the one world in which everything begins."""

@@ -156,13 +156,13 @@ class Join:
     # The join
 
     def _begins(self, w: World) -> Steps:
-        """T3 without the follower, then s0; the spool of an earlier join is thrown away."""
+        """Begin a join: T3 without the follower, then s0; the spool of an earlier join is discarded."""
         spool = w.spool if self.mutant == "old_spool" else ()
         member = self.mutant == "join_in_isr" and w.member
         yield ("joins",), w._replace(phase=PLANNING, spool=spool, streamed=self.mutant != "s0_after_plan", member=member)
 
     def _plans(self, w: World) -> Steps:
-        """MANIFEST and PLAN: per path keep, append, copy whole; what the follower has beyond that goes aside."""
+        """MANIFEST and PLAN: each path is kept, appended to or copied whole; the follower's surplus is put aside."""
         files, plan, aside = list(w.files), [], set(w.aside)
         for path, (ours, theirs) in enumerate(zip(w.leader, w.files, strict=True)):
             keep = self._kept(ours, theirs)

@@ -40,8 +40,8 @@ class Topic:
 
 
 def topics_of(count: int, groups: int, rng: random.Random, *, partitions: bool) -> list[Topic]:
-    """Topics whose loads add up to ``groups``, in the order in which they are made. With ``partitions`` those of much load are
-    several."""
+    """Return topics whose loads add up to ``groups``, in the order of their creation. With ``partitions`` a topic of much load
+    is several partitions."""
     weights = [1 / (rank + 1) for rank in range(count)]
     scale = groups / sum(weights)
     found = []
@@ -74,7 +74,7 @@ class Cluster:
         return sum(self.groups.values()) / len(self.groups)
 
     def choose(self, topic: str, load: float) -> int:
-        """The group of a new topic."""
+        """Return the group of a new topic."""
         if not self.bounded:
             return max(self.groups, key=lambda group: score(group, topic))
         return choose_group(topic, self.groups, load)
@@ -93,14 +93,14 @@ class Cluster:
         self.moves += 1
 
     def members(self) -> dict[int, list[str]]:
-        """Topics by group, those with the most load first."""
+        """Return the topics by group, those with the most load first."""
         found: dict[int, list[str]] = {group: [] for group in self.groups}
         for topic in sorted(self.place, key=lambda topic: (-self.loads[topic], topic)):
             found[self.place[topic]].append(topic)
         return found
 
     def remove_group(self, group: int) -> None:
-        """Move its topics away, and take it out."""
+        """Move the topics of a group away, and remove it."""
         topics = self.members()[group]
         load = self.groups.pop(group)
         for topic in topics:
@@ -135,7 +135,7 @@ class Cluster:
             members[emptiest].sort(key=lambda topic: (-self.loads[topic], topic))
 
     def imbalance(self) -> float:
-        """Load of the fullest group, in means."""
+        """Return the load of the fullest group, in multiples of the mean."""
         return max(self.groups.values()) / self.mean()
 
 
@@ -167,8 +167,9 @@ class Failover:
 
 
 def fail_over(cluster: Cluster, dead: int, clients: int, topics_each: int, seed: int) -> Failover:
-    """Each client uses some topics, and has a connection to the group of each. Those of a dead leader try again, with the
-    clients' back-off, from its death on; they are served from the end of the lease on, as many a second as a process begins."""
+    """Simulate the death of some leaders. Each client uses some topics, and has a connection to the group of each. The clients
+    of a dead leader reconnect with their back-off from its death on; they are served after the end of the lease, as many a
+    second as a process can accept."""
     rng = random.Random(seed)
     gone = sorted(rng.sample(sorted(cluster.groups), dead))
     names, weights = list(cluster.loads), list(accumulate(cluster.loads.values()))
@@ -197,7 +198,7 @@ def fail_over(cluster: Cluster, dead: int, clients: int, topics_each: int, seed:
 
 
 def _attempts(rng: random.Random) -> Iterator[float]:
-    """Times at which a client tries to connect, up to the first that a leader answers."""
+    """Yield the times at which a client tries to connect, up to the first that a leader answers."""
     backoff, at_s = Backoff(*BACKOFF_S, rng), 0.0
     while True:
         at_s += backoff.next_s()
@@ -207,7 +208,7 @@ def _attempts(rng: random.Random) -> Iterator[float]:
 
 
 def rows(count: int, groups: int, seed: int) -> Iterator[str]:
-    """The table of balance and moves."""
+    """Yield the table of balance and moves."""
     yield f"| {groups} groups, {count:,} topics | fullest group, in means | topics moved |"
     yield "|---|---|---|"
     by_hash = filled(count, groups, seed, bounded=False, partitions=False)
@@ -232,7 +233,7 @@ def rows(count: int, groups: int, seed: int) -> Iterator[str]:
 
 
 def failovers(count: int, groups: int, clients: int, seed: int) -> Iterator[str]:
-    """The table of a failover of 5 % of the groups."""
+    """Yield the table of a failover of 5 % of the groups."""
     cluster = filled(count, groups, seed, bounded=True, partitions=True)
     yield f"| {max(groups // 20, 1)} of {groups} leaders die, {clients:,} clients | 1 topic each | 5 topics each |"
     yield "|---|---|---|"
@@ -252,7 +253,7 @@ def failovers(count: int, groups: int, clients: int, seed: int) -> Iterator[str]
 @click.option("--clients", type=click.IntRange(1), default=1_000_000, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True)
 def main(topics: int, groups: int, clients: int, seed: int) -> None:
-    """Place topics in groups, and print what becomes of balance, moves, clients and etcd."""
+    """Place topics in groups, and print the results for balance, moves, clients and etcd."""
     for line in (*rows(topics, groups, seed), "", *failovers(topics, groups, clients, seed)):
         click.echo(line)
 

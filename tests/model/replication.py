@@ -113,7 +113,7 @@ class Replication:
     # What OK means
 
     def _answer(self, w: World) -> World:
-        """Give OK to all that may get it now."""
+        """Give OK to all records that may get it now."""
         for x in w.nodes:
             if x.role not in SERVING and not (x.role == ENDING and self.mutant == "answers_after_bye"):
                 continue
@@ -130,7 +130,7 @@ class Replication:
         return w
 
     def _handed(self, w: World, n: int) -> World:
-        """Judge a hand-over when the next leader opens, not one that was deposed before."""
+        """Judge a hand-over when the next leader opens, unless that one was deposed before."""
         if n == w.handed:
             return w._replace(handed=NO_NODE)
         if w.handed == NO_NODE or w.leader != n or w.epoch != w.nodes[n].epoch:
@@ -201,7 +201,7 @@ class Replication:
                 yield ("bye", n), after
 
     def _ends(self, w: World, n: int, x: Node) -> Steps:
-        """T4. Without an answer the term has ended, too; that it happens later is like the end of the lease."""
+        """End a term by T4. Without an answer the term has ended, too; a late T4 is like the end of the lease."""
         if self.mutant == "answers_after_bye" and w.records:
             yield self._append(w, n, x._replace(durable=len(x.log) + 1))
         after = with_node(w, n, stepped_down(x))
@@ -264,7 +264,8 @@ class Replication:
             yield from self._t3(w, w, n, x._replace(counted=NO_NODE, barrier=0), x.known | 1 << m, ("adds", n, m))
 
     def _t3(self, w: World, done: World, n: int, x: Node, value: int, action: Action) -> Steps:
-        """Propose a set: with an answer; without one, when it may happen later. ``done``: the world once it is answered."""
+        """Propose an in-sync set: with an answer, or without one, when it may happen later. ``done``: the world once it is
+        answered."""
         if not self._named(w, x) or (x.unsettled and not w.late_t3):
             return  # etcd refuses: another epoch, or another revision
         yield action, self._t3_done(done, n, x, value)
@@ -374,7 +375,8 @@ class Replication:
     # The operator: T6
 
     def _operator(self, w: World, n: int, x: Node) -> Steps:
-        """``force``: the node, out of every stream and with a whole directory, makes itself the only member and the leader."""
+        """Let an operator use ``force``: the node, out of every stream and with a whole directory, makes itself the only member
+        and the leader."""
         if not w.forces or w.isr >> n & 1 or not w.isr:
             return
         if self.mutant in ("force_while_led", "force_from_outside"):

@@ -40,7 +40,8 @@ def test_each_rule_has_a_form_that_finds_it() -> None:
 
 
 def test_operations_are_idempotent() -> None:
-    """Each alone: twice is once. A row of them is not, when a name is taken anew: hence a rename goes as content."""
+    """Each operation done twice is the same as once. A sequence is not, when a name is used again: so a rename is sent as
+    content."""
     for operation in [
         (WRITE, 0, 2, (7,)), (TRUNCATE, 0, 1, ()), (CREATE, 0, 0, ()), (REPLACE, 0, 0, (7,)), (UNLINK, 0, 0, ()),
         (RENAME, 0, 1, ()),

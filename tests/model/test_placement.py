@@ -1,4 +1,4 @@
-"""Placement of topics in groups: what is promised of it, and the tables of docs/scale.md."""
+"""Placement of topics in groups: its promises, and the tables of docs/scale.md."""
 
 import random
 
@@ -53,7 +53,7 @@ def test_a_new_topic_never_goes_to_a_group_above_the_bound() -> None:
 
 
 def test_without_skew_the_hash_decides() -> None:
-    """A topic that is made anew comes to its old group, as long as that has room."""
+    """A topic that is created again goes to its old group, as long as that has room."""
     cluster = Cluster()
     for _ in range(4):
         cluster.add_group()
@@ -125,7 +125,7 @@ def test_a_failover_moves_no_topic_and_every_client_comes_back(cluster: Cluster)
 
 
 def test_the_page_has_the_rows_of_the_program() -> None:
-    """Their names, here; the figures under torture."""
+    """The row names are compared here, the figures in the torture part."""
     page = (ROOT / "docs/scale.md").read_text()
     for line in (*list(rows(200, 100, 1))[2:], *list(failovers(200, 100, 100, 1))[2:]):
         assert f"| {line.split('|')[1].strip()} |" in page, line

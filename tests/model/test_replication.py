@@ -41,7 +41,7 @@ def test_nothing_is_lost_within_wider_bounds(bounds: Bounds) -> None:
     ],
 )
 def test_a_rule_left_out_is_found(rule: str) -> None:
-    """Those that only an answer that is lost shows take a second or more each."""
+    """Rules whose absence only a lost answer shows take a second or more each."""
     outcome = exhaust(Replication(FINDS_RECORD_RULE[rule], rule), limit=60_000)
     assert outcome.violation is not None, f"without {rule} nothing was found in {outcome.states} states"
     assert outcome.trace

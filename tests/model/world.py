@@ -101,7 +101,7 @@ def with_node(w: World, n: int, x: Node) -> World:
 
 
 def unlinked(y: Node) -> Node:
-    """The stream ends; what it brought stays."""
+    """Return the node with its stream ended; what the stream brought stays."""
     return y._replace(role=y.role if y.role in (OPENING, *SERVING) else LOOKING, source=NO_NODE, stream=0, queue=(), saw=0)
 
 

@@ -1,9 +1,9 @@
-"""What pip-audit found, said so that no answer is not taken for a good one: ``python -m tests.packaging.audit FOUND LOG``.
+"""pip-audit's result, printed so that a missing answer does not look like a good one: ``python -m tests.packaging.audit FOUND
+LOG``.
 
-By itself pip-audit either ends with the first package that the index does not know, or passes over all of them and says that no
-vulnerability is known. Exit code 0: every package was answered for, and nothing is known. 1: something is. 2: no answer for
-some.
-"""
+By itself pip-audit either ends with the first package that the index does not know, or skips all of them and reports no known
+vulnerability. Exit code 0: every package was checked, and none is vulnerable. 1: some package is. 2: some package was not
+checked."""
 
 import json
 import sys

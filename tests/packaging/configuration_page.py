@@ -23,7 +23,7 @@ def _row(each: Option) -> tuple[str, ...]:
 
 
 def with_table(page: str) -> str:
-    """The page with its table made anew."""
+    """Return the page with a new table."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{table()}\n{END}{after}"

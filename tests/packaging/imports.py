@@ -1,7 +1,6 @@
-"""The imports of all files, read from their sources: for those rules that the import linter cannot state.
+"""The imports of all files, read from their sources, for rules that the import linter cannot express.
 
-What a type checker alone reads and what a function imports when it runs count as any other import.
-"""
+Imports for type checkers and imports within functions count like any other."""
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +20,7 @@ PACKAGES = {
 
 
 def sources(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
-    """The text of every module, by its name."""
+    """Return the text of every module, by its name."""
     found = {}
     for package in packages:
         root = (ROOT / PACKAGES[package]).parent
@@ -32,10 +31,9 @@ def sources(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
 
 
 def imports(modules: Mapping[str, str]) -> dict[str, set[str]]:
-    """Of each module, which of the others it imports. A package stands for its ``__init__.py``.
+    """Return for each module which of the others it imports. A package stands for its ``__init__.py``.
 
-    Names that a program puts together (``import_module(f"…{name}")``) are not seen.
-    """
+    Computed names (``import_module(f"…{name}")``) are not seen."""
     return {name: {*_imported(text, modules)} - {name} for name, text in modules.items()}
 
 
@@ -54,7 +52,7 @@ def _imported(text: str, modules: Mapping[str, str]) -> Iterator[str]:
 
 
 def _statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Without what they are made of: a walk over every name takes seconds."""
+    """Yield statements without their expressions: a walk over every name takes seconds."""
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
         for node in getattr(tree, name, ()):
             yield node
@@ -62,7 +60,7 @@ def _statements(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _loaded(call: ast.Call) -> str | None:
-    """The literal name that an ``import_module`` is given."""
+    """Return the literal argument of an ``import_module`` call."""
     match call:
         case ast.Call(func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"), args=[ast.Constant(str(name))]):
             return name
@@ -70,7 +68,7 @@ def _loaded(call: ast.Call) -> str | None:
 
 
 def _nearest(name: str, modules: Mapping[str, str]) -> Iterator[str]:
-    """The module itself, or the one that has the name."""
+    """Yield the module of that name, or the one that contains it."""
     while name and name not in modules:
         name = name.rpartition(".")[0]
     if name:
@@ -78,7 +76,7 @@ def _nearest(name: str, modules: Mapping[str, str]) -> Iterator[str]:
 
 
 def circles(graph: Mapping[str, set[str]]) -> set[frozenset[str]]:
-    """The strongly connected components of more than one module: all in one reach each other."""
+    """Return the strongly connected components with more than one module: each module in one imports all others indirectly."""
     reached = {module: _reached(module, graph) for module in graph}
     components = (frozenset(other for other in reached[module] if module in reached[other]) for module in graph)
     return {component for component in components if len(component) > 1}

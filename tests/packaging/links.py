@@ -13,13 +13,13 @@ _REMOTE = re.compile(r"[a-z]+:")
 
 
 def pages() -> list[Path]:
-    """Every page, by its place in the repository."""
+    """Return every page, by its path in the repository."""
     named = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
     return [*named, *sorted((ROOT / "docs").glob("**/*.md")), *sorted((ROOT / "adr").glob("*.md"))]
 
 
 def anchors_of(text: str) -> set[str]:
-    """The anchors that the headings of a page get."""
+    """Return the anchors of a page's headings."""
     found: set[str] = set()
     for heading in re.findall(r"^#{1,6} +(.+?) *$", _FENCE.sub("", text), re.MULTILINE):
         slug = re.sub(r"[^\w\- ]", "", LINK.sub(r"\1", heading).lower()).replace(" ", "-")
@@ -33,7 +33,7 @@ def anchors_of(text: str) -> set[str]:
 
 
 def broken_links(page: Path, text: str) -> Iterator[str]:
-    """The links of a page that lead to no file, or to no heading of it."""
+    """Yield the links of a page that lead to no file, or to no heading of it."""
     for match in LINK.finditer(_CODE.sub("", _FENCE.sub("", text))):
         target, _, anchor = match[2].partition("#")
         if _REMOTE.match(target):

@@ -1,4 +1,4 @@
-"""Tests that a page of the documentation names: each link leads to a test that exists, and the default run has it."""
+"""Tests named by a page of the documentation: each link leads to a test that exists and is part of the default run."""
 
 import ast
 import functools
@@ -11,7 +11,7 @@ LINK = re.compile(r"\[`([\w./-]+\.py)::(?:(\w+)::)?(\w+)`\]\(\.\./([\w./-]+)\)")
 
 @functools.cache
 def collected(path: str) -> set[tuple[str, str]]:
-    """(class or "", name) of what the default run collects from a file."""
+    """Return (class or "", name) of each test that the default run collects from a file."""
     found = set()
     for node in ast.parse((ROOT / path).read_text()).body:
         inside = node.body if isinstance(node, ast.ClassDef) else [node]

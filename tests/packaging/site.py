@@ -21,7 +21,7 @@ MEASUREMENTS = "measurements.md"
 
 
 def place_of(path: str) -> str:
-    """Where the site has a file of the repository; '' where it has none."""
+    """Return where the site has a file of the repository; '' if it has not."""
     if path == "docs/measurements":
         return MEASUREMENTS
     if path.startswith("docs/"):
@@ -34,7 +34,7 @@ def place_of(path: str) -> str:
 
 
 def for_the_site(path: str, text: str) -> str:
-    """A page's text with its links as they are in the site."""
+    """Return a page's text with links as on the site."""
     here = posixpath.dirname(place_of(path))
 
     def link(match: re.Match[str]) -> str:
@@ -50,7 +50,7 @@ def for_the_site(path: str, text: str) -> str:
 
 
 def measurements() -> Iterator[str]:
-    """The lines of a page with a table for every file of docs/measurements."""
+    """Yield the lines of a page with a table for every file of docs/measurements."""
     yield "# Measurements\n\nMedians of the runs in `docs/measurements`, as `toymq-bench` wrote them.\n"
     for file in sorted((ROOT / "docs" / "measurements").glob("*.json"), reverse=True):
         held: dict[str, Any] = json.loads(file.read_text())
@@ -64,7 +64,7 @@ def measurements() -> Iterator[str]:
 
 
 def medians(runs: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """The numbers of all runs: (name, median)."""
+    """Yield the median of each number over all runs: (name, median)."""
     for name in runs[0]:
         values = [run.get(name) for run in runs]
         numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
@@ -74,7 +74,7 @@ def medians(runs: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
 
 
 def write(folder: Path) -> None:
-    """Write all pages and pictures; what was there before goes."""
+    """Write all pages and pictures; earlier contents are removed."""
     shutil.rmtree(folder, ignore_errors=True)
     for page in pages():
         path = page.relative_to(ROOT).as_posix()

@@ -1,7 +1,6 @@
 """The rules of deploy/prometheus/alerts.yml about consumers and leaders, evaluated on scrapes of brokers.
 
-There is no promtool here: the few operators that these rules have are evaluated below.
-"""
+promtool is not needed: the few operators of these rules are evaluated below."""
 
 import operator
 import re
@@ -25,7 +24,7 @@ ADDED_UP = {"sum": sum, "max": max}
 
 
 async def firing(rig: BrokerRig, alert: str) -> set[str]:
-    """The consumers for which a rule of the form ``metric == 0 and metric > 0``, or one of the two, holds now."""
+    """Return the consumers for which a rule of the form ``metric == 0 and metric > 0``, or one of the two, holds now."""
     body, _ = await render(rig.broker, rig.clock)
     samples = [sample for family in text_string_to_metric_families(body.decode()) for sample in family.samples]
     found = []
@@ -40,7 +39,7 @@ async def firing(rig: BrokerRig, alert: str) -> set[str]:
 
 
 async def test_a_consumer_is_gone_when_nothing_takes_its_messages_and_not_while_one_that_pulls_works() -> None:
-    """Found by trials: a webhook or an HTTP worker has no session, and fired although it worked."""
+    """Found by trials: the alert fired for a working webhook or HTTP worker, which has no session."""
     rig = BrokerRig()
     poll = rig.poll("t", "hook", visibility_s=30)
     rig.publish("t", b"a", b"b")
@@ -56,7 +55,8 @@ async def test_a_consumer_is_gone_when_nothing_takes_its_messages_and_not_while_
 
 
 async def test_a_consumer_that_fails_at_everything_is_told_while_its_messages_wait_to_come_again() -> None:
-    """Found by trials: they are no backlog then, and no rule fired before the dead letters, an hour later."""
+    """Found by trials: messages that wait for their redelivery are no backlog, so no rule fired before the dead letters, an
+    hour later."""
     rig = BrokerRig()
     rig.publish("t", b"a", b"b")
     subscription = rig.subscribe("t", "hook")
@@ -72,7 +72,7 @@ async def test_a_consumer_that_fails_at_everything_is_told_while_its_messages_wa
 
 
 def node(state: str, group: str = "", view: dict[str, bool] | None = None) -> bytes:
-    """A scrape of a node. ``view``: whether each group has a leader, as a leader of one knows."""
+    """Return a scrape of a node. ``view``: whether each group has a leader, as the leader of one knows."""
     numbers: dict[str, Any] = {"role": {(each, group): float(each == state) for each in ("FOLLOWING", "LEADING")}}
     if view is not None:
         picture = Picture("")
@@ -83,7 +83,7 @@ def node(state: str, group: str = "", view: dict[str, bool] | None = None) -> by
 
 
 def without_leader(*scrapes: bytes) -> set[str]:
-    """The groups for which ToymqNoLeader fires: ``aggregate by (group) (metric) == 0``, or another of that form."""
+    """Return the groups for which ToymqNoLeader fires: ``aggregate by (group) (metric) == 0``, or another of that form."""
     families = [family for scrape in scrapes for family in text_string_to_metric_families(scrape.decode())]
     found = set()
     for term in RULES["ToymqNoLeader"].split(" or "):
@@ -99,7 +99,7 @@ def without_leader(*scrapes: bytes) -> set[str]:
 
 
 def test_a_group_without_a_leader_fires_by_what_any_leader_says() -> None:
-    """Found by a trial: the sum was over all groups, so one that led hid any other."""
+    """Found by a trial: the sum was over all groups, so one group with a leader hid another one without."""
     both = {"a": True, "b": True}
     assert without_leader(node("LEADING", "a", both), node("FOLLOWING", "a"), node("LEADING", "b", both)) == set()
     gone = {"a": True, "b": False}

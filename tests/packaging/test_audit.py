@@ -1,4 +1,4 @@
-"""`make audit` and what it says. Contract: issue 9, "Release hygiene"."""
+"""`make audit` and its output. Contract: issue 9, "Release hygiene"."""
 
 import json
 from pathlib import Path

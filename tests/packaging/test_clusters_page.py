@@ -9,7 +9,7 @@ from tests.support.broker_process import ROOT
 
 
 def rows(page: str) -> list[list[str]]:
-    """Of its table."""
+    """Return the rows of a page's table."""
     sections = re.split(r"^## ", (ROOT / "docs" / page).read_text(), flags=re.MULTILINE)
     (failures,) = [text for text in sections if text.startswith("What happens when\n")]
     lines = [line for line in failures.splitlines() if line.startswith("| ")]

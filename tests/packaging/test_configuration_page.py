@@ -1,4 +1,4 @@
-"""docs/configuration.md says what the schema says."""
+"""docs/configuration.md agrees with the options' schema."""
 
 import re
 import tomllib
@@ -30,7 +30,8 @@ def test_the_subsystems_of_the_log_are_named() -> None:
 
 
 def test_a_limit_that_tells_nothing_is_not_a_value() -> None:
-    """The table said "0B to 4194304TiB"; "none" in code and a default "off" beside "true or false" looked like values."""
+    """Found: the table had "0B to 4194304TiB"; "none" as code, and a default "off" beside "true or false", looked like
+    values."""
     rows = [line.split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("| `--")]
     found = {row[0].removeprefix("| "): row[2:4] for row in rows}
     assert found["`--min-free-bytes`"] == ["0B or more", "`256MiB`"]

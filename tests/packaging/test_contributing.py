@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md tells the truth: the tests of its recipes are there."""
+"""The test files in the recipes of CONTRIBUTING.md exist."""
 
 import re
 
@@ -8,7 +8,7 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 
 
 def test_what_the_recipes_run_is_there() -> None:
-    """``test_readme.py`` looks for the files in backticks."""
+    """``test_readme.py`` checks the files in backticks."""
     lines = re.findall(r"pytest -q ((?:.*\\\n)*.*)", PAGE)
     run = {word for line in lines for word in line.split() if word.startswith("tests/")}
     assert len(run) > 12

@@ -1,4 +1,4 @@
-"""deploy/: every file parses, names only metrics, options and commands that there are, and what it runs does run."""
+"""deploy/: every file parses, names only existing metrics, options and commands, and its commands run."""
 
 import configparser
 import itertools
@@ -42,14 +42,14 @@ LABELS_OF_SCRAPES = {"instance", "job", "le"}
 
 
 def in_json(keyword: str) -> list[str]:
-    """The list behind a keyword of the container file."""
+    """Return the list behind a keyword of the container file."""
     (found,) = re.findall(rf"^{keyword}.*?(\[.*\])$", CONTAINERFILE, re.MULTILINE)
     words: list[str] = json.loads(found)
     return words
 
 
 def serves() -> dict[str, list[str]]:
-    """The arguments of every ``toymq serve``."""
+    """Return the arguments of every ``toymq serve``, by its source."""
     assert in_json("ENTRYPOINT") == ["sh", "/opt/toymq/entrypoint.sh"]
     assert "command" not in COMPOSE["services"]["toymq"], "it runs what the image runs"
     program, *arguments = shlex.split(UNIT["Service"]["ExecStart"])
@@ -58,7 +58,7 @@ def serves() -> dict[str, list[str]]:
 
 
 def probes() -> Iterator[tuple[str, str, str]]:
-    """Name, port and path of each."""
+    """Yield name, port and path of each probe."""
     (port, path), *others = re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", in_json("HEALTHCHECK")[-1])
     assert others == []
     yield "Containerfile", port, path
@@ -68,7 +68,7 @@ def probes() -> Iterator[tuple[str, str, str]]:
 
 
 def queries() -> list[tuple[str, str]]:
-    """Every expression that is asked of Prometheus, and where."""
+    """Return every expression that Prometheus evaluates, and its source."""
     panels = [(panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
     return panels + [(rule["alert"], rule["expr"]) for rule in ALERTS]
 
@@ -119,13 +119,13 @@ def test_the_container_runs_with_its_arguments_and_its_probes_see_it(tmp_path: P
 
 
 def auth_file(volume: Path) -> Path:
-    """Where the image has it, with its volume of tokens mounted there."""
+    """Return the auth file's path in the directory that is mounted as the image's volume of tokens."""
     (path,) = re.findall(r"TOYMQ_AUTH_FILE=(\S+)", CONTAINERFILE)
     return volume / Path(path).relative_to(in_json("VOLUME")[1])
 
 
 def started(tmp_path: Path, *arguments: str) -> tuple[subprocess.Popen[str], str]:
-    """What the image runs, in a process of this machine. Returns: it, and its address of HTTP."""
+    """Run the image's command in a process of this machine. Returns: the process, and its HTTP address."""
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "TOYMQ_CONFIG": "/dev/null"}
     environment |= {"TOYMQ_AUTH_FILE": str(auth_file(tmp_path)), "TOYMQ_DATA_DIR": str(tmp_path / "d")}
     entrypoint = ["sh", str(DEPLOY / Path(in_json("ENTRYPOINT")[1]).name)]
@@ -137,7 +137,7 @@ def started(tmp_path: Path, *arguments: str) -> tuple[subprocess.Popen[str], str
 
 
 def ended(process: subprocess.Popen[str]) -> str:
-    """What it said on stderr."""
+    """End the process. Returns: its stderr."""
     process.terminate()
     _, errors = process.communicate(timeout=30)
     return errors
@@ -153,7 +153,7 @@ def status(url: str, token: str = "") -> int:
 
 
 def test_the_first_start_prints_a_token_and_all_starts_ask_for_it(tmp_path: Path) -> None:
-    """Found by trials: what was shipped served everything to all that reached it; with a volume of mode 0777, nothing."""
+    """Found by trials: the image served everything to all that reached it; with a volume of mode 0777, nothing."""
     tmp_path.chmod(0o777)
     options = [re.sub(r"^0\.0\.0\.0:\d+$", "127.0.0.1:0", word) for word in in_json("CMD")]
     process, address = started(tmp_path, *options)
@@ -208,20 +208,20 @@ def test_an_image_is_named_by_digest_or_a_reason_stands_there() -> None:
 
 
 def test_a_broker_that_is_not_ready_is_not_cut_off() -> None:
-    """One degraded topic makes /readyz fail, and there is no other broker to send its neighbours to."""
+    """One degraded topic makes /readyz fail, and no other broker could serve the other topics."""
     assert [path for _, _, path in probes()] == ["/healthz", "/healthz", "/healthz", "/readyz"]
     assert KUBERNETES[0]["spec"]["publishNotReadyAddresses"] is True
 
 
 def test_a_reload_is_no_end() -> None:
-    """SIGHUP ends a process that has nothing to read again."""
+    """SIGHUP ends a broker without a configuration file to read again, so the unit passes --config."""
     assert UNIT["Service"]["ExecReload"] == "/bin/kill -HUP $MAINPID"
     assert "--config" in serves()["systemd"]
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
 def test_systemd_understands_every_line_and_finds_it_confined(tmp_path: Path) -> None:
-    """An unknown setting is a warning to systemd, and has no effect: it would be missed for ever."""
+    """systemd only warns of an unknown setting, which has no effect and would be missed."""
     unit = tmp_path / "toymq.service"
     written = (DEPLOY / "systemd" / "toymq.service").read_text()
     unit.write_text(written.replace("/opt/toymq/bin/toymq", sys.executable))

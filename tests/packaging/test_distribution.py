@@ -1,4 +1,5 @@
-"""What is released: a wheel and an sdist that are built again byte for byte, installed anywhere, and run without an extra."""
+"""The released wheel and sdist: built again they are equal byte for byte, can be installed anywhere, and run without an
+extra."""
 
 import hashlib
 import os
@@ -43,7 +44,7 @@ sys.meta_path.insert(0, Nothing())
 
 
 def built(source: Path, to: Path, compile_: str = "0") -> dict[str, Path]:
-    """Wheel and sdist of a source tree, by suffix."""
+    """Return wheel and sdist of a source tree, by suffix."""
     env = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000", "TOYMQ_MYPYC": compile_}
     command = [sys.executable, "-W", "error", "-m", "hatchling", "build", "-d", str(to)]
     done = subprocess.run(command, cwd=source, env=env, capture_output=True, text=True, check=False)
@@ -61,7 +62,7 @@ def sha256(path: Path) -> str:
 
 
 def test_the_same_bytes_wherever_it_is_built(released: dict[str, Path], tmp_path: Path) -> None:
-    """Also from the sdist, with other times and permissions."""
+    """Also when built from the sdist, with other file times and permissions."""
     with tarfile.open(released[".gz"]) as archive:
         archive.extractall(tmp_path, filter="data")
     (source,) = tmp_path.iterdir()
@@ -122,7 +123,7 @@ def modules() -> Iterator[str]:
 
 
 def test_every_module_of_the_core_is_imported_without_an_extra() -> None:
-    """And without a warning."""
+    """The imports give no warning either."""
     code = f"{ONLY_THE_CORE}\nimport importlib\nfor name in {list(modules())!r}: importlib.import_module(name)"
     done = subprocess.run(python(code), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr
@@ -136,7 +137,7 @@ def test_the_block_blocks() -> None:
 
 
 def run_it(directory: Path, broker: list[str], operator: list[str]) -> None:
-    """Serve, publish, consume, stop; nothing is warned of. ``broker`` and ``operator``: how to call toymq and toymqctl."""
+    """Serve, publish, consume, stop, without a warning. ``broker`` and ``operator``: how to call toymq and toymqctl."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("TOYMQ_", "PYTHON"))}
     serve = [*broker, "serve", "--data-dir", "d", "--listen", "127.0.0.1:0", "--min-free-bytes", "0", "--log-level", "warning"]
     pipe = subprocess.PIPE
@@ -169,7 +170,7 @@ def test_the_core_runs_without_an_extra(tmp_path: Path) -> None:
 
 
 def fresh(tmp_path: Path, *install: str) -> Path:
-    """The ``bin`` of a new environment in which something was installed. Of bytecode, only of what is used."""
+    """Return the ``bin`` of a new environment in which something was installed. Only used modules are compiled to bytecode."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     pip = [sys.executable, "-m", "pip", "--python", tmp_path / "venv", "--disable-pip-version-check"]
     command = [*pip, "install", "--quiet", "--no-compile"]
@@ -187,8 +188,8 @@ def use_it(directory: Path, bin_: Path) -> None:
 
 @pytest.fixture(scope="module")
 def installed(released: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The ``bin`` of a new environment with the wheel. With the core's dependencies of this one, so that no index is asked;
-    ``torture`` asks it."""
+    """Return the ``bin`` of a new environment with the wheel. It uses this environment's dependencies of the core, so that no
+    index is needed; the torture test downloads them."""
     bin_ = fresh(tmp_path_factory.mktemp("fresh"), "--no-deps", "--no-index", str(released[".whl"]))
     site = next((bin_.parent / "lib").glob("python3*/site-packages"))
     for name in CORE:
@@ -232,7 +233,7 @@ def test_a_pure_wheel_runs_and_says_so_once(installed: Path, tmp_path: Path) -> 
 
 
 def required(*extras: str) -> set[str]:
-    """Names of the distributions that toymq brings, by pyproject.toml and the metadata of those that are installed here."""
+    """Return the distributions that toymq installs, by pyproject.toml and the metadata of those that are installed here."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     texts = project["dependencies"] + [text for extra in extras for text in project["optional-dependencies"][extra]]
     waiting = [(text, "") for text in texts]
@@ -249,7 +250,7 @@ def required(*extras: str) -> set[str]:
 
 
 def test_make_run_installs_few_packages() -> None:
-    """``.[http]``; each one more is a decision (ADR 0078, ADR 0094)."""
+    """`make run` installs ``.[http]``; each further package is a decision (ADR 0078, ADR 0094)."""
     expected = {
         "click", "crcmod", "uvloop", "zlib-ng",
         "starlette", "anyio", "idna", "httptools", "websockets",

@@ -1,4 +1,4 @@
-"""The English of the sources: words that hide what is meant. Contract: style.md, "English"."""
+"""Words in the sources that hide the subject. Contract: style.md, "English"."""
 
 import ast
 import re
@@ -21,7 +21,7 @@ def sources() -> Iterator[Path]:
 
 
 def test_pronouns_for_persons_are_rare() -> None:
-    """A client, a peer, a worker, a user: the noun says which."""
+    """A noun says which one is meant: a client, a peer, a worker, a user."""
     others = [path for path in sources() if path != Path(__file__)]
     found = [f"{path.name}: {word}" for path in others for word in PERSONS.findall(path.read_text())]
     assert len(found) < 20, found

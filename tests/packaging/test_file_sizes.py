@@ -1,4 +1,4 @@
-"""A file is a noun: a longer one holds a second noun, which has a file of its own."""
+"""No file is longer than the limit: a longer one has a second subject, which belongs in a file of its own."""
 
 from tests.support.broker_process import ROOT
 

@@ -1,4 +1,4 @@
-"""The guides tell the truth: every program in them runs against a real broker and says what the guide says."""
+"""The guides tell the truth: every program in them runs against a real broker and prints what the guide shows."""
 
 import os
 import re
@@ -27,7 +27,7 @@ def text_of(guide: str) -> str:
 
 
 def programs() -> list[tuple[str, str, str]]:
-    """(guide and number, program, what it prints)."""
+    """Return (guide and number, program, what it prints)."""
     found = []
     for guide in GUIDES[:-1]:
         blocks = [(kind, text) for kind, text in BLOCK.findall(text_of(guide)) if kind != "sh"]
@@ -74,7 +74,7 @@ TIMES = pytest.mark.parametrize(
 
 @TIMES
 def test_every_program_says_what_its_guide_says_on_one_broker(tmp_path: Path, times: int) -> None:
-    """As a reader runs them: in the order of GUIDES, in one directory, on one broker, and then once more."""
+    """The programs run as a reader runs them: in the order of GUIDES, in one directory, on one broker, and then once more."""
     with BrokerProcess(tmp_path / "d") as broker:
         for again in ({}, SAID_AGAIN)[:times]:
             for name, program, said in programs():
@@ -106,7 +106,7 @@ def test_our_code_of_a_coming_from_page_runs_on_one_broker_and_theirs_compiles(p
 
 @pytest.mark.torture
 def test_the_installation_of_the_quickstart_gives_the_commands(tmp_path: Path) -> None:
-    """As it stands, with what pip finds."""
+    """The command is run as it is written, with what pip finds."""
     (block,) = [text for kind, text in BLOCK.findall(text_of("quickstart")) if "pip wheel" in text]
     checkout = tmp_path / "toymq"
     shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(".*", "build", "dist", "__pycache__", "tests"))

@@ -43,7 +43,7 @@ def hook_of(file: Path) -> ModuleType:
 
 @pytest.fixture
 def hook(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """hatch_build.py, on a machine that can compile."""
+    """Return the module hatch_build.py, on a machine that can compile."""
     module = hook_of(ROOT / "hatch_build.py")
     monkeypatch.delenv("TOYMQ_MYPYC", raising=False)
     monkeypatch.setenv("CC", sys.executable)  # a program that is there
@@ -51,7 +51,7 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 class Screen:
-    """What the hook says."""
+    """Records the messages of the hook."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
@@ -78,7 +78,8 @@ def test_every_module_that_is_compiled_exists() -> None:
 
 
 def test_no_compiled_class_passes_arguments_on_by_a_star() -> None:
-    """mypyc compiles ``Base.__init__(self, *args)`` of a native class to a call without the arguments: tracing did not work."""
+    """Found: mypyc compiles ``Base.__init__(self, *args)`` of a native class to a call without the arguments, so tracing did
+    not work."""
     found = []
     for module in MODULES:
         path = ROOT / f"{module.removesuffix('.py')}.py"
@@ -90,13 +91,13 @@ def test_no_compiled_class_passes_arguments_on_by_a_star() -> None:
 
 
 def classes(module: str) -> Iterator[type]:
-    """The classes that a module defines."""
+    """Yield the classes that a module defines."""
     return (each for each in vars(import_module(module)).values() if isinstance(each, type) and each.__module__ == module)
 
 
 def test_no_interpreted_class_inherits_from_a_compiled_one() -> None:
-    """A TypeError where such a class is first made: in a wheel each PULL of a pattern failed, and a webhook on one ended the
-    broker."""
+    """Found: such a class raises TypeError when it is first created: in a wheel each PULL of a pattern failed, and a webhook on
+    one ended the broker."""
     names = {name.removesuffix(".py").replace("/", ".") for name in MODULES}
     compiled = {each for name in names for each in classes(name)}
     assert len(compiled) > 100
@@ -115,12 +116,13 @@ def test_no_interpreted_class_inherits_from_a_compiled_one() -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_no_compiled_module_refers_weakly(name: str) -> None:
-    """A TypeError where it refers to an object of its own class: in a wheel no old segment was removed any more."""
+    """Found: a weak reference to an object of a compiled class raises TypeError: in a wheel no old segment was removed any
+    more."""
     assert "weakref" not in (ROOT / name).read_text()
 
 
 def test_make_types_translates_all_of_them(hook: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What mypy takes and mypyc refuses was found by the first user: pip went on with the source."""
+    """Found: code that mypy accepts and mypyc refuses was noticed only by a user: pip silently installed the plain source."""
     asked: list[list[str]] = []
     monkeypatch.setitem(vars(hook), "translate", lambda directory, modules: asked.append(modules))
     hook.check_modules(ROOT / "pyproject.toml")
@@ -130,8 +132,8 @@ def test_make_types_translates_all_of_them(hook: ModuleType, monkeypatch: pytest
 
 @pytest.mark.parametrize("name", MODULES)
 def test_no_compiled_module_has_what_mypyc_changes(name: str) -> None:
-    """Seen when the modules of an HTTP request were compiled: an exception's class attributes were those of its base, so that a
-    505 had the code INTERNAL; ``except A as error`` and ``except B as error`` in one function raised TypeError for a B of the
+    """Found when the modules of an HTTP request were compiled: an exception's class attributes were those of its base, so that
+    a 505 had the code INTERNAL; ``except A as error`` and ``except B as error`` in one function raised TypeError for a B of the
     same module; an async generator had no ``__aiter__``."""
     tree = ast.parse((ROOT / name).read_text())
     errors = {
@@ -149,7 +151,7 @@ def test_no_compiled_module_has_what_mypyc_changes(name: str) -> None:
 
 
 def test_make_types_has_the_compiler_of_the_build(hook: ModuleType) -> None:
-    """What mypy accepts in a checkout, the mypyc of a build accepts."""
+    """Both use the same mypy, so that a module which passes the check in a checkout can be compiled in a build."""
     ours = {Requirement(text).name: Requirement(text) for text in PROJECT["project"]["optional-dependencies"]["dev"]}
     (asked,) = (Requirement(text) for text in hook.REQUIRES if text.startswith("mypy"))
     assert ours["mypy"] == asked
@@ -161,7 +163,7 @@ def test_a_wheel_is_built_for_each_python_that_is_promised() -> None:
 
 
 def test_the_switch_is_not_taken_for_an_option_of_serve(hook: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TOYMQ_COMPILE was: serve asked whether TOYMQ_COMMIT was meant."""
+    """Found: with TOYMQ_COMPILE set, serve asked whether TOYMQ_COMMIT was meant."""
     monkeypatch.setenv(hook.SWITCH, "0")
     assert unknown_variables() == []
 
@@ -194,7 +196,7 @@ def test_without_headers_of_python(hook: ModuleType, tmp_path: Path, monkeypatch
 
 
 def test_the_interpreters_compiler_may_be_gone(hook: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Python that was compiled elsewhere names the compiler of that machine."""
+    """A Python that was built elsewhere names that machine's compiler."""
     monkeypatch.delenv("CC")
     monkeypatch.setattr(hook.sysconfig, "get_config_var", lambda name: "their-cc -pthread" if name == "CC" else None)
     there = {"cc", "their-cc"}
@@ -232,7 +234,7 @@ def test_an_editable_installation_is_the_source(hook: ModuleType, tmp_path: Path
 
 @COMPILER
 def test_a_module_is_compiled_beside_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The short form of what follows: one module, not the broker's. gcc optimizes mypyc's library for three seconds."""
+    """The short form of the next test: one module, not the broker's. gcc takes three seconds for mypyc's library."""
     monkeypatch.delenv("TOYMQ_MYPYC", raising=False)
     quick = tmp_path / "hatch_build.py"
     quick.write_text((ROOT / "hatch_build.py").read_text().replace('OPTIMIZATION = "1"', 'OPTIMIZATION = "0"'))
@@ -262,7 +264,7 @@ def said_by(bin_: Path, code: str, directory: Path) -> str:
 @pytest.mark.torture
 @COMPILER
 def test_the_compiled_wheel_keeps_its_promises(tmp_path: Path) -> None:
-    """What make dist makes: the same bytes twice, all that is listed, and a broker that is broken for a while."""
+    """The output of make dist: the same bytes twice, all listed modules, and a broker that keeps its promises under faults."""
     made, again = (built(ROOT, tmp_path / name, "1")[".whl"] for name in ("a", "b"))
     assert made.name == again.name
     assert "none-any" not in made.name

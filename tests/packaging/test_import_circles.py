@@ -1,8 +1,7 @@
-"""No file imports itself through others. A circle of files has to be read whole before any of them is understood.
+"""No file imports itself through others: a circle of files has to be read whole before any of them is understood.
 
-``ALLOWED`` lists the circles that are left, and can only shrink: a new circle fails, a larger one too, and what has left a
-circle must be taken off the list.
-"""
+``ALLOWED`` lists the remaining circles, and can only shrink: a new or a larger circle fails, and a module that has left a
+circle must be removed from the list."""
 
 import pytest
 

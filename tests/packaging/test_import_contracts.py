@@ -1,8 +1,7 @@
-"""Every import contract in pyproject.toml can fail: one import that breaks it, and the linter names it.
+"""Every import contract in pyproject.toml can fail: for one import that breaks it, the linter reports it.
 
-The cases come from the contracts themselves, so a new one is tried without a change here. All are broken in one copy of the
-sources, by imports that only a type checker reads: a run of the linter takes a second.
-"""
+The cases come from the contracts themselves, so a new contract is tried without a change here. All are broken in one copy of
+the sources, with imports for type checkers only: a run of the linter takes a second."""
 
 import os
 import shutil
@@ -29,7 +28,7 @@ LINT = "from importlinter.cli import lint_imports_command; lint_imports_command(
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A copy of the packages that may be spoilt."""
+    """A copy of the packages that a test may break."""
 
     root: Path
 
@@ -46,7 +45,7 @@ class Tree:
         return next((file for file in (path / "__init__.py", path.with_suffix(".py")) if file.exists()), None)
 
     def has(self, module: str) -> bool:
-        """Also true of a third-party or standard module: those need no file."""
+        """Return whether a module exists; also True for third-party and standard modules, which need no file."""
         return module.split(".")[0] not in PACKAGES or self.file_of(module) is not None
 
     def modules(self) -> Iterator[str]:
@@ -75,7 +74,7 @@ class Tree:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    """As it is: to be read."""
+    """Return an unchanged copy, to be read only."""
     return Tree.copy_to(tmp_path_factory.mktemp("tree"))
 
 
@@ -88,13 +87,13 @@ def within(module: str, packages: list[str]) -> bool:
 
 
 def layers_of(contract: dict[str, Any]) -> list[list[str]]:
-    """Full module names, highest layer first."""
+    """Return full module names, highest layer first."""
     container = contract["containers"][0]
     return [[f"{container}.{name.strip(' ()')}" for name in layer.split("|")] for layer in contract["layers"]]
 
 
 def imports_that_break(contract: dict[str, Any], tree: Tree) -> Iterator[tuple[str, str]]:
-    """(importer, imported), each of which the contract forbids and the tree has both ends of."""
+    """Yield (importer, imported) pairs that the contract forbids and whose modules both exist."""
     match contract["type"]:
         case "layers":
             present = [[module for module in layer if tree.has(module)] for layer in layers_of(contract)]
@@ -123,7 +122,7 @@ def imports_that_break(contract: dict[str, Any], tree: Tree) -> Iterator[tuple[s
 
 
 def sections(said: str) -> dict[str, str]:
-    """What the linter says of each broken contract, by its name."""
+    """Return the linter's report of each broken contract, by its name."""
     lines = said.partition("Broken contracts\n")[2].splitlines()
     titles = [number for number, line in enumerate(lines[:-1]) if line and set(lines[number + 1]) == {"-"}]
     return {lines[begin]: "\n".join(lines[begin:end]) for begin, end in pairwise([*titles, len(lines)])}
@@ -137,7 +136,7 @@ def test_the_tree_keeps_all_of_them(tree: Tree) -> None:
 
 @pytest.fixture(scope="module")
 def cases(tree: Tree) -> dict[str, tuple[str, str] | None]:
-    """An import that breaks each contract, by the contract's id."""
+    """Return an import that breaks each contract, by the contract's id."""
     return {contract["id"]: next(imports_that_break(contract, tree), None) for contract in CONTRACTS}
 
 

@@ -1,4 +1,4 @@
-"""Every link of every page leads to a file that is there, and to a heading that it has."""
+"""Every link of every page leads to an existing file and heading."""
 
 from tests.packaging.links import anchors_of, broken_links, pages
 from tests.support.broker_process import ROOT

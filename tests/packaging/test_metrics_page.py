@@ -1,4 +1,4 @@
-"""docs/metrics.md says what the broker exports."""
+"""docs/metrics.md agrees with what the broker exports."""
 
 from tests.packaging.metrics_page import BEGIN, END, PAGE, with_table
 

@@ -1,4 +1,4 @@
-"""A file's test has the file's name, so that a reader finds it."""
+"""Each module has a test file of its name, so that a reader finds it."""
 
 from tests.support.broker_process import ROOT
 
@@ -24,7 +24,7 @@ DECLARATIONS = {
 
 
 def test_each_module_has_a_test_of_its_name() -> None:
-    """Neither list grows: write the test."""
+    """The lists of exceptions may not grow: write the test instead."""
     names = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
     modules = [path for part in ("toymq_py", "clients", "chaos") for path in (ROOT / part).rglob("*.py")]
     missing = {

@@ -1,4 +1,4 @@
-"""What tests replace by name is there. A test of the torture part is run rarely, and would say so late."""
+"""Names that tests replace by monkeypatching exist. A torture test runs rarely, and would show a missing one late."""
 
 import ast
 import importlib
@@ -16,14 +16,14 @@ MISSING = object()
 
 
 def rare_tests() -> list[str]:
-    """Modules with a test that `make test` leaves out."""
+    """Return the modules with a test that `make test` leaves out."""
     files = (path for path in (ROOT / "tests").rglob("test_*.py") if any(f"mark.{mark}" in path.read_text() for mark in RARE))
     return sorted(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files)
 
 
 def replaced(tree: ast.AST, module: ModuleType) -> Iterator[tuple[int, str, object]]:
-    """(line, what is replaced, it): of `setattr("module.name", …)`, and of `setattr(owner, "name", …)` where the owner is one
-    of the module's names, or below one."""
+    """Yield (line, name, value) of what is replaced: by `setattr("module.name", …)`, and by `setattr(owner, "name", …)` where
+    the owner is one of the module's names, or below one."""
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setattr"):
             continue

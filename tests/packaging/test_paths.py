@@ -1,4 +1,4 @@
-"""docs/paths.md names functions that are there, and no list is longer than a newcomer can follow."""
+"""docs/paths.md names existing functions, and no list is longer than a newcomer can follow."""
 
 import ast
 import re

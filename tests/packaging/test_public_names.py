@@ -1,4 +1,4 @@
-"""What users may import, pinned: a name that appears or goes is a decision, not an accident."""
+"""The names that users may import, pinned: a name that is added or removed is a decision, not an accident."""
 
 import ast
 import importlib
@@ -53,7 +53,7 @@ def test_every_error_that_a_client_may_raise_is_exported() -> None:
 
 @pytest.mark.parametrize("package", ["toymq", "toymq.sync"])
 def test_dir_shows_the_public_names_and_no_others(package: str) -> None:
-    """Completion in a REPL lists what ``dir`` returns: also what is not loaded yet, and not what the module is made with."""
+    """Completion in a REPL uses ``dir``: it must include names that are not loaded yet, and no private helpers."""
     shown = {name for name in output_of(f"import {package} as module; print(*dir(module))").split() if name[0] != "_"}
     modules = {"testing", "tracing"} if package == "toymq" else set()
     assert shown == {name for name in PUBLIC[package] if name[0] != "_"} | modules
@@ -188,7 +188,7 @@ def test_a_package_file_re_exports_and_never_implements(package: Path) -> None:
 
 
 def public_docstrings() -> dict[str, str]:
-    """What ``help`` shows of what users import: classes, methods and functions by name."""
+    """Return what ``help`` shows for the classes, methods and functions that users import, by name."""
     found: dict[str, str] = {}
     for package in ("toymq", "toymq.sync", "toymq.errors"):
         module = importlib.import_module(package)
@@ -205,7 +205,8 @@ def public_docstrings() -> dict[str, str]:
 
 
 def test_help_names_nothing_that_a_user_does_not_have() -> None:
-    """It sent to "delivery.md", to "JSON shapes" of protocol.md, and to a class ``Delivery`` that cannot be imported."""
+    """Found: docstrings referred to "delivery.md", to "JSON shapes" of protocol.md, and to a class ``Delivery`` that cannot be
+    imported."""
     strays = {
         name: stray
         for name, text in public_docstrings().items()

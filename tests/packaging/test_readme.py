@@ -1,4 +1,4 @@
-"""The README tells the truth: its paths exist, its targets exist, its program runs."""
+"""The README tells the truth: its paths and make targets exist, and its program runs."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""docs/scale.md: each plan follows from the page's one table of figures, whose builds are one."""
+"""docs/scale.md: each plan follows from the page's table of figures, all measured with one build."""
 
 import re
 import statistics
@@ -19,7 +19,7 @@ SHARE = 2 / 3
 
 
 def figure(label: str) -> float:
-    """The first number of a row of the table."""
+    """Return the first number of a row of the table."""
     (row,) = [line for line in PAGE.splitlines() if line.startswith(f"| {label}")]
     number = re.search(r"[\d,.]*\d", row.split("|")[2])
     assert number is not None, row

@@ -1,4 +1,4 @@
-"""The pages of the site, as ``make site`` writes them: their links hold, and the navigation has each."""
+"""The site's pages, as ``make site`` writes them: links are valid, and the navigation has each page."""
 
 import re
 import tomllib
@@ -25,7 +25,7 @@ def test_links_lead_to_pages_of_the_site(folder: Path) -> None:
 
 
 def test_the_navigation_has_every_page(folder: Path) -> None:
-    """The decisions are linked from their index."""
+    """The decisions are not in the navigation: their index links to them."""
     nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
     listed = re.findall(r"'([\w/-]+\.md)'", str(nav))
     assert sorted(listed) == sorted([*(page.name for page in folder.glob("*.md")), "adr/index.md"])

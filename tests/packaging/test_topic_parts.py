@@ -1,4 +1,4 @@
-"""Sessions and the gateway speak with a topic, and with none of its parts (ADR 0073)."""
+"""Sessions and the gateway call a topic, and none of its parts (ADR 0073)."""
 
 import ast
 from pathlib import Path
@@ -10,7 +10,8 @@ PARTS = {"backlog", "committer", "delays", "log", "publisher", "redrive_consumer
 
 
 def reached_into(source: str) -> list[str]:
-    """Attributes that are parts of a topic, of a name or attribute that ends with "topic", or of what any call returns."""
+    """Return the attributes that are parts of a topic, read from a name or attribute that ends with "topic", or from a call's
+    result."""
     return [
         f"line {node.lineno}: topic.{node.attr}"
         for node in ast.walk(ast.parse(source))

@@ -1,4 +1,4 @@
-"""Alert rules against any values at any times: what is told, how often, and how much waits."""
+"""Alert rules against any values at any times: which alerts are sent, how often, and how many may wait."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,8 +1,7 @@
-"""Whatever the order of connect, greeting, loss, output and flush: what a client has to say is announced.
+"""Whatever the order of connect, greeting, loss, output and flush: a client announces that it has output.
 
-What carries the bytes of a conversation looks for them when it is told, and never else. What is due and was not announced is
-said by chance or never: such a client neither receives nor raises.
-"""
+The transport of a conversation takes output only after an announcement. Output without one would be sent late or never: such a
+client neither receives nor raises."""
 
 from collections import deque
 

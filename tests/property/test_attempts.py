@@ -22,7 +22,7 @@ bounded = settings(max_examples=examples(300), derandomize=True, deadline=None, 
 
 
 class Applications:
-    """Some workers of one consumer. ``begun`` is what one of them has had before it, ``held`` what was given up."""
+    """Workers of one consumer. ``begun``: ids that a worker has begun to handle; ``held``: ids that ran out of attempts."""
 
     def __init__(self, workers: int, window: int) -> None:
         self.workers, self.window = workers, window
@@ -33,8 +33,8 @@ class Applications:
         self.now = 0.0
 
     def live(self, way: str, done: list[int], poison: frozenset[int] = frozenset()) -> bool:
-        """Each takes a window, acks its first ``done`` of it, begins the next, and dies there; or at poison; or leaves and
-        has begun no other. Returns: whether there was anything left to take."""
+        """Let each worker take a window, ack its first ``done`` messages, begin the next one, and die there or at a poison
+        message; or, as ``way`` says, leave without beginning another. Returns: whether there was anything left to take."""
         it = self.consumer
         owners = [Lessee(self.window) for _ in range(self.workers)]
         taken: list[list[int]] = []
@@ -113,7 +113,7 @@ def test_poison_comes_to_an_end_and_takes_nothing_along(workers: int, window: in
 
 @pytest.mark.parametrize("place", [0, 1, 5, 9])
 def test_poison_of_a_worker_that_acks_whole_windows_comes_to_an_end(place: int) -> None:
-    """So many losses at most as ADR 0053 says, and nothing above it is given up."""
+    """A poison message is given up after at most as many lost sessions as ADR 0053 says, and no message above it is."""
     it = Consumer("c", start=0, since_ns=1)
     it.limit_attempts(MAX_ATTEMPTS)
     lives, held = 0, list[int]()
@@ -135,7 +135,8 @@ def dead_letters(rig: BrokerRig) -> int:
 
 
 def test_a_broker_that_is_stopped_counts_no_attempt() -> None:
-    """Five restarts made a dead letter of a message that no code had seen, and of one whose handler ran on."""
+    """Found: five restarts made dead letters of a message that no handler had seen, and of one whose handler was still
+    running."""
     rig = BrokerRig(max_attempts=3)
     rig.publish("t", b"x", b"y")
     for _ in range(5):
@@ -152,7 +153,7 @@ def test_a_broker_that_is_stopped_counts_no_attempt() -> None:
 
 
 def test_a_hundred_kills_give_up_nothing_that_gets_on() -> None:
-    """82 healthy messages became dead letters."""
+    """Found: 82 healthy messages became dead letters after 100 kills, although one message was acked before each."""
     rig = BrokerRig(max_attempts=4)
     rig.publish("t", *[b"x"] * 200)
     for _ in range(100):
@@ -164,7 +165,7 @@ def test_a_hundred_kills_give_up_nothing_that_gets_on() -> None:
 
 
 def test_a_storm_of_takeovers_gives_up_nothing_that_gets_on() -> None:
-    """19 did at 20 attempts."""
+    """Found: 19 healthy messages became dead letters at a limit of 20 attempts, with a new session in each of 100 rounds."""
     rig = BrokerRig(max_attempts=20)
     rig.publish("t", *[b"x"] * 200)
     for life in range(100):

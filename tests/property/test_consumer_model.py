@@ -80,7 +80,7 @@ class ConsumerMachine(RuleBasedStateMachine):
 
     @rule(width=st.integers(1, 2))
     def publish_with_delay(self, width: int) -> None:
-        """What comes next turns out to be scheduled: a topic enters a record before anyone can take it."""
+        """Add the next ids as delayed messages: a topic schedules a record before a worker can take it."""
         first = max(self.real.cursor - self.base, self.model.cursor())
         for i in range(first, min(first + width, SPAN)):
             if self.model.rows[i].state == "fresh":
@@ -425,7 +425,7 @@ def test_the_consumer_does_what_the_model_does() -> None:
 def test_merged_deadlines_are_late_by_less_than_the_slack_and_never_early(
     gaps_us: list[int], acked: set[int]
 ) -> None:
-    """Each delivery's deadline lies anywhere near the one before, then some are acked."""
+    """Deliveries whose deadlines lie close together, some of which are then acked."""
     it = Consumer("c", start=0, since_ns=0)
     deadlines: list[float] = []
     at = 30.0

@@ -77,7 +77,7 @@ class DelayMachine(RuleBasedStateMachine):
 
     @rule(name=readers_named)
     def take(self, name: str) -> None:
-        """All that is ready; what has expired is dropped on the way."""
+        """Take all ready messages; expired ones are dropped on the way."""
         reader = self.readers[name]
         ready = {i for i in self._open(reader) if i not in reader.inflight and (i in reader.delivered or self._is_due(i))}
         over = {i for i in ready if (at := self.expires_at[i]) is not None and at <= self.now}

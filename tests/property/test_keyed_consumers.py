@@ -62,7 +62,7 @@ class KeyedMachine(SharedMachine):
 
     @rule(at=SharedMachine.at)
     def reject(self, at: int) -> None:
-        """A message that is dead lets its key go on."""
+        """Reject a message: a dead message lets the next one of its key go on."""
         chosen = self.pick(at, [key for key, row in self.rows.items() if row.holder is not None])
         if chosen is not None:
             topic, msg_id = chosen

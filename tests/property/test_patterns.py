@@ -1,4 +1,4 @@
-"""Whether two patterns can match the same name, against all names of a small world."""
+"""Whether two topic patterns can match the same name, against all names of a small world."""
 
 from itertools import product
 

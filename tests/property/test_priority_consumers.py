@@ -54,7 +54,8 @@ class PriorityMachine(SharedMachine):
             self.rig.loop.drain()
 
     def is_looking_ahead(self) -> bool:
-        """A long look, or the take behind it, goes on in the next turn; what is published meanwhile is for the one after."""
+        """Whether a long search for the highest priority, or the take behind it, goes on in the next turn; what is published
+        meanwhile counts from the turn after."""
         lanes = [topic.consumers["c"].lanes for topic in self.rig.broker.topics.values() if "c" in topic.consumers]
         return any(isinstance(one, PriorityLanes) and one.goal for one in lanes)
 
@@ -70,7 +71,7 @@ class PriorityMachine(SharedMachine):
 
     @rule(at=SharedMachine.at)
     def reorder(self, at: int) -> None:
-        """Another mode takes over and gives back: what waits for its turn is not lost."""
+        """Switch to another delivery mode and back: waiting messages are not lost."""
         self.settle()
         for topic in self.rig.broker.topics.values():
             if (channel := topic.channels.get("c")) is not None and channel.consumer.priority_of is not None:

@@ -1,4 +1,5 @@
-"""Any split gives the same events, any bytes an event or a documented error, and what is said is what is heard."""
+"""The protocol parser: any split of the bytes gives the same events, any bytes an event or a documented error, and every
+command and reply survives encoding and decoding."""
 
 from contextlib import suppress
 from dataclasses import replace

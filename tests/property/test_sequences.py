@@ -33,7 +33,7 @@ ROUNDS = 12
 
 
 class NeverRuns(Runnable):
-    """A task that nobody wakes: the test takes the replies itself."""
+    """A task that is never woken: the test takes the replies itself."""
 
     def __init__(self) -> None:
         pass
@@ -203,7 +203,7 @@ class World:
                 assert set(stored) == set(producer.made)
 
     def get_through(self) -> None:
-        """The faults are over."""
+        """End the faults, and let every producer send what it has left."""
         self.restart(power_cut=False)
         for _ in range(ROUNDS):
             self.rig.advance(0.3)
@@ -256,7 +256,8 @@ def test_each_sequence_is_stored_once_and_in_order(steps: list[tuple[str, int]],
 
 
 def test_space_that_comes_back_lets_nobody_overtake() -> None:
-    """A refusal that the broker knew at once: the ones behind it wait, also when there would be room for them again."""
+    """The broker refuses a message at once for lack of space. The messages behind it are refused, too, even when there would be
+    room for them again, so none overtakes it."""
     world = World(4096)
     world.do("send", 0)
     world.do("listen", 3)

@@ -65,7 +65,8 @@ class Worker:
     hangs_on: tuple[str, int] | None = None
 
     def excuse(self, one: tuple[str, int]) -> bool:
-        """Whether what would count does not, as it hangs on another message. Else it hangs on this one from now on."""
+        """Return whether a lost lease is excused, because the message at which the worker hangs is another one. Otherwise the
+        worker hangs at this message from now on."""
         if self.late and self.excused < self.excuses and one != self.hangs_on:
             self.excused += 1
             return True
@@ -134,7 +135,7 @@ class SharedMachine(RuleBasedStateMachine):
         return self.rig.clock.monotonic()
 
     def ready(self, topic: str) -> list[Row]:
-        """What could be taken now."""
+        """Return the messages that could be taken now."""
         rows = [row for (of, _), row in self.rows.items() if of == topic]
         return [row for row in rows if not row.acked and row.holder is None and row.delayed_until <= self.now]
 
@@ -193,7 +194,7 @@ class SharedMachine(RuleBasedStateMachine):
         self.seen["redelivered"] += any(delivery.attempt > 1 for delivery in deliveries)
 
     def check_delivery(self, topic: str, msg_id: int) -> None:
-        """Check what else the mode promises."""
+        """Check the further promises of the delivery mode, such as order."""
 
     @rule(at=at)
     def stall(self, at: int) -> None:
@@ -207,7 +208,8 @@ class SharedMachine(RuleBasedStateMachine):
 
     @rule(at=at, topic=st.sampled_from(TOPICS), how=st.sampled_from(["leave", "stall", "look"]))
     def break_a_promise(self, at: int, topic: str, how: str) -> None:
-        """One message comes to workers that are all idle; one of those that were told cannot look, or looks elsewhere first."""
+        """Publish one message while all workers are idle; a worker that was notified leaves, stalls, or takes from another
+        topic first."""
         self.settle()
         self.publish(topic, 1)
         told = [worker for worker in self.workers if worker.hungry and not worker.stalled]
@@ -239,22 +241,23 @@ class SharedMachine(RuleBasedStateMachine):
         self.seen["given back by the dead"] += len(held)
 
     def lose(self, keys: list[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Returns: what counts. Of each worker that is one at most (ADR 0053, 0256)."""
+        """End the leases of these messages. Returns: those for which this counts as an attempt, at most one of each worker (ADR
+        0053, 0256)."""
         counting = [self.counts(worker) for worker in {self.rows[key].holder: None for key in keys}]
         for key in keys:
             self.rows[key].lose(key in counting)
         return [key for key in keys if key in counting]
 
     def counts(self, worker: Worker | None) -> tuple[str, int] | None:
-        """What a worker most likely has before it: the message that it got before the others. Nothing of what stood behind one
-        that has counted, while it hangs."""
+        """Return the message that a worker is most likely handling: the one that it got first. Messages that it got behind a
+        counted one do not count while it hangs."""
         late = worker is not None and worker.late
         held = [key for key, row in self.rows.items() if row.holder is worker and not (late and row.behind)]
         return min(held, key=lambda key: self.rows[key].turn, default=None)
 
     @rule(topic=st.sampled_from(TOPICS))
     def lose_again(self, topic: str) -> None:
-        """Two sessions of the pattern, one after the other, take what is there and go."""
+        """Let two sessions of the pattern, one after the other, take messages and leave."""
         self.publish(topic, 2)
         for _ in range(2):
             if len(self.workers) < 5:
@@ -265,7 +268,7 @@ class SharedMachine(RuleBasedStateMachine):
 
     @rule(at=at)
     def ack(self, at: int) -> None:
-        """Anyone may: what was delivered is acked, whatever became of its lease."""
+        """Ack a delivered message, from any session: the ack counts whatever became of the lease."""
         chosen = self.pick(at, [key for key, row in self.rows.items() if row.delivered and not row.acked])
         if chosen is not None:
             row = self.rows[chosen]
@@ -285,7 +288,7 @@ class SharedMachine(RuleBasedStateMachine):
 
     @rule(at=at)
     def touch(self, at: int) -> None:
-        """Its session renews a lease. One that hung has come to what it got behind that."""
+        """Renew a lease from its own session. A worker that hung has then reached what it got later."""
         chosen = self.pick(at, [key for key, row in self.rows.items() if row.holder is not None])
         if chosen is not None:
             row = self.rows[chosen]
@@ -325,7 +328,7 @@ class SharedMachine(RuleBasedStateMachine):
 
     @rule(topic=st.sampled_from(TOPICS), leases=st.integers(2, 3), several=st.booleans(), at=at)
     def hang_alone(self, topic: str, leases: int, several: bool, at: int) -> None:
-        """It gets others in the place of what it lost, and comes to one in the end."""
+        """Let a lone worker lose leases: it gets other messages instead of those it lost, and renews one in the end."""
         self.join("a.*" if several else topic, 4)
         while len(self.workers) > 1:
             self.leave(0)
@@ -338,7 +341,7 @@ class SharedMachine(RuleBasedStateMachine):
 
     @rule(topic=st.sampled_from(TOPICS))
     def let_expire(self, topic: str) -> None:
-        """What is held is held for too long, and is delivered again."""
+        """Let all leases of the topic end, so that their messages are delivered again."""
         self.settle()
         self.publish(topic, 1)
         self.settle()
@@ -347,7 +350,7 @@ class SharedMachine(RuleBasedStateMachine):
 
     @rule(at=at, really=st.integers(0, 4).map(lambda n: n > 2))
     def kill(self, at: int, really: bool) -> None:
-        """SIGKILL. What is on the disk by then is known: acks that a kill may lose are another test's."""
+        """Kill the broker. Its offsets are on the disk by then: acks that a kill may lose are another test's."""
         if not really:
             return
         for topic in TOPICS:
@@ -363,7 +366,7 @@ class SharedMachine(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """Each that has a reason to look looks, until none has."""
+        """Let each worker that was notified take messages, until none has a reason to look."""
         while hungry := [worker for worker in self.workers if worker.hungry and not worker.stalled]:
             self.take(hungry[0])
         for worker in self.workers:
@@ -376,13 +379,13 @@ class SharedMachine(RuleBasedStateMachine):
         self.seen["settled"] += 1
 
     def rests(self, worker: Worker, topic: str, slack_s: float) -> bool:
-        """Whether it gets nothing, as it lets leases end, and others work."""
+        """Whether a worker gets nothing, because it let leases end while other workers go on."""
         names = (topic, "a.*")
         others = [each for each in self.workers if each.name in names and each is not worker and not isinstance(each, Poller)]
         return worker.late and self.now < worker.expired_at + VISIBILITY_S + slack_s and not all(each.late for each in others)
 
     def comes_alone(self, worker: Worker) -> bool:
-        """Whether a worker gets nothing beside what it has."""
+        """Whether a worker gets nothing as long as it holds what it has."""
         consumers = [topic.consumers["c"] for topic in self.rig.broker.topics.values() if "c" in topic.consumers]
         if isinstance(worker.hold, Subscription):
             return False

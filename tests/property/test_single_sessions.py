@@ -49,7 +49,7 @@ class SingleSessions(RuleBasedStateMachine):
     @precondition(lambda self: self.sessions)
     @rule(at=st.integers(0, SESSIONS_MAX), count=st.integers(1, 3))
     def ack(self, at: int, count: int) -> None:
-        """The oldest of what it holds: a handler of one message after the other."""
+        """Ack the oldest messages that a session holds, as a handler does that works one after the other."""
         session = self.sessions[at % len(self.sessions)]
         done, self.held[session] = self.held[session][:count], self.held[session][count:]
         for name, msg_id in done:
@@ -58,8 +58,8 @@ class SingleSessions(RuleBasedStateMachine):
 
     @rule()
     def hang(self) -> None:
-        """All leases end: what a handler still has, another one may get. One that hangs gets nothing where one does not, which
-        may have all that was leased."""
+        """Let all leases end: another session may get what a handler still has. A session that hangs gets nothing while another
+        one does not hang; that one may have all that was leased."""
         lost = {name for held in self.held.values() for name, _ in held}
         self.rig.advance(31)
         if any(not (session.late or session.paused) for session in self.sessions):
@@ -75,14 +75,14 @@ class SingleSessions(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([5, 20]))
     def be_slow(self, seconds: int) -> None:
-        """Some leases end."""
+        """Let some leases end."""
         self.rig.advance(seconds)
         self.drop_what_is_lost()
 
     @precondition(lambda self: self.sessions)
     @rule(at=st.integers(0, SESSIONS_MAX), delay=st.sampled_from([0.0, 3.0, 8.0]))
     def nack(self, at: int, delay: float) -> None:
-        """A handler fails."""
+        """Nack a message, as a handler that fails."""
         held = self.held[self.sessions[at % len(self.sessions)]]
         if held:
             name, msg_id = held[0]
@@ -90,7 +90,7 @@ class SingleSessions(RuleBasedStateMachine):
             self.drop_what_is_lost()
 
     def drop_what_is_lost(self) -> None:
-        """A handler asks before each message whether it has it still (TOUCH), and drops it where not."""
+        """Before each message a handler asks with TOUCH whether it still has the lease, and drops the message if not."""
         for session, held in self.held.items():
             has = {
                 (name, msg_id) for name in TOPICS if (channel := self.rig.broker.topic(name).channels.get("c")) is not None
@@ -132,7 +132,7 @@ class SingleSessions(RuleBasedStateMachine):
             assert session.active == mine
 
     def teardown(self) -> None:
-        """Whoever is left gets everything, within the visibility timeout."""
+        """Check that the remaining sessions get everything, within the visibility timeout."""
         if not self.sessions:
             return
         while len(self.sessions) > 1:

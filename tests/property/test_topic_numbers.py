@@ -104,7 +104,7 @@ class TopicNumbers(RuleBasedStateMachine):
 
     @initialize(count=st.integers(0, 20), names=st.sets(NAMES), limit=st.none() | st.integers(20, 40), drops=RARELY)
     def begin(self, count: int, names: set[str], limit: int | None, drops: bool) -> None:
-        """Most of what can go wrong needs consumers that have got something."""
+        """Publish, and let consumers take messages: most of what can go wrong needs consumers that hold some."""
         self.limit(limit, drops, in_bytes=False)
         for name in sorted(names):
             self.subscribe(name, latest=False)
@@ -155,7 +155,7 @@ class TopicNumbers(RuleBasedStateMachine):
 
     @rule(name=NAMES, rows=st.lists(st.booleans(), max_size=15))
     def work(self, name: str, rows: list[bool]) -> None:
-        """Some of what is inflight gets acked."""
+        """Ack some of the inflight messages."""
         if name in self.model.rows:
             self.deliver(name, 4)
             inflight = [i for i, row in enumerate(self.model.rows[name]) if row.state == "inflight"]

@@ -21,7 +21,7 @@ MAX_UNACKED = 3
 
 
 class Limited(SharedMachine):
-    """What is new is ready only while there is room for it."""
+    """New messages count as ready only while the consumer is below ``max_unacked``."""
 
     seen: ClassVar[Counter[str]] = Counter()
 
@@ -69,7 +69,7 @@ class LimitedPriority(Limited, PriorityMachine):
         return not self.is_delivered and super().is_full(topic)
 
     def ready(self, topic: str) -> list[Row]:
-        """While it is full, redeliveries that no new message goes before."""
+        """Return the ready messages; while the consumer is full, only redeliveries that no new message would go before."""
         ready = SharedMachine.ready(self, topic)
         if not self.is_full(topic):
             return ready

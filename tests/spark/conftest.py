@@ -39,13 +39,13 @@ where they take ten seconds on a busy machine, the query fails."""
 
 @pytest.fixture(scope="session")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What Spark's processes write to stderr: where a user at a terminal would see it."""
+    """Return the file for stderr of Spark's processes, which a user at a terminal would see."""
     return tmp_path_factory.mktemp("console") / "stderr"
 
 
 @contextmanager
 def stderr_to(file: Path) -> Iterator[None]:
-    """For processes that are started meanwhile, and theirs."""
+    """Write to a file what processes started meanwhile, and their children, write to stderr."""
     before = os.dup(2)
     with file.open("ab") as out:
         os.dup2(out.fileno(), 2)

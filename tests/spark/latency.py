@@ -40,7 +40,7 @@ PUBLISHES_PER_S = 100
 
 
 def publish_paced(url: str, topic: str, rate: int, seconds: float) -> int:
-    """In steps of 10 ms. Returns: how many."""
+    """Publish in steps of 10 ms. Returns: how many messages."""
     step = max(rate // 100, 1)
     began, count = time.perf_counter(), 0
     with sync.connect(url, timeout_s=60) as client:
@@ -52,7 +52,8 @@ def publish_paced(url: str, topic: str, rate: int, seconds: float) -> int:
 
 
 def publish_latencies(url: str, topic: str, seconds: float) -> list[float]:
-    """Milliseconds of one publish after the other, from when each was due: what waits behind another, counts."""
+    """Publish one message after the other. Returns: the milliseconds of each from when it was due, so waiting for an earlier
+    publish counts."""
     latencies: list[float] = []
     with sync.connect(url, timeout_s=60) as client:
         began = time.perf_counter()
@@ -99,7 +100,7 @@ def micro_batches(spark: SparkSession, url: str, pool: ProcessPoolExecutor, rate
 
 
 def fetch_paced(url: str, topic: str, rows_per_s: float, seconds: float) -> float:
-    """Over and over from the beginning, with the source's questions. Returns: rows a second."""
+    """Fetch the topic repeatedly from the beginning, with the requests of the Spark source. Returns: rows a second."""
     began, rows, at = time.perf_counter(), 0, 0
     with sync.connect(url, timeout_s=60) as client:
         while time.perf_counter() - began < seconds:
@@ -111,7 +112,8 @@ def fetch_paced(url: str, topic: str, rows_per_s: float, seconds: float) -> floa
 
 
 def paced_source(rows_per_s: float) -> type[ToymqDataSource]:
-    """The source, with tasks that each read no faster. Behind it, in ``mapInArrow``, a brake would cost a process a task."""
+    """Return the source with tasks that read no faster than this. A brake behind it, in ``mapInArrow``, would cost a process
+    for each task."""
 
     class PacedReader(BatchReader):
         def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -133,7 +135,7 @@ def paced_source(rows_per_s: float) -> type[ToymqDataSource]:
 
 
 def read_until(table: DataFrame, done: Future[list[float]]) -> float:
-    """Rows a second, over and over until something is done."""
+    """Read the table repeatedly until ``done``. Returns: rows a second."""
     rows, began = 0, time.perf_counter()
     while not done.done():
         rows += int(str(aggregate(table)[0]))

@@ -34,19 +34,19 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def aggregate(rows: DataFrame) -> tuple[object, ...]:
-    """Looks at every value of the columns that matter, and brings one row back."""
+    """Read every value of the columns that matter. Returns: one row."""
     return tuple(rows.agg(F.count("*"), F.sum(F.length("value")), F.sum("offset"), F.max("key")).collect()[0])
 
 
 def plain(spark: SparkSession, count: int) -> DataFrame:
-    """Rows of the same shape that come from nowhere."""
+    """Return rows of the same shape without a source."""
     rows = spark.range(0, count, 1, max(count // 250_000, 2))
     key = F.expr("CAST(CONCAT('key-', LPAD(id, 12, '0')) AS BINARY)").alias("key")
     return rows.select(F.col("id").alias("offset"), key, F.expr("CAST(REPEAT('x', 256) AS BINARY)").alias("value"))
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time of a process."""
+    """Return the CPU time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
@@ -75,7 +75,7 @@ def measured(
 
 
 def sources(broker: BrokerProcess, bucket: str) -> Iterator[tuple[str, dict[str, str], StructType]]:
-    """Name, options and columns of what is read."""
+    """Yield name, options and columns of each source."""
     every = source_schema(include_headers=False)
     three = StructType([field for field in every if field.name in ("key", "value", "offset")])
     url = f"toymq://127.0.0.1:{broker.port}"
@@ -89,7 +89,7 @@ def sources(broker: BrokerProcess, bucket: str) -> Iterator[tuple[str, dict[str,
 
 
 def measure_readers(broker: BrokerProcess, bucket: str, count: int) -> None:
-    """The CPU of what runs in a Python worker, without Spark."""
+    """Measure the CPU of the code that runs in a Python worker, without Spark."""
     for name, options, columns in sources(broker, bucket):
         given = parse_source({option.lower(): value for option, value in options.items()} | {"subscribe": "t"}, "batch")
         reader, times, before_s = BatchReader(given, columns), [], cpu_s(broker.pid)
@@ -116,7 +116,7 @@ def measure(spark: SparkSession, broker: BrokerProcess, bucket: str, count: int)
 
 
 def draw(by_cores: dict[int, dict[str, Measured]], count: int, path: Path) -> None:
-    """Rows a second against cores, and the broker's CPU beside it; of all columns the dotted lines."""
+    """Draw rows a second against cores, and the broker's CPU beside it; dotted lines are for all columns."""
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     panels = figure.subplots(1, 2)
     for color, name in zip(("#444444", "#d62728", "#1f77b4", "#2ca02c"), PLOTTED, strict=True):

@@ -23,7 +23,7 @@ VALUE_BYTES = 256
 
 
 def records(number: int, rows: int) -> pa.RecordBatch:
-    """A batch of one minute."""
+    """Return a batch of one minute."""
     ids = range(number * rows, (number + 1) * rows)
     at_us = [1_795_867_200_000_000 + 60_000_000 * number + n for n in range(rows)]
     values = os.urandom(VALUE_BYTES // 2 * rows).hex().encode()

@@ -1,4 +1,4 @@
-"""History of a topic from a bucket, in Spark. What the readers do by themselves is in tests/unit/spark/test_history.py."""
+"""History of a topic from a bucket, in Spark. The readers without Spark are in tests/unit/spark/test_history.py."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def place_of(broker: BrokerProcess, bucket: str, topic: str) -> dict[str, Any]:
 
 
 def sums(rows: DataFrame) -> tuple[int, ...]:
-    """Number, sum of offsets, and sum of what the values say."""
+    """Return the number of rows, the sum of offsets, and the sum of the numbers in the values."""
     said = F.sum(F.split(F.col("value").cast("string"), " ")[0].cast("int"))
     return tuple(rows.agg(F.count("*"), F.sum("offset"), said).collect()[0])
 
@@ -88,7 +88,7 @@ def test_a_batch_from_bucket_and_broker_and_from_the_bucket_alone(
 def test_a_stream_from_bucket_to_broker_to_another_topic_exactly_once(
     spark: SparkSession, tiered: BrokerProcess, tmp_path: Path
 ) -> None:
-    """A batch is run again after more was sealed: its tasks are the same, so the sink knows their rows."""
+    """A batch is run again after more segments were sealed: its tasks are the same, so the sink recognizes their rows."""
     bucket, checkpoint = f"file://{tmp_path}/bucket", tmp_path / "checkpoint"
     publish(tiered, "stream", 0, COUNT)
     upload(tiered.data_dir, bucket, tail=False)
@@ -115,7 +115,7 @@ def test_a_stream_from_bucket_to_broker_to_another_topic_exactly_once(
 
 
 def test_a_restored_topic_is_read_on_by_batch_and_stream(spark: SparkSession, tmp_path: Path) -> None:
-    """Behind the ids that the restore left out, also where a batch of a stream has no others: that has no task."""
+    """Reading goes on after the ids that the restore skipped; a batch of a stream with no other ids has no task."""
     bucket, again, checkpoint = f"file://{tmp_path}/bucket", tmp_path / "again", tmp_path / "checkpoint"
     with BrokerProcess(tmp_path / "d", "--tier", bucket, "--segment-bytes", "65536") as broker:
         publish(broker, "orders", 0, COUNT)

@@ -1,4 +1,4 @@
-"""The pipeline's jobs: to files and back, and whether everything is there."""
+"""The pipeline's jobs: topics to files and back, and verification that everything is there."""
 
 import hashlib
 import json
@@ -57,7 +57,7 @@ def test_archive_compact_replay(spark: SparkSession, url: str, client: sync.Clie
     topic = spark.read.format("toymq").options(url=url, subscribe=TOPIC, includeHeaders="true").load()
 
     def write(number: int, start: int, query: str = "q") -> None:
-        """What a stream does with a batch."""
+        """Write a batch as the stream does."""
         rows = topic.where(f"offset >= {start} AND offset < {start + 300}")
         (planned / "offsets" / str(number)).touch()
         spark.sparkContext.setLocalProperty(QUERY_ID, query)
@@ -218,7 +218,7 @@ def test_verify_finds_what_was_planted(
 
 @pytest.mark.spark_slow
 def test_verify_refuses_what_it_could_not_check(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark alone passes such lines over, or makes something of them."""
+    """Spark by itself skips malformed lines, or misinterprets them."""
     bad = {tmp_path / f"bad {n}.jsonl": said for n, (said, _) in enumerate(MALFORMED)}
     good = {tmp_path / f"good-{n}.jsonl": said for n, said in enumerate(WELL_FORMED)}
     for ledger, said in {**bad, **good}.items():
@@ -238,7 +238,7 @@ def test_verify_refuses_what_it_could_not_check(spark: SparkSession, tmp_path: P
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Callable[..., Result]:
-    """``toymq-pipeline``, on the tests' session."""
+    """Return ``toymq-pipeline``, run in the tests' Spark session."""
 
     class Borrowed:
         """The tests' session, which a command must not end."""
@@ -255,7 +255,7 @@ def command(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> Callable[..
 
 @pytest.fixture
 def archived(command: Callable[..., Result], url: str, client: sync.Client, tmp_path: Path) -> str:
-    """Where ten records are, by the command."""
+    """Archive ten records with the command. Returns: where they are."""
     with suppress(NoSuchTopic):
         client.delete("cli")  # of another test
     publish(client, "cli", 0, 10)

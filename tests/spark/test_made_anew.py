@@ -1,5 +1,5 @@
-"""A topic that is deleted and made anew under a query that writes to another topic: a loss by name, and a way past a batch that
-was interrupted. ADR 0135, 0138."""
+"""A topic is deleted and created again under a query that writes to another topic: the loss is named, and the query can go on
+after an interrupted batch. ADR 0135, 0138."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ pytestmark = [require("java"), pytest.mark.spark_slow]
 def test_a_topic_made_anew_under_an_interrupted_batch(
     spark: SparkSession, url: str, client: sync.Client, tmp_path: Path
 ) -> None:
-    """It was stuck in ReplayMismatch: the batch had rows of the old topic, and no later batch could begin."""
+    """Found: the query was stuck in ReplayMismatch: the batch had rows of the old topic, and no later batch could begin."""
 
     def run(sink: Mapping[str, str] | None = None, **source: str) -> None:
         query = (

@@ -1,4 +1,4 @@
-"""``verify`` where a checker in one process would take its time. Minutes: make test-spark-slow."""
+"""``verify`` at a size for which a checker in one process would be slow. Minutes: make test-spark-slow."""
 
 import hashlib
 import json
@@ -64,7 +64,7 @@ def test_seven_faults_among_two_million(tmp_path: Path) -> None:
 
 
 def test_a_run_of_chaos_is_verified(tmp_path: Path) -> None:
-    """The harness writes what ``verify`` reads; and a delivery without a publish, put in by hand, is found."""
+    """The chaos harness writes the ledgers that ``verify`` reads; a delivery without a publish, added by hand, is found."""
     out = tmp_path / "out"
     chaos = [*CHAOS, "run", "--duration", "10s", "--seed", "5", "--out", str(out), "--spark-verify"]
     done = subprocess.run(chaos, env=environment(), capture_output=True, text=True, timeout=LONG_S, check=False)

@@ -1,4 +1,4 @@
-"""The data source within Spark: what only a JVM can show. What a reader or writer does by itself is in tests/unit/spark."""
+"""The data source within Spark: what only a JVM can show. Readers and writers without Spark are in tests/unit/spark."""
 
 
 import json
@@ -25,7 +25,7 @@ ROWS = 1000
 
 @pytest.fixture(scope="module")
 def numbers(broker: BrokerProcess) -> str:
-    """A topic of a thousand records; every third without a key."""
+    """Make a topic of a thousand records; every third one has no key."""
     with sync.connect(f"toymq://127.0.0.1:{broker.port}") as client:
         list(client.pub_many("numbers", ((f"k{n}" if n % 3 else None, b"%d" % n) for n in range(ROWS))))
     return "numbers"
@@ -48,7 +48,7 @@ def read(spark: SparkSession, url: str, topic: str, **options: Any) -> DataFrame
 def test_a_kafka_query_with_another_format_and_address(
     spark: SparkSession, url: str, numbers: str, tmp_path: Path
 ) -> None:
-    """The shape of query that every user of the Kafka connector has; nothing of it but format and address is ours."""
+    """A typical query of the Kafka connector, in which only format and address were changed."""
     kafka = {"subscribe": numbers, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "600"}
     stream = spark.readStream.format("toymq").option("toymq.bootstrap.servers", url.removeprefix("toymq://"))
     lines = stream.options(**kafka).load().selectExpr("CAST(key AS STRING)", "CAST(value AS STRING)", "offset")
@@ -90,7 +90,8 @@ def test_a_batch_with_filters_and_a_directory(
 
 @pytest.mark.spark_slow
 def test_a_condition_stays_with_its_query(spark: SparkSession, url: str, numbers: str) -> None:
-    """Spark 4.3 keeps what was pushed down for the next query on the DataFrame: it read a part of the topic."""
+    """Found: Spark 4.3 keeps pushed-down filters for the next query on the DataFrame, which then read only a part of the
+    topic."""
     rows = read(spark, url, numbers)
     assert rows.where("offset < 5").count() == 5
     assert rows.count() == ROWS
@@ -133,7 +134,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def forget_commit(checkpoint: Path, batch: int) -> None:
-    """As if the driver had died after the batch was written and before Spark knew."""
+    """Make a checkpoint as if the driver had died after the batch was written and before Spark recorded it."""
     for name in (f"{batch}", f".{batch}.crc"):
         (checkpoint / "commits" / name).unlink(missing_ok=True)
 
@@ -203,7 +204,7 @@ def test_for_each_batch_and_a_broker_that_restarts(
 def test_retention_that_overtakes_a_stopped_query(
     spark: SparkSession, url: str, client: sync.Client, checkpoint: Path, console: Path
 ) -> None:
-    """It fails and names the ids that are gone, or goes on and names them on stderr, as ``failOnDataLoss`` says."""
+    """The query fails and names the removed ids, or goes on and names them on stderr, as ``failOnDataLoss`` says."""
     seen: list[int] = []
 
     def take(batch: DataFrame, number: int) -> None:
@@ -233,7 +234,7 @@ def test_retention_that_overtakes_a_stopped_query(
 
 
 def test_spark_finds_the_source_by_itself(url: str, numbers: str, spark: SparkSession) -> None:
-    """As in a program that knows nothing of toymq_spark; Spark looks for packages named pyspark_…"""
+    """A program need not import toymq_spark: Spark looks for packages named pyspark_…"""
     fresh = spark.newSession()
     assert fresh.read.format("toymq").options(url=url, subscribe=numbers).load().count() == ROWS
 

@@ -1,8 +1,8 @@
-"""What has to be whole after kill -9 of driver, JVM and executors in the middle of batches. Minutes: make test-spark-slow.
+"""Tables and files are whole after kill -9 of driver, JVM and executors in the middle of batches. Minutes: make
+test-spark-slow.
 
-A test starts six drivers, each with a JVM. Those of tables took 9 (Iceberg) and 14 minutes (Delta) where others kept two cores
-busy, at a load of 8 to 16: a limit of ten minutes for a test is too short there.
-"""
+A test starts six drivers, each with a JVM. With both cores busy, at a load of 8 to 16, those of tables took 9 (Iceberg) and 14
+minutes (Delta), so a limit of ten minutes a test would be too short."""
 
 import os
 import signal
@@ -123,7 +123,7 @@ def test_source_to_parquet(broker: BrokerProcess, spark: SparkSession, tmp_path:
         )  # fmt: skip
 
     def written() -> int:
-        """Rows under a manifest, and one more when the files of the next batch are being written."""
+        """Return the number of rows under a manifest, plus one when files of the next batch are being written."""
         manifests = Archive(to).manifests()
         committed = sum(file.rows for manifest in manifests for file in manifest.files)
         begun = len(list((to / "data").glob("batch=*"))) > len(manifests)
@@ -149,7 +149,7 @@ def test_source_to_a_table(kind: str, broker: BrokerProcess, tmp_path: Path) -> 
         )  # fmt: skip
 
     def written() -> int:
-        """Rows that are committed, and more when files of the next batch are being written."""
+        """Return the number of committed rows, plus some when files of the next batch are being written."""
         table = open_table(str(to), kind)
         if table.state() is None:
             return 0
@@ -164,7 +164,7 @@ def test_source_to_a_table(kind: str, broker: BrokerProcess, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_archive_that_is_told_to_end(number: int, broker: BrokerProcess, tmp_path: Path) -> None:
-    """Ctrl-C reaches the JVM and its workers, too. Nothing is said of it, and the next run goes on."""
+    """Ctrl-C reaches the JVM and its workers, too. Nothing is printed about it, and the next run goes on."""
     to = tmp_path / "archive"
     words = [
         sys.executable, "-c", "from toymq_spark.cli import main; main()", "--master", "local[2]", "archive", "--url",
@@ -193,7 +193,7 @@ def test_topic_to_topic(broker: BrokerProcess, tmp_path: Path) -> None:
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A standalone cluster on loopback, from the pip package: a master and two workers with a core each."""
+    """Run a standalone Spark cluster on loopback, from the pip package: a master and two workers with a core each."""
     home = Path(pyspark.__file__).parent
     port = reserved_port(request)
     env = {
@@ -219,7 +219,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 def executors(under: Path) -> list[int]:
-    """Processes of executors of the cluster whose workers have this directory."""
+    """Return the executor processes of the cluster whose workers have this directory."""
     found = []
     for entry in Path("/proc").iterdir():
         try:

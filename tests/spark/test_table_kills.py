@@ -1,4 +1,4 @@
-"""Drivers that archive into a table are killed, or held up while another goes on: every record is there once. No Spark."""
+"""Drivers that archive into a table are killed, or paused while another one goes on: every record is there once. No Spark."""
 
 import os
 import random
@@ -57,7 +57,7 @@ class Drivers:
         return "ended" in self._said[pid] or self.locked(pid)
 
     def locked(self, pid: int) -> bool:
-        """Whether a driver gave up, since one that is held up has the lock of Iceberg's catalog."""
+        """Return whether a driver gave up because a paused one holds the lock of Iceberg's catalog."""
         return self._said[pid][-1].startswith("locked")
 
     def _read(self, timeout_s: float) -> bool:
@@ -121,7 +121,7 @@ def go_on(held_up: list[int]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS[:1])
 def test_drivers_that_are_killed_or_held_up(kind: str, drivers: Drivers, tmp_path: Path) -> None:
-    """The short form of what follows."""
+    """The short form of the torture test below."""
     stopped_and_resumed(kind, 2, drivers, tmp_path)
 
 

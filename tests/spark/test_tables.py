@@ -31,7 +31,7 @@ def test_a_table_is_archived_replayed_and_checked(
     rows = spark.read.format("toymq").options(url=url, subscribe=topic, includeHeaders="true", minPartitions="2").load()
 
     def write(number: int, start: int) -> None:
-        """What a stream does with a batch."""
+        """Write a batch as the stream does."""
         (planned / "offsets" / str(number)).touch()
         spark.sparkContext.setLocalProperty(QUERY_ID, "q")
         try:

@@ -1,4 +1,4 @@
-"""Typed values within Spark: what docs/spark.md shows of them, and an archive with its report. The rest is in
+"""Typed values within Spark: the examples of docs/spark.md, and an archive with its report. The rest is in
 tests/unit/spark/values."""
 
 import contextlib
@@ -22,7 +22,7 @@ pytestmark = [require("java"), pytest.mark.spark_slow]
 
 @pytest.mark.parametrize("section", ["Typed values", "The newest row of each key", "How far behind"])
 def test_the_page_says_what_its_programs_print(spark: SparkSession, url: str, section: str) -> None:
-    """In their order: the second reads what the first has written."""
+    """The programs run in order: the second reads what the first has written."""
     (text,) = re.findall(rf"^##+ {section}\n(.*?)(?=^##+ |\Z)", text_of("spark"), re.MULTILINE | re.DOTALL)
     blocks = BLOCK.findall(text)
     assert [kind for kind, _ in blocks] == ["python", "text"] * (len(blocks) // 2)
@@ -63,7 +63,7 @@ def test_an_archive_of_typed_values_and_its_report(
 
 
 def test_protobuf_of_a_registry(spark: SparkSession, url: str, client: sync.Client) -> None:
-    """A worker compiles the schema of a value that another version has written."""
+    """A worker compiles the schema of a value that was written with another version."""
     pytest.importorskip("grpc_tools")
     source = 'syntax = "proto3"; package shop; message Order { int64 id = 1; %s }'
     with schema_registry() as registry:

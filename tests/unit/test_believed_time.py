@@ -9,7 +9,7 @@ HOUR_NS = 3600 * 10**9
 
 
 def behind_s(clock: FakeClock, time: BelievedTime) -> float:
-    """How far the believed time is behind the wall clock."""
+    """Return how far the believed time is behind the wall clock."""
     return (clock.wall_ns() - time.now_ns()) / 1e9
 
 
@@ -52,7 +52,8 @@ def test_what_is_back_or_little_is_believed_at_once(seconds: float) -> None:
 
 
 def test_of_a_clock_that_jumps_on_and_on_the_least_is_believed() -> None:
-    """Stepped by 15 s every five minutes, it would keep messages for ever if each step began the time anew."""
+    """If each step restarted the waiting time, a clock stepped by 15 s every five minutes would never be believed, and messages
+    kept for ever."""
     clock = FakeClock()
     time = BelievedTime(clock)
     worst = 0.0

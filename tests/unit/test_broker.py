@@ -1,4 +1,4 @@
-"""Topics of a directory: what is here, settings, limits, shutdown. Contracts: delivery.md, storage.md."""
+"""Topics of a directory: their state, settings, limits, shutdown. Contracts: delivery.md, storage.md."""
 
 import errno
 import json
@@ -22,7 +22,7 @@ from toymq_py.storage.offline.verify import verify_topic
 
 
 class Elsewhere(Placement):
-    """Other groups have the topics whose names begin with b; ``waits``: what is to be placed."""
+    """A placement in which other groups have the topics whose names begin with b; ``waits``: topics still to be placed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def test_a_topic_that_is_stored_here_and_elsewhere_stays_closed(caplog: pytest.L
 
 
 def test_many_that_are_stored_elsewhere_too_are_one_line_with_the_way_out(caplog: pytest.LogCaptureFixture) -> None:
-    """It was a line for each partition at every start, and none said what to do."""
+    """Found: each start logged a line for every partition, and none named a remedy."""
     rig = BrokerRig()
     for number in range(7):
         rig.publish(f"b{number}", b"x")
@@ -242,7 +242,7 @@ def stop(rig: BrokerRig) -> None:
 @pytest.mark.parametrize("consumer", [False, True])
 @pytest.mark.parametrize("damage", ["a flipped bit", "a zeroed file", "no file"])
 def test_a_record_that_is_missing_after_a_clean_stop_is_lost_and_not_torn(damage: str, consumer: bool) -> None:
-    """It was cut off as half of a record that was never acknowledged; its id was used again and its key forgotten."""
+    """Found: the record was cut off as part of an unacknowledged one; its id was used again and its dedupe key forgotten."""
     rig = BrokerRig()
     if consumer:
         rig.subscribe("t").close()
@@ -290,7 +290,7 @@ def test_a_clean_stop_writes_only_the_offsets_that_are_behind() -> None:
 
 
 def test_a_topic_that_was_refused_does_not_appear_after_a_restart() -> None:
-    """Its directory was made before its settings could not be stored."""
+    """Found: its directory was created before its settings failed to be stored."""
     rig = BrokerRig()
     rig.disk.fail("pwrite", 1, errno.ENOSPC, path="topic.json")
     assert rig.change("create", "t", max_attempts="4") == "STORAGE"

@@ -1,4 +1,4 @@
-"""The object of STATS: what is counted, and a disk that does not answer."""
+"""The object of STATS: its counts, and a disk that does not answer."""
 
 from tests.support.broker_rig import BrokerRig
 from toymq_py import broker_stats

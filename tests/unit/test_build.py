@@ -1,4 +1,4 @@
-"""What an installation says of itself. ADR 0095."""
+"""How an installation describes itself, compiled or not. ADR 0095."""
 
 import importlib.machinery
 import tomllib

@@ -9,7 +9,8 @@ from toymq_py.callbacks import call_all
 
 @pytest.mark.provokes_bugs
 def test_one_that_raises_keeps_no_other_from_being_called(caplog: pytest.LogCaptureFixture) -> None:
-    """They belong to several sessions; what was behind a bug in one of them waited for good."""
+    """Found: callbacks belong to several sessions; those behind one that raised were never called, and their sessions waited
+    for good."""
     called: list[int] = []
 
     def broken(number: int) -> None:

@@ -1,4 +1,4 @@
-"""A changed segment is not read before it is judged, and what cannot be judged now is judged later. ADR 0140."""
+"""A segment that another program changed is not read before it is examined, and examined later if that fails now. ADR 0140."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ from toymq_py.storage.segment import segment_name
 def test_nothing_is_read_of_a_changed_segment_until_it_is_judged(
     change: Callable[[BrokerRig, str, bytes], None], went_on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The look had taken over the new stamp, and the judgement of a segment of a gigabyte takes seconds."""
+    """Found: the periodic check had noted the file's new timestamp already, but the examination of a gigabyte takes seconds."""
     rig = topics_of_one_shape()
     log = rig.broker.topics["public"].log
     log.tail.clear()
@@ -40,7 +40,7 @@ def test_nothing_is_read_of_a_changed_segment_until_it_is_judged(
 
 
 def test_a_segment_whose_time_is_set_again_and_again_is_served() -> None:
-    """As ``touch`` does. The fourth time its records counted as unreadable until the restart."""
+    """``touch`` does this. Found: the fourth time the records counted as unreadable until the restart."""
     rig = topics_of_one_shape()
     log = rig.broker.topics["public"].log
     path = f"{DIR}/topics/public/{segment_name(3)}"
@@ -59,7 +59,7 @@ def test_a_segment_whose_time_is_set_again_and_again_is_served() -> None:
 def test_a_changed_segment_that_cannot_be_judged_now_is_not_read_and_judged_later(
     code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was taken for ours, and read, until the restart."""
+    """Found: the segment was taken for this log's, and read, until the restart."""
     rig = topics_of_one_shape()
     log = rig.broker.topics["public"].log
     path = f"{DIR}/topics/public/{segment_name(3)}"
@@ -84,7 +84,7 @@ def test_a_changed_segment_that_cannot_be_judged_now_is_not_read_and_judged_late
 
 
 def test_a_segment_that_was_away_is_served_when_it_is_back() -> None:
-    """What had been refused to a reader meanwhile stayed so until the restart."""
+    """Found: records that a reader had asked for meanwhile stayed unreadable until the restart."""
     rig = topics_of_one_shape()
     log = rig.broker.topics["public"].log
     path = f"{DIR}/topics/public/{segment_name(3)}"
@@ -101,7 +101,8 @@ def test_a_segment_that_was_away_is_served_when_it_is_back() -> None:
 
 
 def test_few_of_many_changed_segments_are_scanned_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All were given to the threads that commit: after a ``touch`` of ten gigabytes nothing was published for minutes."""
+    """Found: all were scanned by the threads that commit: after a ``touch`` of ten gigabytes nothing was published for
+    minutes."""
     rig = topics_of_one_shape()
     for n in range(10):
         rig.broker.topics["public"].committer.begin_segment()
@@ -139,7 +140,7 @@ def test_a_reader_does_not_wait_for_its_segments_turn() -> None:
 
 
 def fails_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """The next call of ``directory_check``'s function has no descriptor."""
+    """Let the next call of that function of ``directory_check`` fail for lack of a descriptor."""
     real = getattr(directory_check, name)
 
     def call(*arguments: Any) -> Any:
@@ -150,7 +151,7 @@ def fails_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 
 def test_a_segment_just_sealed_is_compared_again_when_there_was_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was taken for ours."""
+    """Found: the segment was taken for this log's."""
     rig = topics_of_one_shape()
     rig.broker.topics["public"].committer.begin_segment()
     rig.loop.drain()
@@ -171,7 +172,7 @@ def test_a_segment_just_sealed_is_compared_again_when_there_was_no_descriptor(mo
 
 
 def test_an_active_segment_is_compared_again_when_there_was_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its new stamp was taken over."""
+    """Found: the file's new timestamp was noted as if it had been compared."""
     rig = topics_of_one_shape()
     overwrite(rig, f"{DIR}/topics/public/{segment_name(6)}", rig.disk.read_file(f"{DIR}/topics/payroll/{segment_name(6)}"))
     fails_once(monkeypatch, "head_of")

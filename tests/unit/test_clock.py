@@ -14,7 +14,7 @@ def test_one_is_the_time_of_day_and_the_other_never_goes_back() -> None:
 
 
 async def test_the_monotonic_clock_is_the_loops_own() -> None:
-    """Deadlines of one are given to timers of the other."""
+    """Deadlines by this clock are passed to the loop's timers."""
     loop, clock = asyncio.get_running_loop(), SystemClock()
     before, now, after = clock.monotonic(), loop.time(), clock.monotonic()
     assert before - 0.002 <= now <= after + 0.002, "a loop may count in milliseconds"

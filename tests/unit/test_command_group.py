@@ -1,4 +1,4 @@
-"""Wrong usage of every command line: one line, exit code 2, and what was meant."""
+"""Wrong usage of every command line: an error of one line, exit code 2, and a suggestion."""
 
 import subprocess
 import sys
@@ -122,7 +122,7 @@ def test_the_command_lines_say_it_so(module: str, name: str) -> None:
 
 @pytest.mark.parametrize("module", ["toymq_py.cli.main", "toymqctl.cli", "toymq_bench.cli", "toymq_chaos.cli"])
 def test_no_list_of_commands_is_cut(module: str) -> None:
-    """Click cuts the sentence of a command at the width."""
+    """Click cuts the description of a command at the terminal's width."""
     main = import_module(module).main
     context = click.Context(main)
     groups = [name for name in main.list_commands(context) if isinstance(main.get_command(context, name), click.Group)]
@@ -153,7 +153,7 @@ def test_no_list_of_commands_is_cut(module: str) -> None:
     ],
 )
 def test_what_another_program_or_another_name_has_is_named(module: str, words: list[str], line: str) -> None:
-    """Found by a trial."""
+    """Found by a trial: the error did not name the other program or command that was meant."""
     name = {"toymq_py.cli": "toymq", "toymqctl.cli": "toymqctl"}[module]
     result = CliRunner().invoke(import_module(module).main, words, prog_name=name)
     assert result.exit_code == 2

@@ -47,7 +47,7 @@ def test_a_missing_extra_is_named(package: str, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_all_that_an_extra_lacks_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was rich first, and textual when rich was there."""
+    """Found: the error named only rich, and only textual once rich was installed."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     line = missing(ModuleNotFoundError(name="textual.app"))
     assert line == "needs rich and textual: in a checkout of toymq, pip install '.[tui]'"

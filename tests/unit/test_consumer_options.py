@@ -18,7 +18,7 @@ def test_what_is_no_position(text: str) -> None:
 
 
 def test_a_time_that_was_meant_in_seconds_is_refused_beyond_the_wire() -> None:
-    """Found by a trial: toymqctl refused it, the Python clients and HTTP moved the consumer to January 1970."""
+    """Found by a trial: toymqctl refused such a time, but the Python clients and HTTP moved the consumer to January 1970."""
     for text, instead in (("@1795410933", "@1795410933000"), ("@2020", "@2020000"), ("@0", "@0000")):
         with pytest.raises(BadArgument, match=f"^{text} is before 2001: write milliseconds, {instead}, or earliest$"):
             Start.parse_checked(text)

@@ -1,4 +1,4 @@
-"""What of a consumer survives a restart, checked. Contract: storage.md, "offsets.json"."""
+"""The state of a consumer that survives a restart, validated. Contract: storage.md, "offsets.json"."""
 
 import pytest
 

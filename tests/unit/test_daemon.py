@@ -1,4 +1,4 @@
-"""What the daemon checks before it serves."""
+"""The daemon's checks before it serves."""
 
 from pathlib import Path
 

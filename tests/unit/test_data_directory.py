@@ -1,4 +1,4 @@
-"""DELETE, and what is left of a topic. Contract: storage.md, "Retention" (its last paragraph)."""
+"""DELETE, and files that are left of a topic. Contract: storage.md, "Retention" (its last paragraph)."""
 
 import errno
 import gc
@@ -56,7 +56,7 @@ def test_delete_of_a_topic_that_never_was_on_disk() -> None:
 
 
 def test_delete_gives_back_the_segment_that_was_made_ahead() -> None:
-    """Found by the soak: the file was held open for ever, and with it its space and a descriptor."""
+    """Found by the soak: the file was held open for ever, with its space and a descriptor."""
     rig = BrokerRig(segment_bytes=2 << 20)
     before = rig.disk.used_bytes
     rig.publish("t", bytes(1_700_000))
@@ -67,7 +67,7 @@ def test_delete_gives_back_the_segment_that_was_made_ahead() -> None:
 
 
 def test_a_deleted_topic_is_let_go_of() -> None:
-    """Nothing waits for the end of its retention time, with the topic in hand."""
+    """No timer keeps the topic in memory until its retention time ends."""
     rig = BrokerRig(retain_acked_for_ms=24 * 3_600_000)
     rig.publish("t", b"a")
     subscription = rig.subscribe("t", visibility_s=10)
@@ -220,7 +220,7 @@ def test_a_directory_that_others_can_read_is_left_and_said_once(tmp_path: Path, 
 def test_a_directory_and_its_hard_linked_copy_do_not_write_into_the_same_file(
     first: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`cp -al`, without LOCK: both brokers appended to one file, each over the records of the other."""
+    """Found: after `cp -al` without LOCK two brokers appended to the same file, each over the other's records."""
     data, copy = tmp_path / "data", tmp_path / "copy"
     broker, loop = served(data)
     publish(broker, loop, b"1", b"2", b"3" * 3000, b"4" * 3000)
@@ -251,7 +251,7 @@ def test_a_directory_and_its_hard_linked_copy_do_not_write_into_the_same_file(
 def test_root_serves_the_directory_of_another_user_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A volume of a container may belong to another user on purpose; so it is no error, as it is for `toymq repair`."""
+    """A container's volume may belong to another user on purpose, so this is not an error as it is for `toymq repair`."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(RealFileSystem, "owner", lambda fs, path: 4711)
     data = tmp_path / "data"
@@ -267,7 +267,7 @@ def test_root_serves_the_directory_of_another_user_with_a_warning(
 
 @pytest.mark.parametrize("name", ["partitions.json", "moves.json"])
 def test_a_file_without_which_no_broker_starts_is_named_with_the_remedy(name: str) -> None:
-    """Of ``moves.json`` the line had neither."""
+    """Found: for ``moves.json`` the error had neither the name nor the remedy."""
     rig = BrokerRig()
     rig.disk = rig.disk.kill()
     rig.put(name, b"{")

@@ -1,4 +1,4 @@
-"""The dedupe table against a model. Contract: delivery.md, "Dedupe"."""
+"""The dedupe table, compared with a model. Contract: delivery.md, "Dedupe"."""
 
 from collections import OrderedDict
 from unittest.mock import patch
@@ -87,7 +87,7 @@ def test_a_key_that_is_hit_for_ever_does_not_fill_the_memory() -> None:
 
 
 def test_keys_that_are_given_leave_the_memory_a_piece_at_a_time() -> None:
-    """Also behind a rebuild, which leaves one run."""
+    """Expired keys of clients are freed in pieces, also after a rebuild, which leaves one run."""
     table = DedupeTable(5000)
     keys = [b"%d" % n for n in range(5000)]
     table.remember_new(keys, 0)

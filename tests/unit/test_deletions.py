@@ -1,4 +1,4 @@
-"""What becomes of a name while its topic is being deleted."""
+"""Commands for a name while its topic is being deleted."""
 
 import errno
 from collections.abc import Callable
@@ -20,7 +20,7 @@ MAKERS = {
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
-    """Removals of a directory that wait for the test to call them."""
+    """Return removals of a directory that wait for the test to call them."""
     from toymq_py.data_directory import DataDirectory
 
     calls: list[Callable[[], None]] = []
@@ -85,7 +85,7 @@ def test_a_name_whose_directory_stays_is_closed_until_a_restart() -> None:
 
 @pytest.mark.parametrize("op", ["rename", "sync_dir"])
 def test_a_topic_on_a_full_disk_is_removed_when_there_is_room(op: str) -> None:
-    """Its name was taken until a restart, which brought it back."""
+    """Found: the name stayed in use until a restart, which brought the topic back."""
     rig = BrokerRig()
     rig.publish("t", b"x")
     fault = rig.disk.fail(op, 1, errno.ENOSPC, sticky=True, path="topics")
@@ -108,14 +108,14 @@ FULL = ("pwrite", 1, errno.ENOSPC)
 
 
 def names_on(served: SimServed) -> list[str]:
-    """Topics in memory, and directories on the disk."""
+    """Return the topics in memory, and the directories on the disk."""
     return [*served.broker.topics, *topic_names(served._disk, "/data/d")]
 
 
 @pytest.mark.parametrize(("op", "where"), [("pwrite", ".log"), ("open", ".log"), ("mkdir", "topics/t")])
 @pytest.mark.parametrize("pattern", ["", "SUB > c\n", "PULL > c 1 wait=9000\n"])
 def test_a_topic_whose_first_publish_finds_the_disk_full_does_not_stay(op: str, where: str, pattern: str) -> None:
-    """It stayed without a message, also over a restart. Consumers of patterns are no reason to keep it."""
+    """Found: the topic stayed without a message, also over a restart. Consumers of patterns do not keep it either."""
     with SimServed() as served:
         other = served.client(pattern.encode())
         served._disk.fail(op, 1, errno.ENOSPC, path=where)

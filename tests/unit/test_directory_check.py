@@ -1,4 +1,4 @@
-"""The data directory, or a topic's, is removed or replaced below the running broker: nothing more is answered OK. ADR 0049."""
+"""The data directory, or a topic's, is removed or replaced while the broker runs: no further command gets OK. ADR 0049."""
 
 from collections.abc import Callable
 
@@ -104,7 +104,7 @@ def test_what_goes_on_purpose_is_no_alarm() -> None:
 
 
 def rig_with_sealed(*topics: str) -> BrokerRig:
-    """Topics with the segments 0, 1 and 2; the last one is active."""
+    """Return a broker whose topics have the segments 0, 1 and 2; the last one is active."""
     rig = BrokerRig()
     for topic in topics:
         for n in range(3):
@@ -117,7 +117,8 @@ def rig_with_sealed(*topics: str) -> BrokerRig:
 
 @pytest.mark.parametrize("msg_id", [0, 1])
 def test_a_sealed_segment_that_is_gone_degrades_its_topic(msg_id: int, caplog: pytest.LogCaptureFixture) -> None:
-    """The oldest one was noticed by nothing, and others only when they were read after their file had been closed."""
+    """Found: the loss of the oldest segment was never noticed, and that of others only when they were read after their file had
+    been closed."""
     rig = rig_with_sealed("a", "b")
     path = f"{DIR}/topics/a/{segment_name(msg_id)}"
     there = rig.disk.read_file(path)
@@ -163,7 +164,7 @@ def test_of_many_topics_some_are_listed_at_a_time(monkeypatch: pytest.MonkeyPatc
 def test_another_topics_segment_over_a_sealed_one_is_not_served(
     change: Callable[[BrokerRig, str, bytes], None], base_id: int, opened: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was served until the restart, and DESCRIBE said that nothing was lost where ``verify`` did."""
+    """Found: it was served until the restart, and DESCRIBE reported no loss where ``verify`` did."""
     rig = topics_of_one_shape()
     log = rig.broker.topics["public"].log
     log.tail.clear()
@@ -204,7 +205,7 @@ def test_a_reader_comes_before_the_look_and_gets_nothing_of_another_topic(
 
 @pytest.mark.parametrize("change", [overwrite, rename_over])
 def test_a_copy_of_ours_over_a_sealed_segment_is_served(change: Callable[[BrokerRig, str, bytes], None]) -> None:
-    """As a restore of one file, or rsync, does."""
+    """A restore of one file, or rsync, makes such a copy."""
     rig = topics_of_one_shape()
     path = f"{DIR}/topics/public/{segment_name(3)}"
     change(rig, path, rig.disk.read_file(path))
@@ -229,7 +230,7 @@ def test_damage_that_another_program_does_to_a_sealed_segment_is_counted_at_once
 
 
 def test_a_sealed_segment_that_is_gone_counts_as_lost_as_verify_says() -> None:
-    """It is read as long as it is open, and back when its file is."""
+    """A removed segment can be read as long as it is open, and no longer counts as lost when its file is back."""
     rig = topics_of_one_shape()
     path = f"{DIR}/topics/public/{segment_name(3)}"
     there = rig.disk.read_file(path)
@@ -269,7 +270,7 @@ def test_an_active_segment_that_is_cut_closes_the_topic() -> None:
 
 
 def test_a_segment_just_sealed_is_compared_with_its_head() -> None:
-    """No look has seen its stamp yet."""
+    """The periodic check has not noted its timestamp yet."""
     rig = topics_of_one_shape()
     rig.broker.topics["public"].committer.begin_segment()
     rig.loop.drain()
@@ -303,7 +304,7 @@ def test_what_was_judged_is_not_judged_again_while_nothing_changes(caplog: pytes
 
 
 def test_single_records_wait_for_the_judgement_too() -> None:
-    """Redeliveries and the consumers of keys read record by record."""
+    """Redeliveries and keyed consumers read record by record."""
     rig = topics_of_one_shape()
     log = rig.broker.topics["public"].log
     log.close()

@@ -1,4 +1,4 @@
-"""What a client hears of the disk."""
+"""The errors that a client gets for disk errors."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""Accepted sockets: their options, and TLS handshakes of a burst. What limits do is in unit/net/test_tls.py."""
+"""Accepted sockets: their options, and TLS handshakes of a burst. The effect of limits is in unit/net/test_tls.py."""
 
 import asyncio
 import socket
@@ -28,7 +28,7 @@ def listening() -> socket.socket:
 
 
 class Greeter(BoundedProtocol):
-    """Tells of its transport."""
+    """A protocol that reports its transport."""
 
     def __init__(self, connected: Callable[[asyncio.Transport], None]) -> None:
         self.buffer = ReadBuffer()
@@ -43,7 +43,7 @@ class Greeter(BoundedProtocol):
 
 
 async def test_the_kernel_finds_a_dead_peer_and_leaves_one_alone_that_does_not_read() -> None:
-    """Whatever the protocol: one that holds messages would hold them for ever."""
+    """For every protocol: a dead peer with leased messages would keep them for ever."""
     loop = asyncio.get_running_loop()
     metrics = Metrics()
     connected: asyncio.Future[asyncio.Transport] = loop.create_future()
@@ -66,7 +66,7 @@ async def test_the_kernel_finds_a_dead_peer_and_leaves_one_alone_that_does_not_r
 
 
 async def test_a_burst_of_handshakes_over_the_limit_gives_way_in_one_pass(caplog: pytest.LogCaptureFixture) -> None:
-    """Those that give way were accepted in the same pass of the loop: they have no transport yet."""
+    """The evicted connections were accepted in the same pass of the loop, so they have no transport yet."""
     loop = asyncio.get_running_loop()
     failures: list[dict[str, object]] = []
     loop.set_exception_handler(lambda _, context: failures.append(context))

@@ -1,4 +1,4 @@
-"""Where the tests' etcd comes from, on a machine without one: programs that stand for Debian's."""
+"""Where the tests' etcd comes from, on a machine without one: scripts replace Debian's programs."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What NACK says of a failure: hostile texts, bounded and printable. Contract: protocol.md, NACK; ADR 0062."""
+"""The reason of a NACK: hostile texts become bounded and printable. Contract: protocol.md, NACK; ADR 0062."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What other brokers did wrong, where it needs a clock that jumps or a disk that counts. See docs/faults-of-others.md."""
+"""Faults of other brokers whose tests need a clock that jumps or a disk that counts. See docs/faults-of-others.md."""
 
 from collections import Counter
 
@@ -22,7 +22,8 @@ def test_an_offline_consumer_collects_no_attempts() -> None:
 
 
 def work_of_cycles(depth: int, cycles: int = 50) -> tuple[int, Counter[str]]:
-    """Function calls, and calls of the disk, of taking and acking so many messages one by one from so many."""
+    """Return the function calls, and disk calls, for taking and acking so many messages one by one from a backlog of
+    ``depth``."""
     rig = BrokerRig(segment_bytes=1 << 20)
     for _ in range(depth // 1000):
         rig.publish("t", *[b"." * 100] * 1000)

@@ -1,4 +1,4 @@
-"""Rows of one layout, many at a time, against struct a row at a time."""
+"""Encoding many rows of one layout at a time, compared with struct row by row."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""A broker that is forked is as one that is executed, wherever a test could look."""
+"""A forked broker behaves like an executed one, wherever a test could look."""
 
 import os
 import re
@@ -66,7 +66,7 @@ def test_a_command_says_the_same(arguments: tuple[str, ...]) -> None:
 
 
 def test_a_command_ends_without_a_look_at_every_object() -> None:
-    """That takes longer than its start; what is registered for the end happens."""
+    """Python's last collection takes longer than the command's start, so it is skipped; atexit functions still run."""
     at_end = "import atexit\nclass A:\n  def __del__(self): print('seen')\na = A()\na.a = a\natexit.register(print, 'ended')\n"
     done = forked_run(at_end + TOYMQ, "--version", environment=environment(), timeout_s=TIMEOUT_S)
     assert (done.returncode, done.stdout.splitlines()[1:], done.stderr) == (0, ["ended"], "")
@@ -112,7 +112,8 @@ def test_a_script_reads_and_writes_as_a_program_of_a_shell(
 
 
 def test_a_script_that_is_killed_before_its_program_ends_stops_no_other(tmp_path: Path) -> None:
-    """As Spark does: the process to fork from ended with BrokenPipeError, and all later scripts waited for ever."""
+    """Spark kills scripts like this. Found: the process to fork from ended with BrokenPipeError, and all later scripts waited
+    for ever."""
     with ForkedScripts(tmp_path) as scripts:
         scripts.write(tmp_path / "it", "import sys; print('begun', flush=True); sys.stdin.read()")
         held, holds = os.pipe()

@@ -1,4 +1,4 @@
-"""Contract: delivery.md, "mode"."""
+"""The group key of a message. Contract: delivery.md, "mode"."""
 
 import pytest
 

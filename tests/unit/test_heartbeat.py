@@ -1,4 +1,4 @@
-"""A worker that stands still is said once, and one that goes on again."""
+"""A worker that hangs is reported once, and once more when it goes on."""
 
 from collections.abc import Callable
 
@@ -29,14 +29,14 @@ def test_one_that_does_not_serve_yet_or_is_another_process_is_not_said() -> None
 
 
 def look(beats: Beats, shared: Heartbeats) -> bool:
-    """As the supervisor does, at the first of two workers. Returns: what the second one takes it for."""
+    """Look at the first of two workers, as the supervisor does. Returns: whether the second one considers it to hang."""
     beats.seen(shared.count(0), 7)
     shared.found_silent(0, beats.silent_at)
     return shared.stands_still(0)
 
 
 def test_the_others_take_it_for_one_that_stands_still_until_it_beats_again_or_has_another_process() -> None:
-    """They waited 20 s for it, each time anew, and what a client sent behind that waited, too."""
+    """Found: the other workers waited 20 s for it, each time anew, and later commands of their clients, too."""
     shared, beats = Heartbeats(2), Beats()
     assert not any(look(beats, shared) for _ in range(3 * SILENT_LOOKS)), "it does not serve yet"
     shared.keep_beating(0, lambda delay_s, call: None)

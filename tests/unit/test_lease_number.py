@@ -1,4 +1,4 @@
-"""Numbers of leases."""
+"""The numbers that identify leases."""
 
 from toymq_py.consumer_options import LEASE_NUMBER_MAX
 from toymq_py.lease_number import new_lease_number

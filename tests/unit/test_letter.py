@@ -1,4 +1,4 @@
-"""Headers and keys of dead letters, and of what comes back from them."""
+"""Headers and keys of dead letters, and of redriven messages."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,7 +55,8 @@ def test_a_return_is_the_same_at_every_try_and_counts_up() -> None:
 
 
 def test_a_returned_message_is_for_the_consumer_that_failed_it_and_its_copy_in_another_topic_for_all() -> None:
-    """A worker that forwarded one with its key and headers hid it from all consumers of the next topic but its own namesake."""
+    """Found: when a worker forwarded a redriven message with its key and headers, all consumers of the next topic skipped it,
+    except one of the same name."""
     back = letter.return_of("t.dlq", records(b"", b"toymq-consumer: c\n"), 0)
     run = records(back.key, back.headers)
     assert [letter.rows_for("t", run, 0, 1, name) for name in (b"c", b"other")] == [(0, 1), (1, 1)]

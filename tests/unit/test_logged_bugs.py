@@ -1,4 +1,4 @@
-"""What tests/conftest.py does for every test: a bug that was only logged fails it."""
+"""A hook of tests/conftest.py for every test: a bug that was only logged fails it."""
 
 import logging
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from tests import conftest
 
 
 def teardown(marker: object) -> None:
-    """The hook, around fixtures that do nothing."""
+    """Run the hook around fixtures that do nothing."""
     hook = conftest.pytest_runtest_teardown(cast(Any, SimpleNamespace(get_closest_marker=lambda name: marker)))
     next(hook)
     with pytest.raises(StopIteration):

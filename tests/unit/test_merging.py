@@ -1,4 +1,4 @@
-"""Topics and figures of several workers. ``tests/unit/session/test_gathering.py`` has them in replies."""
+"""Merging topics and figures of several workers. ``tests/unit/session/test_gathering.py`` has them in replies."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +13,7 @@ def test_topics_are_in_the_order_of_their_names() -> None:
 
 
 def test_topics_are_described_as_they_are_read() -> None:
-    """Thousands at once would hold the loop."""
+    """Descriptions are made one by one: thousands at once would block the loop."""
     described: list[str] = []
 
     def describe() -> Iterator[dict[str, Any]]:

@@ -76,14 +76,14 @@ def test_hosts(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64, "\udcff", "a\0b", ".".join(["a" * 50] * 6)])
 def test_a_host_that_no_resolver_takes(host: str) -> None:
-    """The resolver raised UnicodeError, which ended every command in a traceback."""
+    """Found: the resolver raised UnicodeError, and every command ended in a traceback."""
     with pytest.raises(ConfigError, match=r"invalid host .*: a name has 1 to 63 characters between its dots"):
         check_host(host)
 
 
 def test_a_pattern_covers_what_it_matches_whole() -> None:
-    """Every pattern of up to three words against every other, held to the names that they match: "z" stands for all words that
-    no pattern has, and names are two words longer, so that ``>`` has something to go on with."""
+    """Compare every two patterns of up to three words by the names that they match. The word "z" stands for all that no pattern
+    has, and names are two words longer than patterns, for ``>``."""
     names = [".".join(words) for n in range(1, 6) for words in product(("a", "dlq", "z", ""), repeat=n)]
     patterns = _legal(".".join(words) for n in range(1, 4) for words in product(("a", "dlq", "*", ">", ""), repeat=n))
     matched = {pattern: frozenset(filter(pattern.matches, names)) for pattern in patterns}

@@ -1,4 +1,4 @@
-"""Commands for a topic that may be partitioned: on each partition, once, with one answer."""
+"""Commands for a topic that may be partitioned: applied to each partition, once, with one answer."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from toymq_py.errors import BadArgument, NoSuchConsumer, NoSuchTopic, OutOfRange
 
 
 class Told:
-    """What an operation told its caller."""
+    """Records an operation's callbacks."""
 
     def __init__(self) -> None:
         self.counts: list[int] = []

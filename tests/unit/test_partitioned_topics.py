@@ -1,4 +1,4 @@
-"""CREATE and DELETE of a partitioned topic: whole or not there, wherever the process is killed or cut off from power."""
+"""CREATE and DELETE of a partitioned topic: complete or without effect, wherever the process is killed or the power is cut."""
 
 import errno
 import random
@@ -50,7 +50,7 @@ def delete(rig: BrokerRig, name: str = "orders") -> int | str:
 
 
 def check_whole(rig: BrokerRig, **settings: int) -> None:
-    """All of it is there, or nothing."""
+    """Check that the topic is there completely, or not at all."""
     there = "orders" in rig.broker.partitioned.by_name
     assert sorted(name for name in rig.broker.topics if name.startswith("orders#")) == (NAMES if there else [])
     for name in NAMES if there else []:
@@ -149,7 +149,7 @@ def test_what_could_not_be_removed_is_refused_until_a_restart() -> None:
 
 
 def test_a_shutdown_within_a_delete_is_told_as_one_and_the_next_start_completes_it() -> None:
-    """It was STORAGE_FAILED, of a disk that has no fault."""
+    """Found: the DELETE was answered STORAGE_FAILED, though the disk had no fault."""
     rig = BrokerRig()
     create(rig, partitions="4")
     errors: list[OSError | RequestError | None] = []
@@ -216,8 +216,8 @@ def test_what_comes_meanwhile_waits() -> None:
 
 
 def test_a_create_at_any_step_of_a_delete_waits_for_its_end() -> None:
-    """Where the table was written without the topic, it was made beside the DELETE, and neither it nor what waited for either
-    was ever answered."""
+    """Found: once the table was written without the topic, a CREATE ran beside the DELETE, and neither, nor a command that
+    waited for either, was ever answered."""
     for steps in range(1000):
         rig = BrokerRig()
         create(rig, partitions="2")
@@ -291,7 +291,7 @@ def test_a_damaged_table_is_no_empty_one() -> None:
 
 
 def without_table(*, count: str = "4", **settings: str) -> BrokerRig:
-    """A broker with partitions, whose table is lost."""
+    """Return a broker with partitions, whose table is lost."""
     rig = BrokerRig()
     create(rig, partitions=count, **settings)
     for number in range(int(count)):
@@ -303,7 +303,7 @@ def without_table(*, count: str = "4", **settings: str) -> BrokerRig:
 
 
 def test_without_the_table_nothing_takes_the_name_of_a_partitioned_topic(caplog: pytest.LogCaptureFixture) -> None:
-    """A retry of what is stored in a partition would be stored again, and the messages there would be out of sight."""
+    """Otherwise a retried publish would be stored twice, and the messages in the partitions would be hidden."""
     rig = without_table()
     said = r"up to orders#3, and partitions\.json does not know the topic: CREATE orders partitions=N .* at least 4"
     assert [record.levelname for record in caplog.records if "CREATE orders partitions=N" in record.message] == ["ERROR"]
@@ -343,7 +343,7 @@ def test_create_brings_a_lost_topic_back_with_what_is_in_it(power_cut: bool) -> 
 
 
 def test_a_create_that_fails_removes_nothing_of_a_lost_topic() -> None:
-    """Also where it asks for settings that the partitions do not have: then the topic is back."""
+    """Also a CREATE with other settings than the partitions have removes nothing: it brings the topic back."""
     for op in ("open", "pwrite", "sync", "rename", "sync_dir"):
         rig = without_table()
         fault = rig.disk.fail(op, 1, errno.EIO)
@@ -368,7 +368,7 @@ def test_a_partition_that_is_lost_too_is_made_with_the_settings_of_the_create() 
 
 
 def test_a_plain_topic_beside_partitions_of_its_name_is_served_until_it_is_deleted(caplog: pytest.LogCaptureFixture) -> None:
-    """An older broker made it."""
+    """An older broker could create such a topic."""
     rig = without_table()
     rig.disk = rig.disk.kill()
     rig.disk.mkdir(f"{DIR}/topics/orders")
@@ -384,8 +384,8 @@ def test_a_plain_topic_beside_partitions_of_its_name_is_served_until_it_is_delet
 
 
 def test_the_worker_of_the_plain_name_sees_the_partitions_of_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    """It has none of them, and would have made a plain topic. A worker that has a table is not asked twice: another one may be
-    in the middle of a DELETE."""
+    """Found: the worker has no partition itself, so it would have created a plain topic. A worker that has a table is not asked
+    twice: another one may be in the middle of a DELETE."""
     root, workers = "/data/d/workers", 3
     placements = [Placement(worker, ["a:1", "b:2", "c:3"]) for worker in range(workers)]
     names = [f"t{number}" for number in range(100)]
@@ -411,7 +411,7 @@ def test_the_worker_of_the_plain_name_sees_the_partitions_of_the_others(caplog: 
     ],
 )  # fmt: skip
 def test_for_each(outcomes: list[str | None], answer: str | None) -> None:
-    """An error that says that something is missing counts where all say so."""
+    """The error that something is missing counts only if all partitions return it."""
     errors: dict[str | None, OSError | RequestError | None] = {
         None: None, "gone": NoSuchTopic("gone"), "full": OSError(errno.ENOSPC, "full"),
     }  # fmt: skip

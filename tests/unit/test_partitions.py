@@ -24,7 +24,7 @@ from toymq_py.partitions import (
     [(b"", 8, 0), (b"a", 8, 3), (b"key-1", 4, 2), (b"order-17", 8, 4), (b"customer-42", 1024, 21), (b"\xff" * 512, 7, 2)],
 )
 def test_the_function_of_the_route_stays(route: bytes, count: int, partition: int) -> None:
-    """Another one would divide the messages of a key over two partitions."""
+    """Another function would divide the messages of a key over two partitions."""
     assert partition_of_route(route, count) == partition
 
 
@@ -132,7 +132,7 @@ def test_a_whole_is_described_by_its_partitions() -> None:
 
 
 def test_a_setting_that_some_partitions_have_is_named() -> None:
-    """After a change that was done in part the whole had "the broker's defaults"."""
+    """Found: after a change that reached only some partitions the topic was shown with "the broker's defaults"."""
     assert differing_settings([]) == differing_settings([{"a": 1}, {"a": 1}]) == []
     assert differing_settings([{"a": 1, "b": 2}, {"b": 2, "c": 3}, {"a": 1, "b": 2}]) == ["a", "c"]
     half = [_part(1, settings={"max_attempts": 7}), _part(2, settings={})]

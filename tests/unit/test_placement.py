@@ -1,4 +1,4 @@
-"""Which worker has a topic."""
+"""Which worker process has a topic."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ from toymq_py.placement import BOUND, Placement, choose_group, score, spread, wo
 
 @pytest.mark.parametrize(("topic", "among_2", "among_4"), [("orders", 0, 2), ("mail", 0, 0), ("events", 1, 2)])
 def test_stored_topics_are_found_again(topic: str, among_2: int, among_4: int) -> None:
-    """Fixed: another result loses sight of what is stored."""
+    """The results must never change: another one would hide stored topics."""
     assert (worker_of(topic, 2), worker_of(topic, 4)) == (among_2, among_4)
 
 
@@ -52,7 +52,8 @@ def test_a_worker_refuses_a_topic_of_another() -> None:
 
 
 def test_of_a_worker_that_stands_still_the_others_say_so_and_its_topics_are_refused_by_name() -> None:
-    """A client that follows MOVED repeats its publishes there, and waits for that; anything else says why at once."""
+    """A client that follows MOVED repeats its publishes at the worker, and waits for it; any other client gets the reason at
+    once."""
     still, pids = {0}, [77, 78]
     placement = Placement(1, ("h:1", "h:2"), pids=pids, stands_still=still.__contains__)
     assert placement.problem_of(0) == standstill(77)

@@ -28,7 +28,7 @@ def test_a_route_goes_before_a_key_and_a_key_before_the_turn(count: int, rows: l
 
 @given(COUNTS, KEYS.filter(bool), st.text("abc", min_size=1, max_size=9))
 def test_a_group_stays_in_one_partition(count: int, key: bytes, group: str) -> None:
-    """Else the order of a group, which mode=keyed keeps, would be lost over two partitions."""
+    """With a group in two partitions the order of the group, which mode=keyed keeps, would be lost."""
     block = b"a: b\ntoymq-group: %b\n" % group.encode()
     whole = Partitioned("t", count)
     for keys, sequences in (([key], None), ([b"~seq~x"], [7])):

@@ -1,4 +1,4 @@
-"""Which worker runs which tests: the scheduler of ``make test`` with two workers that only note what they are told."""
+"""Which test worker runs which tests: the scheduler of ``make test`` with two workers that only record their commands."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ TESTS = [
 
 
 class Worker:
-    """Of xdist, as far as a scheduler calls it."""
+    """An xdist worker, as far as a scheduler calls it."""
 
     def __init__(self, name: str) -> None:
         self.gateway = SimpleNamespace(id=name, spec=name)
@@ -78,7 +78,7 @@ def test_long_files_come_first_and_then_those_of_the_most_tests() -> None:
 
 
 def test_each_worker_imports_all_files_and_begins_with_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where one cannot be imported: the collection tells that."""
+    """Also when a file cannot be imported: the collection reports that."""
     folder = tmp_path / "ahead"
     folder.mkdir()
     for name in "abcd":

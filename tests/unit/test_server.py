@@ -1,4 +1,4 @@
-"""What the server does beside its sessions: it binds, and runs the broker's timers."""
+"""The server apart from its sessions: it binds, and runs the broker's timers."""
 
 import asyncio
 import contextlib
@@ -16,12 +16,13 @@ from toymq_py.server import Server
 
 
 def attempts(client: SimClient) -> list[bytes]:
-    """Topic, id and attempt of each delivery so far."""
+    """Return topic, id and attempt of each delivery so far."""
     return [b" ".join(line.split()[1:4]) for line in client.lines() if line.startswith(b"MSG ")]
 
 
 def test_what_was_scheduled_before_a_restart_comes_at_its_time() -> None:
-    """Simulation, queue seed 7: it never came, since the deadline was told before the server listened."""
+    """Found by the simulation, queue seed 7: a delayed message never came, since its deadline was announced before the server
+    listened."""
     with SimServed() as served:
         publisher = served.client(b"PUB t - 1 delay=500\na\n")
         served.advance(0.1)
@@ -35,7 +36,7 @@ def test_what_was_scheduled_before_a_restart_comes_at_its_time() -> None:
 
 
 def test_a_schedule_that_was_recovered_does_not_stop_visibility_timeouts() -> None:
-    """They were later than a deadline that was not known, so they were not heard of either."""
+    """Found: visibility timeouts were later than that unannounced deadline, so they were not announced either."""
     with SimServed(visibility_ms=30_000) as served:
         served.client(b"PUB t - 1 delay=3600000\na\nPUB t - 1\nb\n")
         served.advance(0.1)
@@ -48,7 +49,7 @@ def test_a_schedule_that_was_recovered_does_not_stop_visibility_timeouts() -> No
 
 
 def test_an_address_that_a_name_has_twice_is_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of two lines for localhost in /etc/hosts: the second socket could not listen."""
+    """Found: with two lines for localhost in /etc/hosts the second socket could not listen."""
     resolve = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda _host, *rest, **words: 2 * resolve("127.0.0.1", *rest, **words))
     (listener,) = Server.bind("localhost", 0)
@@ -100,7 +101,8 @@ CHAINS = {
 @pytest.mark.parametrize("client", ["gone", "does not read", "reads"])
 @pytest.mark.parametrize("chain", CHAINS)
 def test_a_shutdown_keeps_its_deadline_whatever_a_client_has_pipelined(chain: str, client: str) -> None:
-    """Found by an attack: 20,000 PURGEs of one client kept a broker running for 10 s, and 40 s and more when it stayed."""
+    """Found by an attack: 20,000 PURGEs of one client kept a broker running for 10 s, and for 40 s and more if the client
+    stayed."""
     with SimServed() as served:
         served.client(b"CREATE d max_attempts=1\nPUB d - 1\nx\nPULL d c 1\nNACK d c 0 dead=1\nPUB t - 1\nx\n")
         served.advance(0.2)

@@ -1,4 +1,4 @@
-"""The end of a broker within its deadline. What clients see of it: ``test_server.py``."""
+"""The end of a broker within its deadline. Its effect on clients: ``test_server.py``."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from toymq_py.subscription import PatternSubscription
 
 
 def finish(rig: BrokerRig, *, ends_in_s: float) -> list[float]:
-    """When ``finish`` was over, in seconds from now; the loop runs for a minute."""
+    """Run ``finish``, and the loop for a minute. Returns: when it was over, in seconds from now."""
     began = rig.clock.monotonic()
     rig.broker.stop_deliveries(ends_at=began + ends_in_s)
     over: list[float] = []
@@ -38,7 +38,7 @@ def test_a_shutdown_is_over_at_its_deadline_whatever_the_disk_does(
 
 
 def test_a_broker_whose_deadline_is_over_closes_its_files_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each cut of a preallocated tail is a sync: of a thousand topics they take seconds. Recovery knows the zeros."""
+    """Cutting a preallocated tail is a sync: for a thousand topics that takes seconds. Recovery recognizes the zeros."""
     rig = BrokerRig(segment_bytes=8 << 20)
     rig.publish("t", b"x" * (1 << 20))
     rig.publish("t", b"y" * (1 << 20))
@@ -56,8 +56,8 @@ def test_a_broker_whose_deadline_is_over_closes_its_files_as_they_are(monkeypatc
 @pytest.mark.parametrize("pattern", [False, True], ids=["a topic", "a pattern"])
 @pytest.mark.parametrize("killed", [False, True], ids=["stopped", "UNSUB, then killed"])
 def test_what_no_attempt_is_counts_none_however_long_it_was_held(pattern: bool, killed: bool) -> None:
-    """The offsets were on the disk with what a kill would count, and nothing wrote them again: ADR 0088 held only for what was
-    delivered in the last 100 ms before the end of the broker or the subscription."""
+    """Found: the offsets on the disk had the attempt that a kill would count, and were not written again: ADR 0088 held only
+    for messages delivered in the last 100 ms before the end of the broker or the subscription."""
     rig = BrokerRig()
     rig.publish("a.t", b"x")
     held = rig.follow("a.*") if pattern else rig.subscribe("a.t")

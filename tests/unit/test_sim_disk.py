@@ -1,4 +1,4 @@
-"""The simulated disk keeps its promises: what may be lost is lost for some seed, what may not for none."""
+"""The simulated disk keeps its promises: what may be lost is lost for some seed, what may not is lost for none."""
 
 import errno
 import random
@@ -211,7 +211,8 @@ class TestNames:
 
     @pytest.mark.parametrize("ordered", [True, False])
     def test_a_file_has_one_name_at_most_after_any_crash(self, ordered: bool) -> None:
-        """Several renames, also to another directory: found while writing the model, a lost one left two names."""
+        """Found while writing the model: after several renames, also to another directory, a lost one left the file with two
+        names."""
         disk, _ = disk_with(content=b"x", ordered_metadata=ordered)
         disk.mkdir("/data/d")
         disk.sync_dir("/data")
@@ -312,7 +313,7 @@ class TestTrace:
 
 
 def some_history(disk: SimDisk, rng: random.Random) -> SimDisk:
-    """A hundred random calls with crashes and kills among them."""
+    """Make a hundred random calls with crashes and kills among them. Returns: the disk."""
     names = [f"/data/{name}" for name in "abcd"]
     for _ in range(100):
         match rng.randrange(9):
@@ -349,7 +350,7 @@ def test_same_seed_same_result(ordered: bool, torn: bool) -> None:
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_what_was_synced_is_there_after_any_history(ordered: bool) -> None:
-    """Whatever else is going on: all is synced at the end, so a crash changes nothing, and the space adds up."""
+    """After any history everything is synced, so a crash changes nothing, and the space adds up."""
     for seed in range(100):
         rng = random.Random(seed)
         disk = some_history(SimDisk(rng, ordered_metadata=ordered), rng)
@@ -363,7 +364,7 @@ def test_what_was_synced_is_there_after_any_history(ordered: bool) -> None:
 
 
 def test_it_answers_as_the_real_file_system_does(tmp_path: Path) -> None:
-    """The same random calls on both: same results, same errnos, same files. (Nothing is synced: that is slow.)"""
+    """The same random calls to both give the same results, errnos and files. (Nothing is synced: that is slow.)"""
     names = ["a", "b", "d", "d/a", "d/b", "d/e", "d/e/f", "missing/x", "a/b"]
 
     def attempt(call: Callable[[], object]) -> object:

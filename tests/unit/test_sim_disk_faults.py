@@ -93,7 +93,7 @@ class TestFaults:
         assert outcomes(disk, content_of("/data/a")) == {whole}, "writing to the page again made it dirty again"
 
     def test_cutting_back_after_a_failed_sync_and_syncing_the_cut_is_safe(self) -> None:
-        """What the log does on ENOSPC from a sync."""
+        """The log does this when a sync fails with ENOSPC."""
         disk, file = disk_with(content=b"committed")
         file.pwrite(b"lost" * 3000, 9)
         disk.fail("sync", 1, errno.ENOSPC)

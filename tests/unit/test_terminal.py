@@ -1,4 +1,4 @@
-"""What strangers wrote, on a terminal and in a pipe."""
+"""Untrusted text on a terminal and in a pipe."""
 
 import io
 import sys

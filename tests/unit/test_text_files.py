@@ -1,4 +1,4 @@
-"""Files that an operator names: each mistake is one error that names the file, and little is read."""
+"""Files that an operator names: each mistake is one error that names the file, and only a bounded part is read."""
 
 import os
 import threading
@@ -26,7 +26,7 @@ def test_a_pipe_is_read(tmp_path: Path) -> None:
 
 
 def test_an_endless_file_is_refused() -> None:
-    """`toymqctl --token-file /dev/zero` took all memory."""
+    """Found: `toymqctl --token-file /dev/zero` took all memory."""
     with pytest.raises(ConfigError, match=r"^the token in /dev/zero has more than 16777216 bytes: is it the right file?"):
         read_text("/dev/zero", "the token in")
     with Path("/dev/zero").open("rb") as file, pytest.raises(ConfigError, match="<stdin> has more than"):
@@ -47,7 +47,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     [("a =", "Invalid value"), ("a = " + "[" * 100_000, "maximum recursion depth"), ("a = " + "9" * 5000, "Exceeds the limit")],
 )
 def test_toml_that_cannot_be_parsed_is_named(text: str, why: str) -> None:
-    """Nesting and long numbers ended in a traceback."""
+    """Found: deep nesting and long numbers ended in a traceback."""
     with pytest.raises(ConfigError, match=f"^x.toml is not TOML: {why}") as caught:
         parse_toml(text, "x.toml")
     assert len(str(caught.value)) < 250

@@ -1,4 +1,4 @@
-"""Threads that the operating system refuses."""
+"""Threads that the operating system refuses to start."""
 
 import errno
 import threading

@@ -1,4 +1,4 @@
-"""Bursts, and the rate behind them."""
+"""A rate limit: bursts, and the rate after them."""
 
 from tests.support.fake_clock import FakeClock
 from toymq_py.token_bucket import TokenBucket

@@ -1,4 +1,4 @@
-"""A topic that is closed and opened while the broker serves others, and what a start does with the marks of moves."""
+"""A topic that is closed and opened while the broker serves others, and how a start treats the marks of moves."""
 
 import errno
 from typing import Any
@@ -15,7 +15,7 @@ from toymq_py.storage.moves_file import Mark
 
 
 class Records(Placement):
-    """What etcd says of topics that were being moved."""
+    """The records of etcd for topics that were being moved."""
 
     def __init__(self, **here: bool) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ def test_marks_that_are_stored_at_once_are_all_there() -> None:
 
 
 def test_what_waits_at_a_session_goes_on_elsewhere() -> None:
-    """A subscription is told to be asked for again, a PULL that waits and a FETCH are answered."""
+    """The client of a subscription is told to subscribe again; waiting PULLs and FETCHes are answered."""
     with SessionRig() as session:
         session.rig.publish("t", b"a")
         session.apply(Subscribe("t", "s", EARLIEST))

@@ -1,4 +1,4 @@
-"""What opening a topic says of it, and that the others are served. Contract: storage.md, "Recovery"."""
+"""What is reported when a topic is opened, and that the others are served. Contract: storage.md, "Recovery"."""
 
 import errno
 import logging
@@ -34,7 +34,7 @@ def stop(rig: BrokerRig) -> None:
 
 @pytest.mark.parametrize("data", [b"{", b"[]", b'{"colour": 1}', b'{"visibility": -1}', b"\xff"])
 def test_a_topic_whose_settings_cannot_be_read_is_degraded_and_goes_on(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """It was closed, with all of its intact records."""
+    """Found: the topic was closed, with all of its intact records."""
     rig = BrokerRig()
     rig.publish("t", b"x")
     rig.put("topics/t/topic.json", data)
@@ -53,7 +53,8 @@ def test_a_topic_whose_settings_cannot_be_read_is_degraded_and_goes_on(data: byt
 
 
 def test_a_topic_that_has_the_settings_of_another_one_removes_nothing() -> None:
-    """Exchanged topic.json of two topics: the limit of the one dropped what the other was to keep, and all said ok."""
+    """Found: when two topics' topic.json were exchanged, one topic's limit dropped messages that the other was to keep, and
+    every check was ok."""
     rig = BrokerRig(segment_bytes=4096)
     rig.change("create", "cache", retain_max_bytes="1")
     rig.change("create", "money", retain_acked_for="604800000")
@@ -151,7 +152,7 @@ def test_an_id_is_never_used_twice_although_the_log_lost_its_end() -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"\xff" * 200])
 def test_damaged_heads_of_segments_are_said_by_broker_and_verify_alike(damage: bytes) -> None:
-    """verify said DAMAGED and the broker ok. Where a segment is missing at an end, too, nothing else may tell."""
+    """Found: verify reported damage and the broker ok. If a segment is missing at an end, too, only the heads may tell."""
     rig = BrokerRig()
     for _ in range(4):
         rig.publish("t", b"x" * 3000)
@@ -173,7 +174,7 @@ def test_damaged_heads_of_segments_are_said_by_broker_and_verify_alike(damage: b
 
 
 def test_a_missing_offsets_file_is_said_by_broker_and_verify_alike() -> None:
-    """verify and repair said that all is well, the broker was degraded and doctor failed."""
+    """Found: verify and repair found no damage, but the broker was degraded and doctor failed."""
     rig = BrokerRig()
     rig.publish("t", b"x")
     for msg_id in range(2):
@@ -196,7 +197,7 @@ def test_a_missing_offsets_file_is_said_by_broker_and_verify_alike() -> None:
 
 
 class SyncsInPairs(RealFileSystem):
-    """A sync of a topic's directory ends when there are two."""
+    """A disk on which a sync of a topic's directory ends when two are under way."""
 
     def __init__(self) -> None:
         self._two = threading.Barrier(2)
@@ -208,7 +209,7 @@ class SyncsInPairs(RealFileSystem):
 
 
 class SyncsFail(RealFileSystem):
-    """Those of the directories of two topics."""
+    """A disk on which syncs of two topics' directories fail."""
 
     def sync_dir(self, path: str) -> None:
         if path.endswith(("/t3", "/t49")):
@@ -227,7 +228,7 @@ def opened(root: Path, fs: FileSystem, threads: int, *, strict: bool = False) ->
 
 
 def directory_of(root: Path, topics: int) -> Path:
-    """Each has one message."""
+    """Return a directory of so many topics with one message each."""
     loop = SimLoop(FakeClock(), random.Random(1))
     broker = Broker(BrokerOptions(data_dir=str(root), min_free_bytes=0), fs=RealFileSystem(), scheduler=loop, clock=FakeClock())
     broker.open(1)
@@ -239,7 +240,7 @@ def directory_of(root: Path, topics: int) -> Path:
 
 
 def test_syncs_of_several_topics_are_under_way_at_once(tmp_path: Path) -> None:
-    """Two thousand topics took 4,000 syncs, one after the other, before anything was served."""
+    """Found: with two thousand topics a start made 4,000 syncs, one after the other, before it served anything."""
     with opened(directory_of(tmp_path, 6), SyncsInPairs(), threads=2) as broker:
         assert [*broker.topics] == [f"t{number}" for number in range(6)], "in order"
         assert all(topic.next_id == 1 for topic in broker.topics.values())

@@ -1,4 +1,4 @@
-"""``traceparent`` as W3C Trace Context has it: what is not valid is no trace, and no error."""
+"""``traceparent`` as W3C Trace Context defines it: an invalid value is ignored without an error."""
 
 import pytest
 from hypothesis import given

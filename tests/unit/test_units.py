@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them."""
+"""Parsing and printing durations and sizes."""
 
 import pytest
 
@@ -114,7 +114,7 @@ def test_times_that_are_none(text: str) -> None:
 
 
 def test_what_is_said_of_one_is_in_the_singular() -> None:
-    """The log said `1 records are lost`."""
+    """Found: the log had `1 records are lost`."""
     assert [counted(count, "record") for count in (0, 1, 2)] == ["0 records", "1 record", "2 records"]
     assert counted(1, "record", "are lost, were there") == "1 record is lost, was there"
     assert counted(2, "record", "are lost, were there") == "2 records are lost, were there"

@@ -80,7 +80,7 @@ def test_workers_end_with_a_supervisor_that_is_killed_and_what_was_acknowledged_
 
 
 def test_workers_share_the_memory_of_the_machine(tmp_path: Path) -> None:
-    """Each took publishes until it had 80 % of it."""
+    """Found: each worker accepted publishes until it alone used 80 % of the memory."""
     options = ServeOptions(data_dir=str(tmp_path / "data"), listen="127.0.0.1:0", workers=3, min_free_bytes=0)
     with seats(options, SystemClock()) as some:
         assert {seat.options.memory_max_bytes for seat in some} == {available_bytes() * 80 // 300}
@@ -89,7 +89,7 @@ def test_workers_share_the_memory_of_the_machine(tmp_path: Path) -> None:
 
 
 def test_what_comes_before_a_worker_is_up_waits_for_it(tmp_path: Path) -> None:
-    """It was answered SHUTTING_DOWN, and the connection ended."""
+    """Found: the command was answered SHUTTING_DOWN, and the connection ended."""
     with serving(tmp_path / "data", 4) as workers:
         workers.ready(1)
         (first,) = workers.ports
@@ -117,7 +117,7 @@ def test_a_worker_that_cannot_start_does_not_stop_the_others(tmp_path: Path) -> 
 
 
 def test_a_worker_whose_directory_goes_away_waits_until_it_is_back(tmp_path: Path) -> None:
-    """Its next process made an empty directory, and the topics there began at id 0."""
+    """Found: the worker's next process created an empty directory, and its topics began at id 0."""
     home, topic = tmp_path / "data/workers/1", topic_of(1, 2)
     with serving(tmp_path / "data", 2) as workers:
         workers.ready(2)
@@ -182,7 +182,7 @@ print(sorted({"toymq_py.worker_processes"} & sys.modules.keys()))
 
 
 def test_the_guide_tells_the_truth(tmp_path: Path) -> None:
-    """docs/more-cores.md: its program and its transcript run at every worker."""
+    """The program and the transcript of docs/more-cores.md run at every worker."""
     page = (ROOT / "docs/more-cores.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (transcript,) = re.findall(r"```\n(> .*?)```", page, re.DOTALL)
@@ -199,7 +199,8 @@ def test_the_guide_tells_the_truth(tmp_path: Path) -> None:
 
 
 def test_a_person_at_any_worker_uses_every_topic(tmp_path: Path) -> None:
-    """Over one connection, as with nc: each command in its order, deliveries from both workers, and acks to them."""
+    """Over one connection, as with nc: commands are answered in order, messages of both workers delivered, and acks reach
+    them."""
     topics = [topic_of(worker, 2) for worker in (0, 1)]
     for start in (0, 1):
         with serving(tmp_path / str(start), 2) as workers:
@@ -221,7 +222,7 @@ def test_a_person_at_any_worker_uses_every_topic(tmp_path: Path) -> None:
 
 
 def test_commands_that_are_piped_in_are_all_carried_out(tmp_path: Path) -> None:
-    """``printf … | nc``: the end of the input comes with the commands."""
+    """With ``printf … | nc`` the end of the input comes together with the commands."""
     with serving(tmp_path / "data", 2) as workers:
         workers.ready(2)
         there = topic_of(1, 2)
@@ -244,7 +245,8 @@ def test_commands_that_are_piped_in_are_all_carried_out(tmp_path: Path) -> None:
 
 
 def test_many_pulls_of_a_pattern_at_once_need_few_connections(tmp_path: Path) -> None:
-    """Each waiting one had a connection to every worker: a client took all that ``--max-connections`` allows there."""
+    """Found: each waiting PULL had a connection to every worker, so one client used all that ``--max-connections`` allows
+    there."""
     with serving(tmp_path / "data", 2) as workers:
         workers.ready(2)
         with workers.wire(0) as wire:
@@ -268,7 +270,7 @@ def test_a_worker_that_is_killed_ends_the_connections_that_wait_for_it(tmp_path:
 
 
 def pulled(wire: Wire) -> list[str]:
-    """The topics of the messages of a PULL that was sent."""
+    """Return the topics of the messages of a PULL that was sent."""
     seen: list[str] = []
     while not (line := wire.line()).startswith(b"OK"):
         assert line.startswith(b"MSG"), line
@@ -329,7 +331,8 @@ def test_lists_and_patterns_are_those_of_all_workers(tmp_path: Path) -> None:
 def test_a_supervisor_that_follows_a_killed_one_at_once_waits_for_its_workers(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """They shut down gracefully, and wait here for the ack of a delivery; until then they hold directory and addresses."""
+    """The killed supervisor's workers shut down gracefully, here until a delivery is acked, and hold directory and addresses
+    until then."""
     topic, listen = topic_of(1, 2), ("--listen", f"127.0.0.1:{reserved_port(request, 3)}")
     with serving(tmp_path / "data", 2, *listen, "--shutdown-timeout", "4s") as workers:
         workers.ready(2)
@@ -356,7 +359,7 @@ def test_two_supervisors_of_one_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("killed", ["worker", "supervisor"])
 def test_a_kill_while_it_starts(tmp_path: Path, killed: str) -> None:
-    """Whatever is killed whenever: the next start serves what was acknowledged."""
+    """Whichever process is killed at any moment: the next start serves what was acknowledged."""
     topics = [topic_of(worker, 2) for worker in (0, 1)]
     for turn in range(3):
         with serving(tmp_path / "data", 2) as workers:
@@ -381,14 +384,14 @@ def test_a_kill_while_it_starts(tmp_path: Path, killed: str) -> None:
 
 
 def asked(port: int) -> int:
-    """Connect, and return which worker has taken the connection."""
+    """Connect. Returns: the worker that accepted the connection."""
     with Wire(port) as wire:
         assert wire.ask(b"CLUSTER\n").startswith(b"JSON")
         return int(json.loads(wire.line())["worker"])
 
 
 def test_any_worker_takes_a_connection_at_the_address_that_was_given(tmp_path: Path) -> None:
-    """Whichever can: one that is stopped, or dead, keeps no client waiting, nor what waits to be accepted."""
+    """A worker that is stopped or dead delays no client, nor connections that wait to be accepted."""
     with serving(tmp_path / "data", 3) as workers:
         workers.ready(3)
         for only in (0, 1, 2):
@@ -415,7 +418,7 @@ def test_any_worker_takes_a_connection_at_the_address_that_was_given(tmp_path: P
 
 
 def test_a_client_that_connects_while_workers_are_killed_is_served_at_once(tmp_path: Path) -> None:
-    """Each connection is answered, or was with the worker that was killed; none waits for its successor."""
+    """Each connection is answered, or was with the killed worker; none waits for its successor."""
     with serving(tmp_path / "data", 2) as workers:
         workers.ready(2)
         for turn in range(6):
@@ -427,7 +430,7 @@ def test_a_client_that_connects_while_workers_are_killed_is_served_at_once(tmp_p
 
 
 def test_a_data_directory_with_a_long_path(tmp_path: Path) -> None:
-    """Longer than the address of a Unix socket."""
+    """The path is longer than the address of a Unix socket may be."""
     directory = tmp_path / ("d" * 100) / "data"
     directory.parent.mkdir()
     with serving(directory, 2) as workers:
@@ -465,7 +468,7 @@ async def test_with_tls_alone_every_topic_is_reached(tmp_path: Path) -> None:
 
 
 def test_another_number_of_workers_serves_the_same_topics(tmp_path: Path) -> None:
-    """From one process to three and back: messages, settings and what consumers have acked."""
+    """From one process to three and back: messages, settings and consumers' acks are kept."""
     directory = str(tmp_path / "data")
     topics = [f"t{number}" for number in range(6)]
     for turn, (number, options) in enumerate([(1, ()), (3, ("--workers", "3")), (2, ("--workers", "2")), (1, ())]):

@@ -1,4 +1,4 @@
-"""The wire of beanstalkd as it was recorded."""
+"""The benchmark's beanstalkd protocol, compared with recorded bytes."""
 
 import pytest
 

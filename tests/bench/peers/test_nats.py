@@ -1,4 +1,4 @@
-"""The wire of NATS JetStream as it was recorded."""
+"""The benchmark's NATS JetStream protocol, compared with recorded bytes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Replies of other brokers are counted."""
+"""Counting the replies of other brokers."""
 
 import pytest
 

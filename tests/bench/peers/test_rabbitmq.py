@@ -1,4 +1,4 @@
-"""The wire of RabbitMQ as it was recorded."""
+"""The benchmark's RabbitMQ protocol, compared with recorded bytes."""
 
 import struct
 

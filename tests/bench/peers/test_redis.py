@@ -1,4 +1,4 @@
-"""The wire of Redis Streams as it was recorded."""
+"""The benchmark's Redis Streams protocol, compared with recorded bytes."""
 
 import pytest
 

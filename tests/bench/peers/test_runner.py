@@ -1,4 +1,4 @@
-"""Shapes, and the table of peers."""
+"""Load shapes for other brokers, and the table of results."""
 
 from toymq_bench.peers import runner
 from toymq_bench.result import Result

@@ -1,4 +1,4 @@
-"""The number of syncs, from strace."""
+"""Counting syncs with strace."""
 
 from toymq_bench.peers import strace
 

@@ -1,4 +1,4 @@
-"""A broker of this checkout under RabbitMQ's frames."""
+"""A broker of this checkout measured over AMQP, as RabbitMQ is."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
-"""What programs written to TinyMQ rely on: its command line ``tmq``, its Go client, its documentation. Each case is one that
-the original passes, and a program of its breaks without."""
+"""What programs written for TinyMQ rely on: its command line ``tmq``, its Go client, its documentation. The original passes
+each case, and a program written for it breaks without it."""
 
 import asyncio
 import errno
@@ -21,7 +21,7 @@ DIALECT = "tinymq"
 
 
 async def test_the_first_eight_characters_of_an_id_tell_messages_apart(rig: HttpRig) -> None:
-    """``tmq tail`` shows them, and ends where there are fewer."""
+    """``tmq tail`` prints only the first eight characters of an id, and fails on a shorter one."""
     ids = await publish(rig, "t", b"a", b"b")
     assert len({each[:8] for each in ids}) == 2
     assert all(UUID(each).version == 8 for each in ids)
@@ -29,7 +29,7 @@ async def test_the_first_eight_characters_of_an_id_tell_messages_apart(rig: Http
 
 
 async def test_an_id_belongs_to_one_topic_and_one_group(rig: HttpRig) -> None:
-    """Programs keep the ids of what they have done, of all topics in one place."""
+    """No id is given twice: programs keep the ids of what they have handled, of all topics in one place."""
     (of_t,), (of_u,) = await publish(rig, "t", b"a"), await publish(rig, "u", b"a")
     of_g = (await get(rig, "/consume/t?group=g"))[1]["id"]
     assert len({of_t, of_u, of_g}) == 3
@@ -49,7 +49,7 @@ async def test_an_id_belongs_to_one_topic_and_one_group(rig: HttpRig) -> None:
 
 
 async def test_a_message_that_was_only_peeked_at_is_acked(fs: SimDisk) -> None:
-    """The main way to ack there: what is consumed is gone."""
+    """A peeked message can be acked. Programs for TinyMQ mainly ack this way, since there a consumed message is removed."""
     async with gateway(DIR, fs=fs, dialects=["tinymq"]) as rig:
         await publish(rig, "t", b"a", b"b", b"c", b"d")
         _, peeked = await get(rig, "/consume/t?peek=true&limit=10")
@@ -69,7 +69,7 @@ async def test_a_message_that_was_only_peeked_at_is_acked(fs: SimDisk) -> None:
 @pytest.mark.parametrize("query", ["peek=true", "filter_key=n&filter_val=1"])
 @pytest.mark.parametrize("path", ["/ack/t/{}", "/ack/t/{}?group=g", "/ack/t::g/{}", "/ack/t%3A%3Ag/{}"])
 async def test_what_a_group_that_is_not_made_yet_was_shown_is_acked(rig: HttpRig, query: str, path: str) -> None:
-    """It was 404: the id names a consumer that nothing had made."""
+    """Found: an ack of a message peeked at for a new group was 404, because the id names a consumer that did not exist yet."""
     await publish(rig, "t", {"n": 1}, {"n": 2})
     _, shown = await get(rig, f"/consume/t?{query}&group=g")
     assert "g" not in rig.broker.topics["t"].consumers, "it was only shown"
@@ -106,7 +106,7 @@ async def test_a_delayed_message_that_was_peeked_at_is_acked(rig: HttpRig) -> No
 
 
 async def test_an_ack_says_by_its_id_or_its_topic_whose_it_is(rig: HttpRig) -> None:
-    """A group's queue is a topic of its own there, ``topic::group``: that is what its messages say."""
+    """TinyMQ keeps a topic of its own for each group's queue, ``topic::group``, and its messages carry that name."""
     await publish(rig, "a/b", b"x")
     found = {group: (await get(rig, f"/consume/a/b?group={group}"))[1] for group in ("g", "h")}
     assert [found[group]["topic"] for group in found] == ["a/b::g", "a/b::h"]
@@ -136,7 +136,7 @@ async def test_an_ack_ends_no_lease_of_a_group_for_who_peeked(rig: HttpRig) -> N
 
 
 async def test_a_dead_letter_is_there_when_the_requeue_is_answered(rig: HttpRig) -> None:
-    """It was 202 before, and a look at once found nothing."""
+    """Found: the last requeue was answered 202 before the dead letter was stored, and a peek right after it found none."""
     await publish(rig, "t", b"a", b"b")
     for _ in range(3):
         _, found = await get(rig, "/consume/t")
@@ -171,7 +171,8 @@ async def test_a_queue_is_made_as_the_clients_say_it(rig: HttpRig) -> None:
 
 
 async def test_retain_is_how_long_a_message_is_there(rig: HttpRig) -> None:
-    """It was a retention of whole segments, which a quiet queue never left. A ttl of the message's own counts before it."""
+    """Found: ``retain`` was a retention of whole segments, so a quiet queue never lost its messages. A message's own ttl takes
+    precedence."""
     assert (await post(rig, "/api/topics", {"name": "t", "retain": "1ms"}))[0] == 201
     await publish(rig, "t", b"a")
     await publish(rig, "t", b"b", ttl="1h")
@@ -201,13 +202,14 @@ async def test_what_a_publish_by_json_answers(rig: HttpRig) -> None:
 
 
 async def test_there_is_no_cluster(rig: HttpRig) -> None:
-    """``tmq cluster status`` asks."""
+    """``tmq cluster status`` asks for this path."""
     assert await get(rig, "/api/cluster/status") == (200, {"clustering_enabled": False})
 
 
 @pytest.mark.parametrize("path", ["/publish/t", "/v1/topics/t/messages"])
 async def test_a_body_that_is_not_read_to_its_end_closes_the_connection_and_says_so(listener: HttpRig, path: str) -> None:
-    """Else a client sends the next request on a connection that is about to close. And the answer arrives, whatever is sent."""
+    """Without the header a client would send its next request on a connection that is about to close. The answer arrives,
+    whatever the client sends."""
     size = 3_000_000 if path.startswith("/publish") else 70_000_000
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
     async with asyncio.timeout(TIMEOUT_S):

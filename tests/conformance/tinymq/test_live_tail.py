@@ -15,7 +15,7 @@ DIALECT = "tinymq"
 
 @asynccontextmanager
 async def events(rig: HttpRig, path: str) -> AsyncIterator[AsyncIterator[Any]]:
-    """The data of server-sent events."""
+    """Yield the data of server-sent events."""
     async with rig.client.stream("GET", path) as answer:
         assert answer.status_code == 200
 
@@ -28,7 +28,7 @@ async def events(rig: HttpRig, path: str) -> AsyncIterator[AsyncIterator[Any]]:
 
 
 async def test_a_stream_says_first_that_it_is_connected(listener: HttpRig) -> None:
-    """``tmq tail`` waits for that; what is published from then on comes."""
+    """``tmq tail`` waits for this event; all that is published after it arrives."""
     async with asyncio.timeout(TIMEOUT_S), events(listener, "/stream/a/b") as found:
         assert await anext(found) == {"status": "connected", "topic": "a/b"}
         (msg_id,) = await publish(listener, "a/b", b"x")

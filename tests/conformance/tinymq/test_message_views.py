@@ -1,4 +1,4 @@
-"""Filters on members of payloads and on headers. ``test_messages.py`` has peeks."""
+"""Filters on fields of the payload and on headers. ``test_messages.py`` tests peeks."""
 
 import asyncio
 import json

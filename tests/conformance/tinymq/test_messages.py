@@ -1,4 +1,4 @@
-"""The dialect ``tinymq``, row by row as dialects.md lists it, and what the original lost."""
+"""The dialect ``tinymq`` of HTTP, row by row as dialects.md lists it, and what the original server lost."""
 
 import asyncio
 import base64
@@ -27,7 +27,7 @@ TWO_MIB = 2_097_152
 
 
 def number(message: dict[str, Any]) -> str:
-    """Of a message, in its topic: what the first part of its id says."""
+    """Return a message's number in its topic, from the first part of its id."""
     return str(int(message["id"][:8], 16))
 
 
@@ -77,7 +77,7 @@ async def test_publishes_that_are_400(rig: HttpRig, topic: str, body: bytes, que
     [("POST", "publish/{}"), ("GET", "consume/{}"), ("POST", "ack/{}/0"), ("POST", "webhook/{}"), ("GET", "stream/{}")],
 )
 async def test_a_name_with_a_line_break_is_400_and_in_words_of_the_original(rig: HttpRig, method: str, path: str) -> None:
-    """Found by schemathesis: such a path was none."""
+    """Found by schemathesis: a path with a line break matched no route of the dialect, so the answer was not the original's."""
     answer = await rig.ask(method, "/" + path.format("a%0Ab"), content=b"x" if method == "POST" else None)
     assert (answer.status_code, answer.headers["content-type"]) == (400, "text/plain; charset=utf-8"), answer.text
     assert not rig.broker.topics
@@ -194,7 +194,8 @@ async def test_auto_ack_acks_nothing_for_who_has_gone(rig: HttpRig) -> None:
 
 
 async def test_auto_ack_answers_although_the_ack_is_not_stored(rig: HttpRig, fs: SimDisk) -> None:
-    """Found by a review: it was acked, the answer was 503, and it was never delivered."""
+    """Found by a review: when the ack could not be stored, the message counted as acked, the answer was 503, and the message
+    was never delivered."""
     await publish(rig, "t", b"a")
     assert await consume(rig, "t", "auto_ack=true&group=before")
     fs.fail("pwrite", 1, errno.EIO, sticky=True, path="offsets.json")
@@ -284,7 +285,8 @@ async def test_ttl_and_delay(rig: HttpRig) -> None:
 
 
 async def test_zero_needs_no_unit_and_is_none(rig: HttpRig) -> None:
-    """The original takes it, too; a ttl of 0 made its messages expire before they could be delivered."""
+    """``delay=0`` and ``ttl=0`` are accepted without a unit, as in the original. Found: a ttl of 0 made messages expire before
+    they could be delivered."""
     assert (await publish(rig, "t", b"a", params={"delay": "0", "ttl": "0"}))[0] == 202
     assert await rig_post(rig, "publish", {"queue": "t", "payload": "b", "delay": "0", "ttl": "0"}) == 202
     assert ["expires_at" in message for message in await consume(rig, "t", "limit=10")] == [False, False]
@@ -418,7 +420,7 @@ async def test_an_ack_after_a_kill_is_taken_where_it_is_clear_whose_it_is(fs: Si
 
 
 async def test_a_failed_write_is_no_202(rig: HttpRig, fs: SimDisk) -> None:
-    """The original answered 202."""
+    """A publish that cannot be written is refused; the original answered 202."""
     await publish(rig, "t", b"a")
     fs.fail("pwrite", 1, errno.ENOSPC, path=".log")
     assert (await publish(rig, "t", b"b"))[0] == 507
@@ -426,7 +428,7 @@ async def test_a_failed_write_is_no_202(rig: HttpRig, fs: SimDisk) -> None:
 
 
 async def test_refusals_say_when_to_try_again_and_how_to_ask(fs: SimDisk) -> None:
-    """As those of /v1 do."""
+    """Refusals have the headers Retry-After and WWW-Authenticate, as those of /v1 do."""
     async with gateway(DIR, fs=fs, dialects=["tinymq"], authority=Authority([])) as rig:
         answer = await rig.ask("GET", "/consume/t")
         assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
@@ -445,7 +447,7 @@ async def test_health(rig: HttpRig) -> None:
 
 
 async def test_a_stream_makes_no_topic_and_shows_what_comes_to_it(rig: HttpRig) -> None:
-    """Found by a trial: an image of any page made topics."""
+    """Found by a trial: a request for a stream created its topic, so an image link in any web page could create topics."""
     assert rig.gateway is not None
     with LiveTail(rig.gateway, Place("a.b", None, "a/b"), None) as tail:
         assert tail.living

@@ -64,7 +64,7 @@ async def test_a_full_queue_says_so_and_refused_messages_do_not_come_back(fs: Si
 
 @pytest.mark.parametrize("body", ['{"\\ud800": 1}', '{"name": "\\ud800"}', '{"name": "t", "policy": "\\ud800"}'])
 async def test_half_of_a_surrogate_pair_is_refused_in_words(rig: HttpRig, body: str) -> None:
-    """Found by a probe: the refusal repeated it, and ended as 500."""
+    """Found by a probe: the refusal repeated the lone surrogate, could not be encoded, and ended as 500."""
     answer = await rig.ask("POST", "/api/queues", content=body.encode())
     assert answer.status_code in (400, 422)
 

@@ -60,7 +60,7 @@ async def test_a_websocket_publishes_and_looks_on(listener: HttpRig) -> None:
 
 
 async def test_a_frame_of_bytes_ends_it_with_a_reason(listener: HttpRig) -> None:
-    """It had no answer, and the connection stayed: its client waited for ever."""
+    """Found: a binary frame had no answer, and the connection stayed open: its client waited for ever."""
     async with frames(listener) as ws:
         assert (await ask(ws, action="subscribe", topic="t"))["status"] == "subscribed"
         await ws.send(json.dumps({"action": "ping"}))
@@ -124,7 +124,7 @@ async def test_a_websocket_has_a_bounded_number_of_subscriptions(
 
 
 async def test_a_websocket_is_let_in_by_a_token_of_its_query(fs: SimDisk) -> None:
-    """The Go client has no other way. What the token may not, is refused topic by topic."""
+    """The Go client can send its token in the query only. An action beyond the token's rights is refused topic by topic."""
     digest = sha256(b"secret-of-the-shop").hexdigest()
     rights = 'publish = ["shop.>"]\nsubscribe = ["shop.>"]'
     authority = Authority(parse_grants(f'[[token]]\nname = "shop"\nsha256 = "{digest}"\n{rights}\n', "auth.toml"))
@@ -147,7 +147,7 @@ async def test_who_asks_for_no_upgrade_is_told(rig: HttpRig) -> None:
 
 
 async def test_a_shutdown_answers_the_frame_that_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A publish was stored, and its client told only that the broker goes away."""
+    """Found: at a shutdown a publish was stored, but its client was told only that the broker goes away."""
     held: list[Callable[[], None]] = []
     usual = Commit.add_waiter
     async with listening(DIR, fs=SimDisk(random.Random(1)), dialects=[DIALECT]) as rig, frames(rig) as ws:

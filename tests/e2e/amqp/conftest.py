@@ -31,7 +31,7 @@ def broker_of_the_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bro
 
 @pytest.fixture(scope="module")
 def said_of_the_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the tasks of a file's worker say what they did."""
+    """Return the directory in which the tasks of a file's worker write what they did."""
     return tmp_path_factory.mktemp("said")
 
 

@@ -24,7 +24,7 @@ async def channel_of(broker: BrokerProcess) -> AsyncIterator[Any]:
 
 
 def kept(found: "asyncio.Queue[bytes]") -> Callable[[Any], Awaitable[None]]:
-    """What the tutorials call ``on_message``."""
+    """Return a callback that puts each message's body into a queue: what the tutorials call ``on_message``."""
 
     async def on_message(message: Any) -> None:
         async with message.process():
@@ -120,7 +120,7 @@ async def test_tutorial_6_remote_procedure_call(broker: BrokerProcess) -> None:
 
 
 async def test_tutorial_7_publisher_confirms(broker: BrokerProcess) -> None:
-    """Individually, in batches, and all at once."""
+    """Wait for confirms one by one, in batches, and for all at once."""
     async with channel_of(broker) as channel:
         queue = await channel.declare_queue("hello")
 

@@ -39,7 +39,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def publish(url: str, count: int) -> int:
-    """As pika does it, with confirms."""
+    """Publish with confirms, as pika does it."""
     connection = pika.BlockingConnection(pika.URLParameters(url))
     channel = connection.channel()
     channel.confirm_delivery()
@@ -50,7 +50,7 @@ def publish(url: str, count: int) -> int:
 
 
 def test_forty_publishers_of_a_megabyte_are_all_served_by_a_limit_of_four(broker: BrokerProcess) -> None:
-    """Nine of ten were closed with 506, whenever they tried."""
+    """Found: nine of ten publishers were closed with 506, whenever they tried."""
     with AmqpWire(broker.amqp).login() as consumer, ThreadPoolExecutor(40) as publishers:
         declare(consumer, "q")
         consumer.ask(1, "basic.consume", queue="q", no_ack=True)
@@ -62,7 +62,8 @@ def test_forty_publishers_of_a_megabyte_are_all_served_by_a_limit_of_four(broker
 
 
 def test_bodies_that_have_all_come_in_part_become_whole(broker: BrokerProcess) -> None:
-    """Each holds a part of what all of them need."""
+    """Twelve connections have sent half of a large body, and together hold the memory that any of them needs to complete its
+    own."""
     with ExitStack() as open_wires:
         wires = [open_wires.enter_context(AmqpWire(broker.amqp)).login() for _ in range(12)]
         declare(wires[0], "q")
@@ -133,7 +134,7 @@ def test_a_token_that_never_commits_leaves_room_to_others(tmp_path: Path) -> Non
 
 @asynccontextmanager
 async def amqp() -> AsyncIterator[tuple[str, Quotas]]:
-    """A broker whose memory a test says to be high."""
+    """Serve a broker in this process. Yields: its URL, and the quotas by which a test reports that memory is high."""
     async with serving("/data/d", fs=SimDisk(random.Random(1))) as served, asyncio.TaskGroup() as tasks:
         server = AmqpServer(served.broker, SystemClock(), asyncio.get_running_loop())
         await server.load()
@@ -150,7 +151,7 @@ async def amqp() -> AsyncIterator[tuple[str, Quotas]]:
 
 @pytest.mark.parametrize("mode", ["confirm.select", "tx.select", None])
 async def test_while_memory_is_high_publishes_wait_and_consumers_go_on(mode: str | None) -> None:
-    """A publish was nacked; without confirms its channel was closed."""
+    """Found: while memory was high a publish was nacked, and without confirms its channel was closed."""
     async with amqp() as (url, quotas), asyncio.timeout(60):
 
         def begin() -> tuple[AmqpWire, AmqpWire]:

@@ -43,7 +43,7 @@ def count(wire: AmqpWire) -> int:
 
 
 def fill(broker: BrokerProcess) -> None:
-    """Until publishing is refused."""
+    """Fill the disk until publishing is refused."""
     with AmqpWire(broker.amqp).login() as wire:
         declare(wire, "rest")
         wire.ask(1, "confirm.select")

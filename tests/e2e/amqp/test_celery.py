@@ -23,7 +23,7 @@ def said(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tasks(broker: BrokerProcess) -> Iterator[Mapping[str, Any]]:
-    """The tasks, by name, of a publisher."""
+    """Yield the tasks of a publisher by name."""
     from tests.support.celery_tasks import make_app
 
     app = make_app(f"{broker.amqp}//")

@@ -12,7 +12,8 @@ from toymq_py.amqp.properties import NOTHING
 
 
 def declare_limited(broker: BrokerProcess, wire: AmqpWire, queue: str) -> None:
-    """A queue whose topic an operator has limited to one message: one that was declared so refuses in silence."""
+    """Declare a queue whose topic an operator has limited to one message. A queue that a client declares with a limit refuses
+    without an error."""
     with broker.connect() as client:
         assert client.ask(b"CREATE %b backlog_max_messages=1 when_full=reject\n" % queue.encode()).startswith(b"OK")
     declare(wire, queue)
@@ -43,7 +44,8 @@ def test_a_refused_publish_closes_its_channel_alone(broker: BrokerProcess, wire:
 
 
 def test_publishes_behind_a_refused_one_hold_nothing(broker: BrokerProcess, wire: AmqpWire) -> None:
-    """They were counted for ever, and at the limit of what a connection holds nothing more was applied."""
+    """Found: bytes of publishes behind a refused one were counted for ever, and once they reached --max-inflight-bytes no
+    further publish was applied."""
     declare_limited(broker, wire, "full")
     declare(wire, "q")
     wire.publish(b"fits", "full")
@@ -59,7 +61,8 @@ def test_publishes_behind_a_refused_one_hold_nothing(broker: BrokerProcess, wire
 
 
 def test_nothing_is_done_on_a_channel_whose_publish_was_refused(broker: BrokerProcess, wire: AmqpWire) -> None:
-    """What the client sent before it heard of it: no message is leased to it, no consumer attached."""
+    """Commands that the client sent before it heard of the refusal have no effect: no message is leased to it, no consumer
+    attached."""
     declare_limited(broker, wire, "full")
     declare(wire, "q")
     wire.publish(b"fits", "full")
@@ -117,7 +120,8 @@ def test_a_channel_that_is_paused_leaves_messages_to_others(broker: BrokerProces
 
 
 def test_a_client_that_never_reads_its_replies_holds_a_bounded_part(broker: BrokerProcess, wire: AmqpWire) -> None:
-    """It is not read either, once so many wait for it; when it reads, all of them are there."""
+    """The broker stops reading from a client once too many replies wait for it; when the client reads, all of them are
+    there."""
     declare(wire, "q")
     for _ in range(600):
         wire.publish(bytes(100_000), "q")
@@ -133,7 +137,7 @@ def test_a_client_that_never_reads_its_replies_holds_a_bounded_part(broker: Brok
 
 
 def test_a_cancelled_consumer_without_acks_is_no_subscription(tmp_path: Path) -> None:
-    """Once the client has read what was written to it."""
+    """A cancelled no-ack consumer frees its place once the client has read what was written to it."""
     with (
         BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0", "--max-subscriptions", "1") as broker,
         AmqpWire(broker.amqp).login() as wire,
@@ -155,7 +159,7 @@ def test_a_cancelled_consumer_without_acks_is_no_subscription(tmp_path: Path) ->
 
 
 def test_amqp_over_tls(tmp_path: Path) -> None:
-    """A handshake that does not end holds a place as a connection does, and gives it up to others."""
+    """A TLS handshake that does not finish holds the place of a connection, and gives it up to newcomers."""
     options = ("--amqps", "127.0.0.1:0", "--tls-cert", CERT, "--tls-key", KEY, "--max-connections", "3")
     with BrokerProcess(tmp_path / "d", *options) as broker:
         silent = [AmqpWire(broker.amqps) for _ in range(3)]

@@ -46,7 +46,7 @@ def test_an_operator_sees_and_closes_an_amqp_connection(tmp_path: Path) -> None:
 
 
 def test_messages_come_over_tls_one_by_one(tmp_path: Path) -> None:
-    """None came where the transport was taken for full after an odd number of writes."""
+    """Found: after an odd number of writes the TLS transport was taken for full, and no message came."""
     options = ("--amqp", "127.0.0.1:0", "--amqps", "127.0.0.1:0", "--tls-cert", CERT, "--tls-key", KEY)
     with BrokerProcess(tmp_path / "d", *options) as broker:
         (url,) = (address for address in broker.addresses if address.startswith("amqps://"))

@@ -22,14 +22,14 @@ def consumes(wire: AmqpWire, channel: int = 1, *, tag: str = "c", prefetch: int 
 
 
 def stored(wire: AmqpWire, *numbers: int) -> None:
-    """Publish on a channel of its own, whose passive declare comes back when the messages are stored."""
+    """Publish on a new channel and wait: its passive declare is answered when the messages are stored."""
     for number in numbers:
         wire.publish(b"%d" % number, "q", channel=9)
     wire.send(9, "queue.declare", queue="q", passive=True)
 
 
 def received(wire: AmqpWire, count: int) -> list[tuple[str, bytes]]:
-    """Tag of the consumer, and body, of the next deliveries; other methods are passed over."""
+    """Return consumer tag and body of the next deliveries; other methods are skipped."""
     found: list[tuple[str, bytes]] = []
     while len(found) < count:
         if isinstance(what := wire.event(), Content):
@@ -81,7 +81,7 @@ def test_another_connection_follows_one_that_is_lost(broker: BrokerProcess, wire
 
 
 def test_the_order_of_a_queue_holds_over_channels_that_end(wire: AmqpWire) -> None:
-    """Each message is settled by the one that has it, or comes again to the next, in order."""
+    """Each message is settled by the consumer that holds it, or is delivered to the next one, in order."""
     declare(wire, "q", arguments=SINGLE)
     wire.open(9)
     for channel in range(2, 6):

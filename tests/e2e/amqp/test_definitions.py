@@ -28,7 +28,7 @@ def connected(broker: BrokerProcess) -> Any:
 
 
 def make(broker: BrokerProcess) -> None:
-    """With pika: what lasts, and what does not."""
+    """Declare, with pika, durable exchanges and queues and others."""
     with connected(broker) as connection:
         channel = connection.channel()
         channel.exchange_declare("orders", "topic", durable=True, arguments={"alternate-exchange": "unrouted"})
@@ -113,7 +113,7 @@ def test_a_broker_declares_them_at_every_start(tmp_path: Path) -> None:
 
 
 def test_a_backup_has_them(tmp_path: Path) -> None:
-    """Export of the broker, of its backup, and of what is restored from it: the same."""
+    """The definitions exported from the broker, from its backup, and from the restored backup are the same."""
     with BrokerProcess(tmp_path / "d", *SPEAKS) as broker:
         make(broker)
         exported = definitions("export", *where(broker)).stdout

@@ -27,7 +27,7 @@ def worker(broker_of_the_file: BrokerProcess, said_of_the_file: Path) -> Iterato
 
 @pytest.fixture
 def actors(broker_of_the_file: BrokerProcess) -> Iterator[Any]:
-    """The actors of a publisher, by name."""
+    """Yield the actors of a publisher by name."""
     from tests.support.dramatiq_tasks import make_broker
 
     publisher = make_broker(broker_of_the_file.amqp)
@@ -44,7 +44,7 @@ def test_messages_retries_and_delays(worker: WorkerProcess, actors: Any, said_of
 
 
 def test_a_message_that_failed_is_a_dead_letter(worker: WorkerProcess, actors: Any, broker_of_the_file: BrokerProcess) -> None:
-    """In Dramatiq's dead-letter queue, and so in a topic."""
+    """The message is in Dramatiq's dead-letter queue, and so in a topic."""
     actors["broken"].send(3)
     with sync.connect(f"toymq://127.0.0.1:{broker_of_the_file.port}") as mq:
         (letter,) = mq.pull("default.XQ", "look", 1, wait=60)

@@ -92,7 +92,7 @@ def test_an_expiration_that_ends_before_the_delay_is_over_is_not_forgotten(wire:
 
 
 def test_an_expiration_of_nothing_is_at_once(broker: BrokerProcess, wire: AmqpWire) -> None:
-    """The timer of uvloop for at once has no time, which was a bug in the log."""
+    """Found: uvloop's handle of a timer without a delay has no time, so an expiration of 0 was logged as a bug."""
     declare(wire, "q")
     declare(wire, "wait", arguments={**TO_Q, "x-message-ttl": 0})
     wire.ask(1, "basic.consume", queue="q", no_ack=True)
@@ -107,7 +107,8 @@ def test_an_expiration_of_nothing_is_at_once(broker: BrokerProcess, wire: AmqpWi
 
 
 def test_a_full_target_is_tried_now_and_then_until_it_has_room(broker: BrokerProcess, wire: AmqpWire) -> None:
-    """Each of those that wait was tried once a second, which took a core; they are no attempts either."""
+    """Found: each dead letter that waited for room was tried once a second, which took a core. These tries do not count as
+    attempts either."""
     declare(wire, "q", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     declare(wire, "wait", arguments={**TO_Q, "x-message-ttl": 1})
     for number in range(300):
@@ -126,7 +127,8 @@ def test_a_full_target_is_tried_now_and_then_until_it_has_room(broker: BrokerPro
 
 
 def test_what_a_consumer_without_acks_would_get_too_late_waits_for_its_dead_letter(wire: AmqpWire) -> None:
-    """It was acked with those that were written, before its dead letter was stored."""
+    """Found: a message that expired before it could be written to a no-ack consumer was acked with the written ones, before its
+    dead letter was stored."""
     declare(wire, "q", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     declare(wire, "wait", arguments={**TO_Q, "x-message-ttl": 1000})
     wire.publish(b"in the way", "q")
@@ -147,7 +149,8 @@ def test_what_a_consumer_without_acks_would_get_too_late_waits_for_its_dead_lett
 
 
 def test_what_comes_back_by_time_alone_is_dropped(broker: BrokerProcess, wire: AmqpWire) -> None:
-    """As in RabbitMQ: it would go round for ever."""
+    """A message that expires from queue to queue and back, without a rejection, is dropped as in RabbitMQ; otherwise it would
+    go round for ever."""
     declare(wire, "there", arguments={"x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "back"})
     declare(wire, "back", arguments={"x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "there"})
     declare(wire, "q")
@@ -214,7 +217,7 @@ def test_direct_replies_go_to_the_channel_that_asked(broker: BrokerProcess, wire
 
 
 def test_a_reply_in_a_transaction_comes_to_no_channel_that_is_gone(broker: BrokerProcess, wire: AmqpWire) -> None:
-    """Its body came on the closed channel, without its head."""
+    """Found: the body of such a reply was sent on the closed channel, without its header frame."""
     declare(wire, "jobs")
     wire.open(2)
     wire.ask(2, "basic.consume", queue=REPLY_TO, no_ack=True)

@@ -34,7 +34,7 @@ def worker(broker_of_the_file: BrokerProcess, said_of_the_file: Path) -> Iterato
 
 
 def _has_begun(broker: BrokerProcess) -> bool:
-    """The worker's queues are there: what was published before would go nowhere."""
+    """Whether the worker's queues exist: a message published earlier would be dropped as unroutable."""
     from toymq import sync
 
     with sync.connect(f"toymq://127.0.0.1:{broker.port}") as mq:

@@ -18,7 +18,7 @@ CHANNELS = 2_047
 
 
 def replay(broker: BrokerProcess, data: bytes) -> None:
-    """Send it all, and read to the end: the broker closes, or the client does."""
+    """Send all the data, and read until the broker or the client closes the connection."""
     with socket.create_connection(("127.0.0.1", int(broker.amqp.rpartition(":")[2])), TIMEOUT_S) as client:
         with suppress(OSError):  # it was closed in the midst
             client.sendall(data)
@@ -53,7 +53,7 @@ def test_many_changed_sessions_end_their_connection_alone(broker: BrokerProcess,
 
 
 def test_ten_thousand_channels_are_served_and_bounded(tmp_path: Path) -> None:
-    """Each with a queue to get from; the connections' end gives the memory back to others."""
+    """Each channel gets from a queue of its own; when the connections end, the memory is free for others."""
     limits = ("--max-held-bytes", "64MiB", "--max-subscriptions", "5000")
     with BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0", *limits) as broker, AmqpWire(broker.amqp).login() as other:
         declare(other, "q")

@@ -22,7 +22,7 @@ def death(content: Content) -> dict[str, Any]:
 
 
 def until(wire: AmqpWire, queue: str, ready: int) -> None:
-    """Ask until a queue has so many messages."""
+    """Wait until a queue has so many ready messages."""
     for _ in range(100_000):
         if declare(wire, queue, passive=True)["message_count"] == ready:
             return
@@ -104,7 +104,7 @@ def test_reject_publish_beside_a_dead_letter_exchange_refuses(wire: AmqpWire) ->
 
 
 def test_a_publisher_without_confirms_hears_nothing_of_a_queue_that_refuses(wire: AmqpWire) -> None:
-    """As from RabbitMQ 3.10, beside which this was tried; its channel was closed."""
+    """Found: its channel was closed. RabbitMQ 3.10, beside which this was tried, does not close it."""
     declare(wire, "full", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     declare(wire, "full@host", arguments={"x-max-length-bytes": 200, "x-overflow": "reject-publish"})
     declare(wire, "short", arguments={"x-max-length-bytes": 10})
@@ -116,7 +116,7 @@ def test_a_publisher_without_confirms_hears_nothing_of_a_queue_that_refuses(wire
 
 @pytest.mark.parametrize("consumers", [0, 1])
 def test_a_queue_is_never_seen_longer_than_its_limit(broker: BrokerProcess, wire: AmqpWire, consumers: int) -> None:
-    """While three connections publish faster than dead letters are stored. A consumer without credit changes nothing."""
+    """Three connections publish faster than dead letters are stored; consumers without credit do not change the length."""
     declare(wire, "q")
     declare(wire, "short", arguments={**TO_Q, "x-max-length": 100})
     if consumers:
@@ -137,7 +137,7 @@ def test_a_queue_is_never_seen_longer_than_its_limit(broker: BrokerProcess, wire
 
 
 def test_what_a_full_queue_refuses_goes_to_the_exchange(wire: AmqpWire) -> None:
-    """And the publisher hears that it was refused, as from RabbitMQ."""
+    """The refused message becomes a dead letter, and its publisher gets a nack, as from RabbitMQ."""
     declare(wire, "q")
     declare(wire, "full", arguments={**TO_Q, "x-max-length": 1, "x-overflow": "reject-publish-dlx"})
     wire.ask(1, "confirm.select")
@@ -169,7 +169,8 @@ def test_a_publisher_without_confirms_goes_on_where_the_exchange_has_what_was_re
 
 
 def test_each_full_queue_of_an_exchange_gives_what_it_refuses_to_its_own(wire: AmqpWire) -> None:
-    """Only the first did: a refusal was the end of the publish. One is too short for the message at all."""
+    """Found: only the first full queue dead-lettered the message, since a refusal ended the publish. One of the queues is too
+    short for the message at all."""
     wire.ask(1, "exchange.declare", exchange="all", type="fanout")
     limits = {"a": {"x-max-length": 1}, "b": {"x-max-length-bytes": 10}, "c": {"x-max-length": 1}, "d": {}}
     for name, limit in limits.items():
@@ -234,7 +235,8 @@ def test_what_another_protocol_publishes_counts(broker: BrokerProcess, wire: Amq
 
 
 def test_a_kill_loses_nothing_of_what_is_dropped(broker: BrokerProcess) -> None:
-    """A letter is stored before its message is gone: each message is in one of the two, perhaps in both."""
+    """A dead letter is stored before its message is removed: after a kill each message is in one of the two queues, perhaps in
+    both."""
     published = 0
     for _ in range(4):
         with AmqpWire(broker.amqp).login() as wire:

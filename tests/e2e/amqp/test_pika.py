@@ -53,7 +53,7 @@ def test_tutorial_2_work_queues(broker: BrokerProcess) -> None:
 
 
 def subscribed(channel: Any, exchange: str, kind: str, *keys: str) -> str:
-    """A queue of this connection alone, bound to a declared exchange."""
+    """Declare an exchange, and bind a new exclusive queue to it. Returns: the queue's name."""
     channel.exchange_declare(exchange=exchange, exchange_type=kind)
     queue: str = channel.queue_declare(queue="", exclusive=True).method.queue
     for key in keys:

@@ -62,7 +62,7 @@ class Ledger:
             self._publish(wire, self.rng.randrange(BURST), then=disk)
 
     def _publish(self, wire: AmqpWire, stop_after: int, then: FuseDisk | None = None) -> None:
-        """A burst to the exchange and to the limited queue; the power is cut when so many of it are confirmed."""
+        """Publish a burst to the exchange and to the limited queue; cut the power when ``stop_after`` of it are confirmed."""
         waiting: dict[int, tuple[bytes, bool]] = {}
         for number in range(BURST):
             body, to_all = self.body(), self.rng.random() < 0.7
@@ -97,7 +97,7 @@ class Ledger:
         self.queues.add(name)
 
     def broken(self, broker: BrokerProcess) -> list[str]:
-        """Promises that were not kept."""
+        """Return the promises that were not kept."""
         with AmqpWire(broker.amqp) as wire:
             wire.login()
             declared = (*QUEUES, "letters", "limited", *sorted(self.queues))
@@ -121,7 +121,8 @@ class Ledger:
 
 
 def until_none_is_under_way(broker: BrokerProcess, queue: str) -> None:
-    """What is too much after the start is on its way to the letters: in neither of the two queues."""
+    """Wait until no message that exceeds the limit after the start is on its way to the dead letters: meanwhile it is in
+    neither of the two queues."""
     with sync.connect(f"toymq://127.0.0.1:{broker.port}") as client:
         while any(consumer["inflight"] for consumer in client.describe(queue)["consumers"]):
             pass
@@ -144,7 +145,7 @@ def close(wire: AmqpWire) -> None:
 
 
 def all_of(wire: AmqpWire, queue: str) -> set[bytes]:
-    """The messages of a queue, which has them still: they are given back."""
+    """Return the messages of a queue, by getting them and giving them back."""
     wire.open(9)
     found = set()
     while True:
@@ -157,7 +158,7 @@ def all_of(wire: AmqpWire, queue: str) -> set[bytes]:
 
 
 def cut_and_look(path: Path, seed: int, cuts: int, *more: str) -> list[str]:
-    """Returns: the promises that were broken; stops at the first cut that breaks one."""
+    """Cut the power up to ``cuts`` times. Returns: the promises that were broken; stops at the first cut that breaks one."""
     ledger = Ledger(random.Random(seed))
     path.mkdir()
     with reserved() as port, FuseDisk(path, seed) as disk:

@@ -14,7 +14,7 @@ RANKED = {"x-max-priority": 9}
 
 
 def publish(wire: AmqpWire, *priorities: int, queue: str = "q", **more: Any) -> None:
-    """A message each, whose body is its priority."""
+    """Publish one message for each priority; the body is the priority."""
     for priority in priorities:
         wire.publish(b"%d" % priority, queue, raw=properties.encode({"priority": priority, **more}))
 
@@ -93,7 +93,8 @@ def test_what_expires_leaves_by_the_head_of_the_order(wire: AmqpWire) -> None:
 
 
 def test_kills_lose_nothing_and_leave_the_order(broker: BrokerProcess) -> None:
-    """Publishes of mixed priorities, acks of some, kill -9 in the midst: what is left comes by priority."""
+    """Messages of mixed priorities are published, some are acked, and the broker is killed in between: the others are delivered
+    by priority."""
     left: list[int] = []
     for turn in range(4):
         with AmqpWire(broker.amqp).login() as wire:

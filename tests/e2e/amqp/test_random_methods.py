@@ -1,4 +1,4 @@
-"""Methods at random, right in form: the broker answers, or closes a channel or the connection. Never a bug or a hang."""
+"""Random well-formed methods: the broker answers, or closes a channel or the connection. It never logs a bug or hangs."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""message_count: what waits in a queue, as RabbitMQ says it."""
+"""message_count: the messages of a queue that wait for a consumer, counted as RabbitMQ does."""
 
 from tests.support.amqp_wire import AmqpWire, bodies, declare
 from tests.support.broker_process import BrokerProcess
@@ -12,7 +12,7 @@ def count(wire: AmqpWire, queue: str = "q") -> int:
 
 
 def test_a_delayed_message_is_not_there_yet(wire: AmqpWire) -> None:
-    """It was counted until something consumed."""
+    """Found: a delayed message was counted until a consumer was attached."""
     delayed = {"x-delayed-type": "direct"}
     wire.ask(1, "exchange.declare", exchange="later", type="x-delayed-message", arguments=delayed)
     declare(wire, "q")
@@ -38,7 +38,7 @@ def test_a_delayed_message_of_another_protocol_is_not_either(broker: BrokerProce
 
 
 def test_what_waits_for_a_full_dead_letter_target_still_is(wire: AmqpWire) -> None:
-    """It was not counted between its tries."""
+    """Found: a message that waits until its full dead-letter queue has room was not counted between the tries."""
     declare(wire, "full", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     declare(wire, "q", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "full"})
     wire.ask(1, "confirm.select")

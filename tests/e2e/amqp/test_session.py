@@ -40,7 +40,8 @@ def test_confirms_come_in_order_and_a_return_before_its_confirm(wire: AmqpWire) 
 
 
 def test_a_publish_that_is_refused_is_nacked_or_closes_its_channel(broker: BrokerProcess, wire: AmqpWire) -> None:
-    """By a limit that an operator has set; what was declared to refuse does so in silence, as in RabbitMQ."""
+    """The publish is refused by a limit that an operator has set. A queue declared with a limit refuses without an error, as in
+    RabbitMQ."""
     with broker.connect() as client:
         assert client.ask(b"CREATE q backlog_max_messages=1 when_full=reject\n").startswith(b"OK")
     declare(wire, "q")
@@ -172,7 +173,7 @@ def test_a_cancelled_consumer_keeps_what_it_has_until_it_is_settled(broker: Brok
 
 
 def test_subscriptions_of_a_connection_are_bounded(tmp_path: Path) -> None:
-    """On all its channels together; those of cancelled consumers that hold messages, too."""
+    """The limit counts all channels of a connection together, and also cancelled consumers that still hold messages."""
     with (
         BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0", "--max-subscriptions", "3") as broker,
         AmqpWire(broker.amqp).login() as wire,
@@ -336,7 +337,7 @@ def test_hostile_bytes_end_their_connection_alone(broker: BrokerProcess, wire: A
 
 
 def test_channels_count_as_held_memory(tmp_path: Path) -> None:
-    """Eleven megabytes for those of one connection, which any client may open."""
+    """Found: the channels of one connection, which any client may open, took eleven megabytes."""
     with (
         BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0", "--max-held-bytes", "1MiB") as broker,
         AmqpWire(broker.amqp).login() as wire,
@@ -352,7 +353,8 @@ def test_channels_count_as_held_memory(tmp_path: Path) -> None:
 
 
 def test_half_a_body_is_not_held_beyond_the_end_of_its_connection(tmp_path: Path) -> None:
-    """It was until the client had answered connection.close, for up to 5 s: 2.8 times ``--max-held-bytes``."""
+    """Found: half a body was held until the client had answered connection.close, for up to 5 s: 2.8 times
+    ``--max-held-bytes``."""
     limits = ("--max-held-bytes", "4MiB", "--http", "127.0.0.1:0")
     with BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0", *limits) as broker, contextlib.ExitStack() as open_wires:
         for _ in range(12):

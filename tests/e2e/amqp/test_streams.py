@@ -33,7 +33,7 @@ def consumes(wire: AmqpWire, offset: Any = None, *, tag: str = "c", prefetch: in
 
 
 def received(wire: AmqpWire, count: int) -> list[int]:
-    """The bodies of the next deliveries; each has its offset, which is its number here."""
+    """Return the numbers in the bodies of the next deliveries; each must equal its x-stream-offset."""
     found: list[int] = []
     while len(found) < count:
         if isinstance(what := wire.event(), Content):
@@ -226,7 +226,7 @@ def test_pika_reads_a_stream(broker: BrokerProcess) -> None:
 
 
 def test_it_is_described_as_one_and_nothing_waits_in_it(broker: BrokerProcess, wire: AmqpWire) -> None:
-    """ADR 0175: an alert of what nothing is attached to fired for each stream."""
+    """Found: the alert for a backlog without a consumer fired for each stream (ADR 0175)."""
     declare(wire, "s", arguments=STREAM)
     declare(wire, "q")
     wire.publish(b"0", "s")

@@ -46,14 +46,14 @@ def over_tls(broker: BrokerProcess) -> str:
 
 
 def begun(wire: AmqpWire) -> str:
-    """The mechanisms that the broker offers."""
+    """Begin a connection. Returns: the mechanisms that the broker offers."""
     wire.socket.sendall(PROTOCOL_HEADER)
     offered: bytes = wire.expect("connection.start")["mechanisms"]
     return offered.decode()
 
 
 def log_in(wire: AmqpWire, response: bytes = b"") -> None:
-    """By the certificate."""
+    """Log in by the client certificate."""
     begun(wire)
     wire.send(0, "connection.start-ok", mechanism="EXTERNAL", response=response, locale="en_US", client_properties={})
 
@@ -238,7 +238,8 @@ def test_no_method_tells_a_token_without_the_right_whether_a_queue_is_there(tmp_
 
 
 def test_a_topic_that_another_protocol_made_may_be_declared_as_it_is_with_any_right_to_it(tmp_path: Path, auth: Path) -> None:
-    """Each tutorial begins with a declare. It stores nothing, so an admin may still declare the queue otherwise."""
+    """Programs such as the tutorials begin with a declare. For a token without the right to administer it stores nothing, so an
+    admin may still declare the queue otherwise."""
     auth.write_text(table("all", RIGHTS) + table("works", 'publish = ["orders"]\nsubscribe = ["orders"]'))
     options = ("--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--auth-file", str(auth))
     with BrokerProcess(tmp_path / "d", *options) as broker:
@@ -261,8 +262,8 @@ def test_a_topic_that_another_protocol_made_may_be_declared_as_it_is_with_any_ri
 
 
 def test_an_exchange_that_is_there_may_be_declared_as_it_is_by_who_may_publish(tmp_path: Path, auth: Path) -> None:
-    """Publishers begin with it, as the tutorials do. What would store something needs an admin, and a token that only reads
-    was let in."""
+    """Found: a token that only reads could declare an exchange. Publishers begin with a declare, as the tutorials do; a declare
+    that would store something needs an admin."""
     auth.write_text(table("all", RIGHTS) + table("works", 'publish = ["orders"]') + table("reads", 'subscribe = ["orders"]'))
     fanout = {"exchange": "news", "type": "fanout", "durable": True}
     with BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0", "--auth-file", str(auth)) as broker:
@@ -287,7 +288,7 @@ def test_an_exchange_that_is_there_may_be_declared_as_it_is_by_who_may_publish(t
 
 
 def test_each_change_of_a_binding_is_in_the_audit_trail(tmp_path: Path, auth: Path) -> None:
-    """None was, where declares and deletes were."""
+    """Found: no change of a binding was in the trail, but declares and deletes were."""
     auth.write_text(table("all", RIGHTS) + table("works", 'publish = ["orders"]'))
     with BrokerProcess(tmp_path / "d", "--amqp", "127.0.0.1:0", "--auth-file", str(auth)) as broker:
         with AmqpWire(broker.amqp).login(password=token("all")) as wire:
@@ -313,7 +314,8 @@ def test_each_change_of_a_binding_is_in_the_audit_trail(tmp_path: Path, auth: Pa
 
 
 def test_what_changes_nothing_or_is_refused_is_told_as_what_it_is(tmp_path: Path, auth: Path) -> None:
-    """What was gone before was deleted with OK, and refusals named an exchange as a topic, and no source or routing key."""
+    """Found: the trail recorded the delete of a missing exchange as done; a refusal called an exchange a topic, and lacked its
+    source and routing key."""
     auth.write_text(table("all", RIGHTS) + table("reads", 'subscribe = ["orders"]'))
     refused = (
         ("exchange.declare", {"exchange": "other", "type": "fanout"}, "administer exchange=other"),
@@ -352,7 +354,8 @@ def test_what_changes_nothing_or_is_refused_is_told_as_what_it_is(tmp_path: Path
 
 
 def test_each_refusal_is_in_the_audit_trail(tmp_path: Path, auth: Path) -> None:
-    """A mechanism that is not there, a token that is gone, and dead letters, which the broker alone writes, had no line."""
+    """Found: three refusals had no line: an unknown mechanism, a token that was removed, and a publish to dead letters, which
+    the broker alone writes."""
     all_rights = table("all", 'publish = [">", "orders.dlq"]\nsubscribe = [">"]\nadmin = true')
     auth.write_text(all_rights + table("goes", RIGHTS))
     options = ("--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--auth-file", str(auth))

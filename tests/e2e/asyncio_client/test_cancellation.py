@@ -65,7 +65,7 @@ async def test_connecting_that_is_cancelled_leaves_nothing(broker: InProcess) ->
 
 @pytest.mark.parametrize("name", CALLS)
 async def test_a_call_that_is_cancelled_leaves_the_connection_usable(mq: Client, name: str) -> None:
-    """At each of its awaits: no reply is taken for another's, nothing that came is lost, nothing hangs."""
+    """The call is cancelled at each of its awaits: no later call gets its reply, no delivery is lost, and nothing hangs."""
     await mq.pub_many("t", [b"%d" % n for n in range(50)])
     for step in range(60):
         messages = await mq.sub("t", "c", visibility=30)

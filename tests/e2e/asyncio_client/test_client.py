@@ -1,4 +1,4 @@
-"""The asyncio client looks and arranges."""
+"""Calls of the asyncio client that inspect and administer: describe, fetch, purge, dead letters."""
 
 import asyncio
 

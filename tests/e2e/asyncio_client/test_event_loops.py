@@ -12,7 +12,7 @@ from toymq_py.errors import ConfigError
 
 
 async def test_a_call_in_another_event_loop_is_refused_before_anything_is_sent(broker: InProcess, mq: Client) -> None:
-    """asyncio's own error came after the message was published; with its debug mode the rightful loop then hung."""
+    """Found: asyncio's own error came after the message was published; in debug mode the client's own loop then hung."""
     asyncio.get_running_loop().set_debug(True)
     await mq.pub("t", b"0")
     await mq.pub("t", b"1")

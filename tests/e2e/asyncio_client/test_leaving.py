@@ -45,7 +45,7 @@ async def test_drain_says_when_a_handler_was_too_slow(mq: Client) -> None:
 
 
 async def test_a_drain_ends_in_time_although_the_broker_is_silent(tmp_path: Path) -> None:
-    """It waited 30 s for the answer to UNSUB, and a service that had 10 s to end was killed."""
+    """Found: a drain waited 30 s for the answer to UNSUB, and a service that had 10 s to end was killed."""
     with BrokerProcess(tmp_path / "d") as broker:
         async with toymq.connect(f"127.0.0.1:{broker.port}") as mq:
             await mq.pub("t", b"x")
@@ -62,7 +62,7 @@ async def test_a_drain_ends_in_time_although_the_broker_is_silent(tmp_path: Path
 
 @pytest.mark.parametrize("way", ["block", "drain", "client", "pattern"])
 async def test_a_message_that_no_code_saw_does_not_become_a_dead_letter(broker: InProcess, mq: Client, way: str) -> None:
-    """Twenty subscriptions that were opened and left made one."""
+    """Found: twenty subscriptions that were opened and closed made a dead letter of a message that no handler saw."""
     await mq.create("t", {"max_attempts": 3})
     await mq.pub_many("t", [b"0", b"1"])
     for _ in range(5):
@@ -86,7 +86,8 @@ async def test_a_message_that_no_code_saw_does_not_become_a_dead_letter(broker: 
 
 
 async def test_a_message_that_kills_its_worker_takes_no_acked_ones_along(broker: InProcess, mq: Client) -> None:
-    """The acks before it had not been sent: each of them became a dead letter first, processed three times."""
+    """Found: the acks before the fatal message had not been sent, so each acked message was processed three times and became a
+    dead letter first."""
     await mq.create("t", {"max_attempts": 3})
     await mq.pub_many("t", [b"0", b"1", b"2", b"kills", b"4"])
     deaths, handled = 0, list[bytes]()

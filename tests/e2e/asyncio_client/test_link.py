@@ -72,7 +72,8 @@ async def test_one_warning_an_outage_and_never_a_token(caplog: pytest.LogCapture
 
 
 async def test_a_connection_that_has_failed_gets_no_more_writes(caplog: pytest.LogCaptureFixture) -> None:
-    """Acks behind a redelivery are writes of their own; asyncio logs a warning for each write to a socket that has failed."""
+    """Each ack after a redelivery is a write of its own, and asyncio logs a warning for each write to a socket that has
+    failed."""
     count = 50
 
     async def dies(peer: Peer) -> None:
@@ -100,7 +101,8 @@ async def test_a_connection_that_has_failed_gets_no_more_writes(caplog: pytest.L
 
 
 async def test_what_was_pulled_is_given_back_on_the_next_connection() -> None:
-    """Its lease did not end with the one before: else it comes again an hour later, when that is over."""
+    """The lease of a pulled message does not end with its connection: unless the client gives the message back on the next one,
+    it is redelivered only when its lease of an hour is over."""
     pulls: list[str] = []
     lost = asyncio.Event()
 
@@ -325,7 +327,7 @@ async def test_who_waits_for_room_goes_on_when_the_connection_is_lost(monkeypatc
 
 @pytest.mark.parametrize("what", moving.OUTPUTS)
 async def test_a_client_that_speaks_as_its_connection_ends_comes_back(broker: InProcess, what: str) -> None:
-    """The flush that was announced finds no connection; the next connection says what there is all the same."""
+    """A flush was scheduled when the connection was lost, and finds none; the next connection still sends what is pending."""
     async with connect(f"127.0.0.1:{broker.port}", timeout_s=moving.MOVE_S) as mq:
         await moving.speaks_as_its_connection_ends(mq, moving.OUTPUTS[what])
 
@@ -351,7 +353,7 @@ async def test_a_time_out_that_goes_wrong_costs_no_later_request_its_own() -> No
 
 
 async def test_a_connection_on_which_nothing_is_answered_is_left() -> None:
-    """One answer was lost in the broker, and every later call waited behind it: the client never connected anew."""
+    """Found: after one answer was lost in the broker every later call waited behind it, and the client never reconnected."""
 
     async def silent(peer: Peer) -> None:
         await peer.greet()
@@ -370,7 +372,7 @@ async def test_a_connection_on_which_nothing_is_answered_is_left() -> None:
 
 
 async def test_a_connection_that_answers_others_is_kept_although_a_call_is_overdue() -> None:
-    """A pull waits longer than a time-out, for example, and what a slow disk holds up comes in its turn."""
+    """A pull may wait longer than a time-out, for example, and calls that a slow disk holds up are answered in their turn."""
     answered = asyncio.Event()
 
     async def slow(peer: Peer) -> None:
@@ -392,7 +394,8 @@ async def test_a_connection_that_answers_others_is_kept_although_a_call_is_overd
 
 
 async def test_connections_that_break_at_once_are_made_ever_more_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each began with a greeting, which counted as the end of the outage: a hundred connections in three seconds."""
+    """Found: a client connected a hundred times in three seconds, because each greeting reset the back-off although the
+    connection broke right after it."""
     monkeypatch.setattr(client, "DRAIN_S", 0.1)  # the last ack has no answer
     waits: list[float] = []
 
@@ -430,7 +433,7 @@ async def test_connections_that_break_at_once_are_made_ever_more_slowly(monkeypa
 
 
 class CountedWrites:
-    """A transport that keeps what is written through it."""
+    """A transport that records each write."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -445,7 +448,7 @@ class CountedWrites:
 
 
 async def test_what_many_handlers_say_in_one_pass_of_the_loop_leaves_in_one_write(mq: Client) -> None:
-    """So the broker gets it as runs."""
+    """The broker then receives the acks together, and applies them as runs."""
     await mq.pub_many("t", [b"x"] * 60)
     async with mq.sub("t", "c", window=60) as subscription:
         messages = [await subscription.next(10) for _ in range(60)]
@@ -462,7 +465,8 @@ async def test_what_many_handlers_say_in_one_pass_of_the_loop_leaves_in_one_writ
 
 
 async def test_behind_a_full_read_there_may_be_more_that_is_as_old() -> None:
-    """A handler held the loop, and what lay in the socket comes in several reads: none but the first counted as old."""
+    """Found: while a handler held the loop, deliveries piled up in the socket. They take several reads, and only those of the
+    first counted as old, so the others' leases were not checked."""
 
     async def broker(peer: Peer) -> None:
         await peer.greet()

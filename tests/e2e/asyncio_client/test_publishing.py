@@ -58,7 +58,7 @@ async def test_pub_many_awaited_and_iterated(mq: Client) -> None:
 
 
 async def test_pub_many_takes_headers_for_each_item(mq: Client) -> None:
-    """They were for ``pub`` alone."""
+    """Found: only ``pub`` took headers."""
     await mq.pub_many("t", [("k", b"x", {"color": "red"}), (None, b"y", None), (None, b"z", {"color": "blue"}), b"plain"])
     async with mq.sub("t", "c") as messages:
         got = [await messages.next(5) for _ in range(4)]
@@ -164,7 +164,7 @@ async def test_a_full_queue_is_worth_another_try(mq: Client) -> None:
 
 
 async def test_numbers_go_on_after_a_refusal_of_the_real_broker(mq: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client would not send so much; made to, it hears what the broker says to those behind it."""
+    """The client's own size check is switched off, so the broker refuses one numbered publish and answers those behind it."""
     monkeypatch.setattr(Client, "_body_bytes_max", 64 * 1024 * 1024)
     for round_number in range(3):
         payloads = [b"a", bytes(3_000_000), b"b", b"c"]
@@ -196,8 +196,8 @@ def items_until(count: int, wrong: object) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("count", [0, 1, 256, 1000])
 async def test_what_pub_many_got_before_a_wrong_item_is_published_and_has_its_receipts(mq: Client, count: int) -> None:
-    """Found by a trial: of 1,000 items before an exception of the iterable 768 were stored, and none had its receipt. A wrong
-    item at the beginning of a chunk was waited for without end."""
+    """Found by a trial: of 1,000 items before an exception of the iterable 768 were stored, and none had its receipt. When an
+    invalid item was the first of a chunk, the call never returned."""
     for number, (wrong, error) in enumerate(WRONG_ITEMS):
         receipts: list[Receipt] = []
 
@@ -238,7 +238,7 @@ async def test_a_value_goes_and_comes_as_json(mq: Client) -> None:
 
 
 async def test_a_publish_waits_for_room_and_for_its_answer_within_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each had ``timeout_s``: a call took twice as long."""
+    """Found: waiting for room and waiting for the answer had ``timeout_s`` each, so a call took twice as long."""
     loop, answer = asyncio.get_running_loop(), asyncio.Event()
 
     async def script(peer: Peer) -> None:

@@ -30,7 +30,7 @@ async def test_process_acks_or_gives_back(mq: Client) -> None:
 
 @pytest.mark.parametrize("auto_ack", [False, True])
 async def test_what_a_handler_gave_back_is_not_acked_behind_it(mq: Client, auto_ack: bool) -> None:
-    """The ack at the end of the block undid its nack: the message was gone, without an error."""
+    """Found: the ack at the end of the block undid the handler's nack: the message was gone, without an error."""
     await mq.pub("t", b"x")
     async with mq.sub("t", "c", auto_ack=auto_ack) as messages:
         for attempt in (1, 2, 3):
@@ -56,7 +56,7 @@ class Unspeakable(ValueError):
 
 
 class Whatever(Exception):
-    """Said as it is."""
+    """An exception of this module: its qualified name and its text go into the dead letter."""
 
 
 HOSTILE = "no such\ntemplate:\x00\x1b[31m \ud800" + "x" * (1 << 20)
@@ -125,7 +125,8 @@ async def test_what_an_exception_says_may_be_kept_from_the_broker(broker: InProc
 
 
 async def test_auto_ack_acks_the_last_message_when_the_block_ends_without_an_exception(mq: Client) -> None:
-    """Found by a trial: what ``next()`` or a loop with ``break`` had last came again, until it was a dead letter."""
+    """Found by a trial: the last message of ``next()``, or of a loop with ``break``, was redelivered until it was a dead
+    letter."""
     await mq.pub_many("t", [b"0", b"1", b"2", b"3", b"4"])
     async with mq.sub("t", "c", auto_ack=True) as messages:
         await messages.next(5)
@@ -151,7 +152,8 @@ async def test_auto_ack_acks_the_last_message_when_the_block_ends_without_an_exc
 
 
 async def test_auto_ack_acks_nothing_that_another_task_handles(mq: Client) -> None:
-    """The second of two tasks acked what the first still worked on; when that failed, its message was gone."""
+    """Found: the second of two tasks acked the message that the first one still worked on; when the first failed, its message
+    was gone."""
     await mq.pub_many("t", [b"0", b"1"])
     taken, proceed = asyncio.Event(), asyncio.Event()
     async with mq.sub("t", "c", auto_ack=True) as messages:
@@ -179,7 +181,7 @@ async def test_auto_ack_acks_nothing_that_another_task_handles(mq: Client) -> No
 
 
 async def test_auto_ack_takes_a_task_for_each_next(mq: Client) -> None:
-    """``asyncio.wait_for`` makes one, before Python 3.12."""
+    """A caller may run each ``next`` in a task of its own: ``asyncio.wait_for`` does before Python 3.12."""
     await mq.pub_many("t", [b"0", b"1"])
     async with mq.sub("t", "c", auto_ack=True) as messages:
         for msg_id in range(2):
@@ -208,7 +210,8 @@ async def test_batches_are_full_or_what_came_in_time(mq: Client) -> None:
 
 @pytest.mark.parametrize("auto_ack", [False, True])
 async def test_what_a_cancelled_batch_had_collected_comes_with_the_next_call(mq: Client, auto_ack: bool) -> None:
-    """With ``auto_ack`` its first message was acked, and no code ever had it; without, all waited for their leases to end."""
+    """Found: with ``auto_ack`` the first message of a cancelled batch was acked although no handler ever had it; without, all
+    of them waited for their leases to end."""
     await mq.pub_many("t", [b"0", b"1", b"2"])
     async with mq.sub("t", "c", auto_ack=auto_ack) as messages:
         with pytest.raises(TimeoutError):
@@ -239,7 +242,8 @@ async def test_leases_are_renewed_while_a_handler_runs(broker: InProcess, mq: Cl
 
 
 async def test_leases_of_what_waits_for_the_next_iteration_are_renewed(mq: Client) -> None:
-    """Else a slow handler gets all that is behind it again and again, until it is dead letters that were never handled."""
+    """Messages that wait behind a slow handler would otherwise be redelivered until they are dead letters that were never
+    handled."""
     await mq.pub_many("t", [b"x", b"y"])
     async with mq.sub("t", "c", mode="shared", visibility=0.5, auto_extend=True) as messages:
         await (await messages.next(5)).ack()
@@ -255,7 +259,7 @@ async def test_without_renewal_it_comes_again(mq: Client) -> None:
 
 
 async def test_two_consumers_of_a_topic_in_one_client(mq: Client) -> None:
-    """A session has one subscription a topic: the second gets a connection of its own."""
+    """A session may have one subscription per topic: the second one gets a connection of its own."""
     await mq.pub("t", b"x")
     async with mq.sub("t", "billing") as billing, mq.sub("t", "audit") as audit:
         for messages in (billing, audit):
@@ -345,7 +349,7 @@ async def test_a_wait_without_a_connection_says_why(tmp_path: Path) -> None:
 
 
 async def test_an_ack_holds(mq: Client) -> None:
-    """Behind it a second ack, a nack and a dead letter change nothing, and are no error; behind a nack it counts."""
+    """After an ack a second ack, a nack and a dead letter change nothing, and are no error. An ack after a nack counts."""
     await mq.pub_many("t", [b"acked", b"nacked"])
     async with mq.sub("t", "c") as messages:
         acked, nacked = await messages.next(5), await messages.next(5)

@@ -11,7 +11,7 @@ from tests.support.quick_client import connect
 
 
 async def test_pull_leases_and_acks_on_the_other_connection() -> None:
-    """A waiting PULL holds the replies behind it, so it has a connection of its own."""
+    """A PULL that waits delays all replies behind it, so it has a connection of its own."""
 
     async def main(peer: Peer) -> None:
         await peer.greet()
@@ -72,7 +72,7 @@ async def test_dead_letters_and_renewals_as_the_contract_has_them() -> None:
     renewed, last_renewed = asyncio.Event(), asyncio.Event()
 
     async def until(peer: Peer, wanted: str, before: str = "") -> None:
-        """Renewals come by the clock: the one before may come again."""
+        """Read lines until the wanted one; renewals are sent by the clock, so an earlier one may be repeated."""
         while (line := await peer.line()) != wanted:
             assert line == before
             peer.say(b"OK 1\n")

@@ -23,14 +23,14 @@ async def inflight(mq: Client, topic: str, consumer: str) -> int:
 
 
 async def polling(served: InProcess, count: int) -> None:
-    """So many PULLs wait in the broker."""
+    """Wait until ``count`` PULLs wait in the broker."""
     async with asyncio.timeout(10):
         while sum(session._deliveries.pull is not None for session in served.server._sessions) < count:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
 async def connections(served: InProcess, count: int) -> None:
-    """No more sessions than these are left."""
+    """Wait until no more than ``count`` sessions are left."""
     async with asyncio.timeout(10):
         while len(served.server._sessions) > count:  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -56,7 +56,7 @@ async def test_nothing_waits_behind_a_pull_that_waits(broker: InProcess, mq: Cli
 async def test_connections_of_pulls_that_waited_are_closed(
     broker: InProcess, mq: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three hundred at once kept three hundred connections until the client was closed."""
+    """Found: three hundred simultaneous pulls kept three hundred connections open until the client was closed."""
     monkeypatch.setattr(spare_links, "SPARE_S", 0.0)
     async with asyncio.TaskGroup() as tasks:
         for _ in range(300):
@@ -97,7 +97,7 @@ async def test_a_worker_whose_lease_has_ended_does_not_act_on_the_lease_of_anoth
 
 
 async def test_a_late_ack_passes_the_key_on_while_another_worker_has_its_message(mq: Client) -> None:
-    """As docs/order-per-key.md says: that worker is told when it asks for more time."""
+    """As docs/order-per-key.md says: the worker that holds the message learns of the ack when it asks for more time."""
     for step in (b"one", b"two"):
         await mq.pub("jobs", step, headers={"toymq-group": "Ann"})
     (late,) = await mq.pull("jobs", "c", visibility=0.001, mode="keyed")
@@ -221,7 +221,7 @@ async def test_a_poll_without_a_wait_gets_what_waited(mq: Client, monkeypatch: p
 
 
 async def leaves(peer: Peer) -> None:
-    """All that a client says as it leaves is answered."""
+    """Answer all that a client sends as it leaves."""
     while (await peer.line()) not in ("QUIT", ""):
         peer.say(b"OK 0\n")
 
@@ -229,7 +229,8 @@ async def leaves(peer: Peer) -> None:
 @pytest.mark.parametrize("auto_extend", [False, True])
 @pytest.mark.parametrize("in_turn", ["acked", "open"])
 async def test_what_lay_in_the_socket_while_a_handler_held_the_loop_is_asked_for(auto_extend: bool, in_turn: str) -> None:
-    """Another worker had acked it for a second when it was handed out: it counted as new when it was read."""
+    """Found: while a handler held the loop, a delivery waited in the socket for longer than its lease. It counted as new when
+    it was read, and was handled a second after another worker had acked it."""
     peers: list[Peer] = []
 
     async def broker(peer: Peer) -> None:
@@ -272,7 +273,8 @@ async def test_what_lay_in_the_socket_while_a_handler_held_the_loop_is_asked_for
 
 
 async def test_a_wait_that_ended_says_nothing_of_what_came_later() -> None:
-    """A loop that polls, and computes between two polls."""
+    """A loop polls, and computes between two polls: a delivery that arrives meanwhile may be old, although the poll before it
+    found nothing."""
     peers: list[Peer] = []
 
     async def broker(peer: Peer) -> None:

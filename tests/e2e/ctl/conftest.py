@@ -25,7 +25,7 @@ def with_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPro
 
 @pytest.fixture
 def web(with_gateway: BrokerProcess) -> Callable[..., Result]:
-    """`toymqctl` on it: it finds the gateway by itself."""
+    """Return `toymqctl` on the broker with a gateway: it finds the gateway by itself."""
 
     def call(*arguments: str) -> Result:
         return CliRunner().invoke(toymqctl, ["--url", f"127.0.0.1:{with_gateway.port}", *arguments])

@@ -83,7 +83,8 @@ def test_a_cluster_from_nothing(cluster: Callable[..., Result], etcd: EtcdCluste
 def test_a_second_group_says_that_the_nodes_of_the_first_need_their_name(
     cluster: Callable[..., Result], etcd: EtcdCluster
 ) -> None:
-    """They went on as before, and no new topic could be made."""
+    """Found: `init` of a second group did not tell that the first group's nodes need --group from then on; they went on without
+    it, and no new topic could be made."""
     name = cluster.name  # type: ignore[attr-defined]
     ok(cluster("init"))
 

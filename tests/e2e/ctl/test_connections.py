@@ -31,7 +31,7 @@ def test_connections_are_listed_found_and_closed(web: Ctl, with_gateway: BrokerP
 
 
 def test_a_line_of_a_narrow_terminal_has_the_id_and_the_address(web: Ctl, with_gateway: BrokerProcess) -> None:
-    """Found by a new user: at 80 columns every id was cut, and `close` had nothing to take."""
+    """Found by a new user: at 80 columns every id was cut, so none could be given to `close`."""
     url = f"toymq://127.0.0.1:{with_gateway.port}"
     with sync.connect(url, name="a-worker-of-billing-on-host-17") as client, client.sub("orders.created.europe", "billing"):
         (found,) = values(web("connections", "--search", "billing", "--json"))

@@ -27,7 +27,8 @@ def test_one_that_acked_nothing_has_no_last_ack(ctl: Ctl) -> None:
 
 
 def test_the_table_fits_a_terminal_of_80_columns(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was 91 wide, and every line became two. It has `scheduled`, which the page on delays names."""
+    """Found: the table was 91 columns wide, and every line wrapped. It has the column `scheduled`, to which the page on delays
+    refers."""
     monkeypatch.setattr("toymqctl.consumers.screen_room", lambda: 80)
     for _ in range(3):
         ok(ctl("pub", "orders.of.a.long.name", "x"))

@@ -47,8 +47,8 @@ def test_doctor_of_nobody() -> None:
 
 
 def test_a_worker_that_stands_still_is_named_and_the_others_are_checked(tmp_path: Path) -> None:
-    """`ok topics: 0` and `ok dead letters: none` were said of what was not looked at, and the commands that ask one worker
-    over HTTP failed."""
+    """Found: the doctor printed `ok topics: 0` and `ok dead letters: none` for a worker that did not answer, and the checks
+    that ask one worker over HTTP failed."""
     with serving(tmp_path / "data", 2, "--http", "127.0.0.1:0") as workers:
         workers.ready(2)
         hurt = topic_of(0, 2)

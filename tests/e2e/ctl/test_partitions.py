@@ -6,7 +6,7 @@ from tests.support.ctl import Ctl, ok, refused, rows, values
 
 
 def test_what_text_names_of_a_partitioned_topic_is_what_other_commands_take(ctl: Ctl) -> None:
-    """An id alone was of no partition: `ack` refused it as PARTITIONED."""
+    """Found: the output had an id without its partition, and `ack` refused it as PARTITIONED."""
     ok(ctl("create", "named", "--partitions", "2"))
     ok(ctl("pub", "named#1", "x"))
     assert ok(ctl("tail", "named")) == "named#1 0\tx\n"
@@ -26,7 +26,7 @@ def test_what_text_names_of_a_partitioned_topic_is_what_other_commands_take(ctl:
 
 
 def test_settings_that_not_all_partitions_have_are_told(ctl: Ctl) -> None:
-    """`describe` said "the broker's defaults", and `config` nothing."""
+    """Found: when partitions had different settings, `describe` said "the broker's defaults", and `config` nothing."""
     ok(ctl("create", "uneven", "--partitions", "2"))
     assert "settings    the broker's defaults" in ok(ctl("describe", "uneven"))
     ok(ctl("config", "uneven#1", "max_attempts=7"))
@@ -76,7 +76,7 @@ def test_a_partitioned_topic_from_its_creation_to_its_end(ctl: Ctl) -> None:
 
 
 def test_what_is_published_is_in_the_partition_that_is_said(ctl: Ctl) -> None:
-    """It was not told, and the id alone names no message."""
+    """Found: `pub` did not print the partition, and the id alone does not identify a message."""
     ok(ctl("create", "told", "--partitions", "3"))
     told: list[tuple[str, list[str]]] = []
     for payload, options in (("a", ["--key", "k"]), ("a", ["--key", "k"]), ("b", ["--header", "toymq-group:g"]), ("c", [])):

@@ -59,7 +59,7 @@ def test_pub_refuses_what_makes_no_sense(ctl: Ctl, arguments: list[str], text: s
     ],
 )
 def test_a_wrong_key_is_refused_in_words_of_the_shell(ctl: Ctl, arguments: list[str], text: str) -> None:
-    """`key=None publishes without a key` is Python."""
+    """Found: the error was that of the Python client, `key=None publishes without a key`."""
     refused(ctl("pub", "t", "x", *arguments), 1, text)
 
 
@@ -113,7 +113,7 @@ def test_a_topic_that_remembers_no_producer_can_be_published_to(ctl: Ctl, broker
 
 @contextmanager
 def publishing(broker: BrokerProcess, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """`toymqctl pub`, with a TOPIC alone of a pipe, as in `tail -f log | toymqctl pub TOPIC`."""
+    """Run `toymqctl pub` with its messages from a pipe, as in `tail -f log | toymqctl pub TOPIC`."""
     program = [sys.executable, "-c", "from toymqctl.cli import main; main()"]
     command = [*program, "--url", f"127.0.0.1:{broker.port}", "pub", *arguments]
     with subprocess.Popen(
@@ -162,7 +162,7 @@ def test_an_interrupted_stream_counts_what_is_stored(broker: BrokerProcess) -> N
 
 
 def test_interrupted_copies_count_what_is_stored(broker: BrokerProcess) -> None:
-    """The count was 1,024 short."""
+    """Found: the count after an interruption was 1,024 too low."""
     with sync.connect(broker.url) as mq, publishing(broker, "copied", "x", "--count", "100000000") as process:
         mq.create("copied")
         with mq.sub("copied", "c") as messages:

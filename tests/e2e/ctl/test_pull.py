@@ -27,14 +27,14 @@ def test_a_work_queue_from_the_shell(ctl: Ctl) -> None:
 
 
 def test_a_misspelled_topic_is_said(ctl: Ctl) -> None:
-    """It becomes a topic, and a worker that waits in vain is not told."""
+    """A pull creates a topic that does not exist: without a note a worker would wait in vain on a misspelled one."""
     note = "toymqctl: mispulled was not there and is made now: `toymqctl delete mispulled` removes it\n"
     assert ctl("pull", "mispulled", "w").stderr == note + "toymqctl: nothing is ready in mispulled for w\n"
     assert ctl("pull", "mispulled", "w").stderr == "toymqctl: nothing is ready in mispulled for w\n"
 
 
 def test_a_terminal_says_that_what_is_pulled_is_not_acked(ctl: Ctl, broker: BrokerProcess) -> None:
-    """It prints as `sub` does, which acks."""
+    """`pull` prints messages like `sub`, which acks them, so it must say that it does not."""
     for job in ("tea", "cake"):
         ok(ctl("pub", "leased", job))
     note = "toymqctl: leased, not acked; what is not acked comes again when its lease ends: `toymqctl ack leased w 0`"

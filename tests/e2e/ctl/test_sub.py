@@ -21,7 +21,7 @@ def test_workers_that_share_from_the_shell(ctl: Ctl, broker: BrokerProcess) -> N
 
 
 def test_a_time_out_without_a_connection_is_a_failure(tmp_path: Path) -> None:
-    """As success it would tell a script that the topic is empty."""
+    """Exit code 0 would tell a script that the topic is empty."""
     with BrokerProcess(tmp_path / "d") as broker:
         with sync.connect(broker.url) as mq:
             mq.pub("t", b"x")

@@ -24,7 +24,7 @@ def test_long_names_fit_a_terminal_and_are_whole_for_a_program(ctl: Ctl, broker:
 def test_a_narrow_terminal_gets_fewer_columns_and_no_line_of_it_wraps(
     ctl: Ctl, monkeypatch: pytest.MonkeyPatch, room: int, left_out: str
 ) -> None:
-    """At 60 columns each row became two lines, of names cut to 8 characters."""
+    """Found: at 60 columns each row took two lines, with names cut to 8 characters."""
     monkeypatch.setattr("toymqctl.topics.screen_room", lambda: room)
     for end in ("east", "west"):
         ok(ctl("pub", f"orders.of.all.shops.that.are.{end}", "x"))

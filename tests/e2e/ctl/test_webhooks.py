@@ -35,7 +35,7 @@ def test_a_webhook_is_set_tested_listed_and_deleted(web: Ctl, tmp_path: Path) ->
 
 
 def test_a_push_that_is_not_taken_is_said_whole(web: Ctl) -> None:
-    """In a column of the table, a terminal cut just the reason."""
+    """Found: the failure was a column of the table, and a terminal cut just its reason. It has a line of its own now."""
     with hooked() as hook:
         hook.status = 500
         ok(web("pub", "orders", "x"))
@@ -57,7 +57,7 @@ def test_a_misspelled_topic_is_said(web: Ctl) -> None:
 
 
 def test_a_message_that_is_not_tried_again_is_a_dead_letter(web: Ctl) -> None:
-    """It was said to be tried again."""
+    """Found: a push that had failed for the last time was reported as "is tried again"."""
     ok(web("create", "given", "max_attempts=1"))
     with hooked() as hook:
         hook.status = 500

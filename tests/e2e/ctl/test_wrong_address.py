@@ -1,4 +1,4 @@
-"""What `toymqctl` says when another server, or none, is there."""
+"""What `toymqctl` prints when another server, or none, is at the address."""
 
 import socket
 import threading
@@ -16,7 +16,7 @@ from toymqctl.cli import main as toymqctl
 
 @contextmanager
 def answering(answer: bytes) -> Iterator[int]:
-    """A server that says one thing to all, whatever it is asked."""
+    """Run a server that sends the same bytes to every client, whatever it is asked."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -53,7 +53,7 @@ def test_somebody_else_answers(answer: bytes, text: str) -> None:
 
 
 def test_a_cluster_without_a_leader_names_what_each_node_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It named the first address alone, as dead, although that one had answered."""
+    """Found: the error named only the first address, as dead, although that node had answered."""
     monkeypatch.setattr(first_connection, "FAILOVER_S", 0.0)
     with answering(b"ERR NOT_LEADER 127.0.0.1:1\n") as port:
         done = CliRunner().invoke(toymqctl, ["--url", f"127.0.0.1:{port},127.0.0.1:1", "ping"])

@@ -1,4 +1,4 @@
-"""``toymq.open``: processes share a directory with no broker to run; whoever serves it may be killed at any time."""
+"""``toymq.open``: processes share a directory without a broker to run; the process that serves it may be killed at any time."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ ROOMY = replace(EMBEDDED, min_free_bytes=0)
 
 
 class Workers:
-    """Processes in a ring, and what they have seen."""
+    """Processes that pass messages in a ring, and a record of what they have seen."""
 
     def __init__(self, data_dir: Path, count: int, messages: int, block_s: float = 0) -> None:
         """``block_s``: how long the first worker's first handler blocks its process."""
@@ -47,7 +47,7 @@ class Workers:
         return f"work.{number % len(self._processes)}"
 
     async def run(self, kills: int) -> None:
-        """Until all was seen. Each time a share of it was, the process that serves is killed, and started again."""
+        """Run until all was seen. Each time a share of it was seen, the process that serves is killed, and started again."""
         total = self._messages * len(self._processes)
         async with asyncio.TaskGroup() as tasks:
             for number in range(len(self._processes)):
@@ -70,7 +70,7 @@ class Workers:
                 process.stdin.close()
 
     async def _run_one(self, number: int) -> None:
-        """A worker, and its successor when it is killed."""
+        """Run a worker, and its successor when it is killed."""
         code: int | None = None
         while code != 0:
             block_s = self._block_s if number == 0 and code is None else 0
@@ -111,7 +111,7 @@ class Workers:
             self._connected.set()
 
     def check_directory(self) -> None:
-        """Everything is there once and acked, and it is a data directory like any other."""
+        """Check that every message is there once and acked, and that the directory is a data directory like any other."""
         done = run("verify", str(self._data_dir))
         assert done.returncode == 0, done.stdout + done.stderr
         with BrokerProcess(self._data_dir) as broker, toymq.sync.connect(f"127.0.0.1:{broker.port}") as mq:
@@ -194,7 +194,7 @@ async def test_a_client_that_speaks_as_its_connection_ends_comes_back(tmp_path: 
 
 
 async def test_every_subscription_moves_after_each_takeover(tmp_path: Path) -> None:
-    """Three processes hold the directory beside ours. Whoever serves it is killed, until we do."""
+    """Three processes beside this one share the directory. The one that serves it is killed, until this one serves."""
     command = (sys.executable, "-c", HOLDING, str(tmp_path / "q"))
     holders: list[Process] = []
     try:
@@ -274,7 +274,7 @@ async def test_a_directory_that_a_broker_serves_is_refused(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("command", ["toymq backup", "toymq restore", "toymq repair"])
 async def test_a_directory_that_a_command_uses_is_refused_at_once(tmp_path: Path, command: str) -> None:
-    """It was waited for, ten seconds and without a word."""
+    """Found: ``toymq.open`` waited ten seconds for the directory without a message."""
     lock = DirectoryLock.take(RealFileSystem(), str(tmp_path), 4711, command)
     with pytest.raises(DirectoryLocked, match=f"process 4711, `{command}`"):
         await asyncio.wait_for(toymq.open(tmp_path, wait_s=600).open(), 20)

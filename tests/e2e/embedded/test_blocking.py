@@ -110,7 +110,8 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
 
 
 def test_a_child_that_outlives_its_parent_keeps_nobody_out(tmp_path: Path) -> None:
-    """A fork copies the lock's descriptor and those of the connections. Were they kept, the parent's death freed nothing."""
+    """A fork copies the descriptors of the lock and of the connections. If the child kept them, the lock would stay held after
+    the parent's death."""
     with subprocess.Popen(
         [sys.executable, "-c", FORKING, str(tmp_path / "q")], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as parent:

@@ -36,7 +36,7 @@ class Guarded:
 
 
 def in_thread(function: Callable[[], object]) -> object:
-    """What another thread gets from a call: its result or its exception."""
+    """Make a call in another thread. Returns: its result or its exception."""
     got: list[object] = []
 
     def run() -> None:
@@ -80,7 +80,8 @@ class TestCallGuard:
         assert in_thread(lambda: guarded.call(lambda: "free")) == "free"
 
     def test_a_signal_handler_that_raises_leaves_it_free(self) -> None:
-        """With a lock, the exception may come behind ``acquire`` and before the ``try``; no other thread would ever get in."""
+        """With a lock, the exception might be raised after ``acquire`` and before the ``try``, and no other thread would ever
+        get in."""
         guarded = Guarded()
         code = guarded.call.__func__.__code__  # type: ignore[attr-defined]
         raised = 0
@@ -191,8 +192,8 @@ def test_the_tables_have_every_method(kind: type, calls: dict[str, object]) -> N
 
 
 def test_every_method_refuses_a_second_thread_and_the_first_one_goes_on(broker: BrokerProcess) -> None:
-    """Raw errors of poll and of a bytearray, "Bad file descriptor; reconnecting", and threads that waited for ever: the
-    second thread was noticed only while the first one waited in poll."""
+    """Found: a second thread was noticed only while the first one waited in poll. Otherwise there were raw errors of poll and
+    of a bytearray, "Bad file descriptor; reconnecting", and threads that waited for ever."""
     inside, leave = threading.Event(), threading.Event()
     receipts: list[int] = []
 
@@ -223,7 +224,7 @@ def test_every_method_refuses_a_second_thread_and_the_first_one_goes_on(broker: 
 
 
 def test_one_iterator_in_two_threads_is_refused_by_name(broker: BrokerProcess) -> None:
-    """It was "generator already executing", which said nothing of the client."""
+    """Found: the error was Python's "generator already executing", which does not mention the client."""
     inside, leave = threading.Event(), threading.Event()
 
     def items() -> Iterator[bytes]:
@@ -243,7 +244,7 @@ def test_one_iterator_in_two_threads_is_refused_by_name(broker: BrokerProcess) -
 
 
 def test_threads_that_share_a_client_get_one_error_and_nothing_else(broker: BrokerProcess) -> None:
-    """Eleven runs of this gave six kinds of errors, and two threads that did not end."""
+    """Found: eleven runs of this test gave six kinds of errors, and two threads that did not end."""
     heard: list[str] = []  # threads count in a Counter one over the other
     topic = f"shared.{next(_topics)}"
     interval = sys.getswitchinterval()

@@ -46,7 +46,7 @@ def test_publish_and_consume_with_everything(client: Client) -> None:
 
 
 def test_a_stream_in_both_directions(client: Client) -> None:
-    """Publishing while deliveries pile up: neither side may stand still."""
+    """Publish while deliveries pile up: neither the client nor the broker may stall."""
     subscription = client.sub("stream", "c", window=5000)
     items = [(None if n % 3 else b"k%d" % n, b"%d" % n * 50) for n in range(20_000)]
     receipts = list(client.pub_many("stream", iter(items), window=500))
@@ -62,7 +62,7 @@ def test_a_stream_in_both_directions(client: Client) -> None:
 
 
 def test_pub_many_takes_headers_for_each_item(client: Client) -> None:
-    """They were for ``pub`` alone."""
+    """Found: only ``pub`` took headers."""
     list(client.pub_many("headed", [("k", b"x", {"color": "red"}), b"plain"]))
     with client.sub("headed", "c") as messages:
         assert [messages.next(5).headers for _ in range(2)] == [{"color": "red"}, {}]
@@ -157,7 +157,7 @@ def test_trace_context_is_injected(broker: BrokerProcess) -> None:
 
 
 def test_a_call_that_is_interrupted_leaves_the_connection_usable(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C while it waits: its reply goes nowhere."""
+    """Ctrl-C interrupts a call that waits: its reply, which comes later, is given to no other call."""
     exchange = client._link.exchange
 
     def interrupted(wait_s: float | None) -> None:
@@ -227,7 +227,7 @@ def test_a_pull_waits_for_a_pattern_and_sends_acks_before(client: Client, broker
 
 @pytest.mark.parametrize("answered", [False, True])
 def test_a_pull_that_is_interrupted_loses_nothing(client: Client, monkeypatch: pytest.MonkeyPatch, answered: bool) -> None:
-    """While it waits, and when its answer is there already."""
+    """The pull is interrupted while it waits, or when its answer has already arrived."""
     topic = f"cut.{answered}"
     assert client.pull(topic, "c") == []
     if answered:
@@ -274,7 +274,7 @@ def test_a_unix_socket_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_one_warning_an_outage_with_two_connections(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One of them is not looked at while the other one is used, which waits."""
+    """A call uses one of the client's two connections and waits there; meanwhile the other one is not looked at."""
     told: list[str] = []
     with (
         BrokerProcess(tmp_path / "d") as broker,
@@ -314,7 +314,7 @@ def test_settings_are_copied_from_config_and_described_in_milliseconds(client: C
 
 @pytest.mark.parametrize("count", [0, 1, 256, 1000])
 def test_what_pub_many_got_before_a_wrong_item_is_published_and_has_its_receipts(client: Client, count: int) -> None:
-    """As in asyncio_client/test_publishing.py."""
+    """The blocking form of the test of this name in asyncio_client/test_publishing.py."""
 
     def items(wrong: object) -> Iterator[bytes]:
         for n in range(count):

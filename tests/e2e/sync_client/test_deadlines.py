@@ -26,7 +26,7 @@ def short_goodbye(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Flood:
-    """Greets, then sends without end, and answers nothing."""
+    """A server that sends its greeting, then data without end, and answers nothing."""
 
     def __init__(self) -> None:
         self.begun, self.over = threading.Event(), threading.Event()
@@ -43,7 +43,8 @@ class Flood:
 
 
 def test_a_peer_that_sends_without_end_does_not_keep_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What had come was read until nothing more came, before a request was sent: for ever, whatever ``timeout_s``."""
+    """Found: before a request was sent the client read until no more data came: with such a peer for ever, whatever
+    ``timeout_s``."""
     monkeypatch.setattr(link, "PAUSE_S", 0.0)
     flood = Flood()
     with scripted(flood) as url:
@@ -56,8 +57,8 @@ def test_a_peer_that_sends_without_end_does_not_keep_a_call(monkeypatch: pytest.
 
 
 def test_all_attempts_to_connect_end_with_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each had what was left before the pause ahead of it, and so had each address of a round: a call with ``timeout_s=2`` took
-    up to 4 s, and more with several addresses."""
+    """Found: each attempt had the time that was left before the back-off pause, and so had each address of a round: a call with
+    ``timeout_s=2`` took up to 4 s, and more with several addresses."""
     clock, attempts = FakeClock(monotonic_s=0.0), list[float]()
 
     def silent(_: object, timeout_s: float) -> socket.socket:
@@ -75,7 +76,7 @@ def test_all_attempts_to_connect_end_with_the_call(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_call_that_is_shorter_than_the_backoff_tries_to_connect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a client of short calls would never be connected again."""
+    """Otherwise a client whose calls all have short time-outs would never reconnect."""
     clock, attempts = FakeClock(monotonic_s=0.0), list[float]()
 
     def refused(*_: object) -> socket.socket:
@@ -95,7 +96,8 @@ def test_a_call_that_is_shorter_than_the_backoff_tries_to_connect(monkeypatch: p
 
 
 def test_a_pull_gives_other_connections_half_of_its_time() -> None:
-    """It raised ``connect_timeout_s`` too late, while another connection of the client, which was lost, was made again."""
+    """Found: a pull with a lost second connection raised its time-out late by ``connect_timeout_s``, while that connection was
+    made again."""
 
     def silent(connection: socket.socket) -> None:
         connection.recv(65_536)
@@ -115,7 +117,7 @@ def test_a_pull_gives_other_connections_half_of_its_time() -> None:
 
 
 def test_a_client_with_many_connections_takes_its_leave_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first one that was silent took all of the time, and the others ended without QUIT."""
+    """Found: when a client closed, its first silent connection used up all of the time, and the others ended without QUIT."""
     monkeypatch.setattr("toymq.sync.client.GOODBYE_S", 0.0)
     heard: list[bytes] = []
 
@@ -131,7 +133,8 @@ def test_a_client_with_many_connections_takes_its_leave_on_all(monkeypatch: pyte
 
 
 def test_what_timed_out_while_the_broker_is_away_takes_no_memory() -> None:
-    """Each publish was kept until the broker was back, without a bound, and so was a small part of each other call."""
+    """Found: each timed-out publish was kept until the broker was back, without a bound, and so was a part of each other
+    call."""
 
     def leaves(connection: socket.socket) -> None:
         connection.recv(65_536)
@@ -151,7 +154,7 @@ def test_what_timed_out_while_the_broker_is_away_takes_no_memory() -> None:
 
 @pytest.mark.parametrize("answered", [False, True])
 def test_a_publish_waits_for_room_and_says_so(monkeypatch: pytest.MonkeyPatch, answered: bool) -> None:
-    """What is unanswered had no bound: each publish of a call that timed out came on top."""
+    """Found: the number of unanswered publishes had no bound: each call that timed out added its own."""
     full = threading.Event()
 
     def script(connection: socket.socket) -> None:

@@ -39,7 +39,7 @@ pytestmark = [
 
 @dataclass
 class Application:
-    """What an application has been told so far."""
+    """Records what an application has been told so far."""
 
     mq: Client
     topic: str
@@ -98,7 +98,7 @@ def subscribe(app: Application) -> None:
 
 
 def auto_ack(app: Application) -> None:
-    """What the application has not seen must not be acked."""
+    """Consume with ``auto_ack``: messages that the application has not seen must not be acked."""
     app.messages = app.mq.sub(app.topic, "w", window=8, auto_ack=True)
     for message in app.messages:
         app.took(message)
@@ -157,8 +157,8 @@ UNSUBSCRIBED: dict[str, Work] = {
 
 
 def interrupted(url: str, work: Work, at: int, error: type[Interrupted] = Interrupted) -> str | None:
-    """Interrupt the work at a place, go on with the same client, and check what comes. Returns: the place; None beyond the
-    end."""
+    """Interrupt ``work`` at the ``at``-th place, go on with the same client, and check what is delivered. Returns: the place;
+    None beyond the end."""
     topic = f"t{next(_topics)}"
     with sync.connect(url, timeout_s=NEXT_S) as checker:
         list(checker.pub_many(topic, [b"p%d" % number for number in range(8)]))
@@ -217,7 +217,7 @@ def go_on(app: Application, checker: Client) -> None:
 
 
 def each_place(url: str, name: str, share: int, error: type[Interrupted]) -> None:
-    """Interrupt a work at one place in ``share``; the works begin at different ones."""
+    """Interrupt a kind of work at one place in ``share``; different kinds begin at different places."""
     for at in count(sum(map(ord, name)) % share, share):
         if interrupted(url, (SUBSCRIBED | UNSUBSCRIBED)[name], at, error) is None:
             break

@@ -63,8 +63,8 @@ def renewing() -> list[threading.Thread]:
 
 
 def test_leases_are_renewed_while_a_handler_blocks(broker: BrokerProcess, client: Client) -> None:
-    """Of what was handed out, of what waits for the next iteration, of what is acked and was not said, and of what lies in the
-    socket."""
+    """The leases are those of messages that were handed out, that wait for the next iteration, whose ack is not sent yet, and
+    that lie in the socket."""
     list(client.pub_many("slow", [b"handled", b"acked", b"waiting"]))
     with client.sub("slow", "c", mode="shared", visibility=LEASE_S, auto_extend=True) as messages:
         messages.next(5)
@@ -95,7 +95,8 @@ def test_what_is_settled_is_not_renewed(client: Client) -> None:
 def test_all_that_came_is_read_before_a_handler_has_the_next(
     broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is still in the kernel has no number that could be renewed."""
+    """The client does not know the ids of messages that are still in the kernel's buffer, so it could not renew their
+    leases."""
     monkeypatch.setattr("toymq.sync.link.RECEIVE_BYTES", 320)  # two messages and a bit
     list(client.pub_many("pieces", [bytes(100)] * 3))
     with client.sub("pieces", "c", mode="shared", visibility=LEASE_S, auto_extend=True) as messages:
@@ -119,7 +120,7 @@ def test_two_subscriptions_have_one_thread_and_no_thread_is_left(broker: BrokerP
 def test_an_interruption_once_the_thread_runs_leaves_none_behind_the_client(
     broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, masked: bool
 ) -> None:
-    """It stayed, with its connection."""
+    """Found: the thread, and its connection, outlived the client."""
     start = threading.Thread.start
 
     def interrupted(thread: threading.Thread) -> None:
@@ -142,7 +143,7 @@ def test_an_interruption_once_the_thread_runs_leaves_none_behind_the_client(
 
 @one_in(13)
 def test_an_interrupted_subscription_leaves_no_thread_behind_its_client(broker: BrokerProcess, share: int) -> None:
-    """Nor a connection; and the same client renews leases with one thread."""
+    """No connection is left either, and the same client still renews leases with one thread."""
     for at in count(step=share):
         interrupter = Interrupter(at)
         client = sync.connect(f"127.0.0.1:{broker.port}")
@@ -205,7 +206,7 @@ def test_where_there_is_no_connection_it_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_outage_is_told_once_and_renewing_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """And told in the thread that the client belongs to."""
+    """The outage is reported in the thread that the client belongs to."""
     told: list[threading.Thread] = []
     with BrokerProcess(tmp_path / "d") as broker:
         url = f"127.0.0.1:{broker.port}"

@@ -24,7 +24,7 @@ Script = Callable[[socket.socket], None]
 
 @contextmanager
 def scripted(script: Script) -> Iterator[str]:
-    """A server for one connection."""
+    """Run a server that follows a script for one connection."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(10)
 
@@ -116,7 +116,7 @@ YEARS_S = 3650 * 86_400.0
 
 
 def test_a_wait_may_be_longer_than_poll_and_sockets_take(broker: BrokerProcess) -> None:
-    """They count milliseconds in an int: 24.8 days at most. Ten years are allowed."""
+    """Poll and sockets count milliseconds in an int: 24.8 days at most. The client allows ten years."""
     url = f"toymq://127.0.0.1:{broker.port}"
     with sync.connect(url, timeout_s=YEARS_S, connect_timeout_s=YEARS_S, wait_s=YEARS_S, backoff_max_s=YEARS_S) as client:
         client.pub("waits", b"x")
@@ -136,8 +136,8 @@ def test_a_wait_of_several_steps_ends_at_its_time(client: Client, monkeypatch: p
 
 
 def test_a_connection_on_which_nothing_is_answered_is_left() -> None:
-    """One answer was lost in the broker, and every later call waited behind it: the client never connected anew. An answer that
-    comes too late is taken for no other."""
+    """Found: after one answer was lost in the broker every later call waited behind it, and the client never reconnected. An
+    answer that comes too late is not taken for another call's."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(10)
 
@@ -168,8 +168,8 @@ def test_a_connection_on_which_nothing_is_answered_is_left() -> None:
 
 
 def test_the_first_call_behind_a_pause_in_which_the_broker_went_goes_on(tmp_path: Path) -> None:
-    """A seek, a purge and others that are not repeated raised ConnectionLost, "the outcome is unknown", although the connection
-    was closed before they were sent."""
+    """Found: a seek, a purge and other calls that are never repeated raised ConnectionLost, "the outcome is unknown", although
+    the connection had been closed before they were sent."""
     calls: list[Callable[[sync.Client], object]] = [
         lambda mq: mq.seek("t", "c", "earliest"), lambda mq: mq.nack("t", "c", [(0, 0)]), lambda mq: mq.ping(),
         lambda mq: mq.config("t", {"ttl": 60_000}), lambda mq: mq.pub("t", b"x"), lambda mq: mq.forget("t", "other"),
@@ -196,7 +196,7 @@ def test_the_first_call_behind_a_pause_in_which_the_broker_went_goes_on(tmp_path
 
 
 def test_what_is_read_behind_a_pause_costs_no_call_its_answer(client: sync.Client) -> None:
-    """Deliveries that came meanwhile are read, and kept."""
+    """Deliveries that arrived during a pause are read before the next call, and kept."""
     with client.sub("behind", "c") as messages:
         list(client.pub_many("behind", (b"%d" % n for n in range(100))))
         time.sleep(2 * link.PAUSE_S)

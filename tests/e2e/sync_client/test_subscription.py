@@ -100,7 +100,8 @@ def test_what_a_handler_gave_back_is_not_acked_behind_it(client: Client, auto_ac
 
 
 def test_an_ack_is_sent_although_the_next_handler_takes_long(broker: BrokerProcess, client: Client) -> None:
-    """It was sent by the next call: a job of a minute let the lease of the one before it end, which was done twice."""
+    """Found: an ack was sent with the next call, so during a job of a minute the lease of the job before it ended, and that job
+    was done twice."""
     list(client.pub_many("long", [b"0", b"1"]))
     with client.sub("long", "c") as messages, sync.connect(f"127.0.0.1:{broker.port}") as other:
         first = messages.next(5)
@@ -138,7 +139,7 @@ def test_auto_ack_and_batches(client: Client) -> None:
 
 
 def test_auto_ack_acks_the_last_message_when_the_block_ends_without_an_exception(client: Client) -> None:
-    """Found by a trial: what ``next()`` had last came again, until it was a dead letter."""
+    """Found by a trial: the last message of ``next()`` was redelivered until it was a dead letter."""
     list(client.pub_many("last", [b"0", b"1", b"2", b"3", b"4"]))
     with client.sub("last", "c", auto_ack=True) as messages:
         messages.next(5)
@@ -219,8 +220,8 @@ def test_patterns_that_overlap(client: Client) -> None:
 def test_what_waits_in_the_window_while_another_worker_gets_it_is_not_handled_twice(
     broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker of 60 ms a message with the default window handled messages of its window long after their leases had ended, and
-    after another worker's ack had returned: 345 of 2,000 twice."""
+    """Found: a worker that took 60 ms a message, with the default window, handled messages of its window long after their
+    leases had ended and another worker's ack had returned: 345 of 2,000 twice."""
     monkeypatch.setattr(delivery_window, "CONFIRM_S", -1.0)  # everything has waited too long
     client.create("prefetched", {"max_attempts": 0})  # leases of 1 ms end again and again, on a busy machine 20 times
     list(client.pub_many("prefetched", [b"%d" % n for n in range(6)]))
@@ -248,7 +249,8 @@ def test_what_waited_and_is_still_ours_is_handed_out(client: Client, monkeypatch
 
 
 def test_a_poll_without_a_wait_gets_what_waited(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker is asked about what waited, which takes longer than no time at all."""
+    """Before it hands out a message that has waited, the client asks the broker whether the lease still holds: that takes
+    longer than a time-out of zero."""
     monkeypatch.setattr(delivery_window, "CONFIRM_S", -1.0)
     list(client.pub_many("polled", [b"%d" % n for n in range(3)]))
     with client.sub("polled", "c") as messages:

@@ -1,4 +1,4 @@
-"""An application of the broker of the test."""
+"""An application whose workers use the test's broker."""
 
 import pytest
 

@@ -34,12 +34,12 @@ async def letters(mq: Client, topic: str) -> list[dict[str, str]]:
 
 
 def pids(path: Path) -> list[int]:
-    """Of the process of a job, and of the program that the job has started."""
+    """Return the ids of a job's process, and of the program that the job has started."""
     return [int(word) for word in path.read_text().split()]
 
 
 def lives(pid: int) -> bool:
-    """Not as a zombie, which its parent has yet to read."""
+    """Whether a process lives; a zombie, whose parent has yet to reap it, does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):  # it ended before the file was opened, or behind that
@@ -146,7 +146,7 @@ async def test_a_process_that_dies_fails_its_job_alone(app: App, mq: Client, tmp
 
 @linux
 async def test_a_killed_process_has_not_the_last_word(app: App, mq: Client, tmp_path: Path) -> None:
-    """Of a lack of memory, say: the job is tried again in another process."""
+    """A job whose process was killed, for lack of memory for example, is tried again in another process."""
     app.worker("t", executor="process", retries=2, backoff="1ms")(process_jobs.wait)
     async with working(app):
         await until(lambda: app.runners != [])
@@ -178,7 +178,8 @@ async def test_a_process_that_was_killed_without_a_job_fails_none(app: App) -> N
 async def test_no_job_is_taken_before_its_process_is_ready(
     app: App, mq: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It held the message meanwhile, and ran it at the end of a start, also when it had lost the lease."""
+    """Found: a worker leased a message while its process was still starting, and ran it at the end of the start even when it
+    had lost the lease."""
     start, starts, second, go_on = JobProcess.start, count(), threading.Event(), threading.Event()
 
     def slow_from_the_second_on(process: JobProcess) -> None:
@@ -293,7 +294,7 @@ def work() -> None: ...
 
 @pytest.fixture
 def ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[ModuleType]:
-    """A module whose first import by another process ends that."""
+    """Return a module that ends the first other process that imports it."""
     (tmp_path / "shop_ending.py").write_text(ENDS.format(how=request.param))
     monkeypatch.syspath_prepend(tmp_path)
     yield importlib.import_module("shop_ending")
@@ -304,7 +305,7 @@ def ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
 async def test_a_process_that_is_killed_at_its_start_does_not_end_the_workers(
     app: App, mq: Client, ending: ModuleType, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They ended, and the jobs of other functions went back."""
+    """Found: the workers ended, and the jobs of other functions were given back."""
     app.worker("t", executor="process", retries=0)(ending.work)
     async with working(app):
         await until(lambda: app.runners != [])
@@ -317,7 +318,7 @@ async def test_a_process_that_is_killed_at_its_start_does_not_end_the_workers(
 @linux
 @pytest.mark.parametrize("ending", ["os.kill(os.getpid(), signal.SIGINT), os.kill(os.getpid(), signal.SIGTERM)"], indirect=True)
 async def test_signals_do_not_reach_a_process_that_starts(app: App, mq: Client, ending: ModuleType) -> None:
-    """A Ctrl-C then printed a traceback."""
+    """Found: Ctrl-C while a job process started printed a traceback."""
     app.worker("t", executor="process", retries=0)(ending.work)
     async with working(app):
         await until(lambda: app.runners != [])
@@ -326,7 +327,7 @@ async def test_signals_do_not_reach_a_process_that_starts(app: App, mq: Client, 
 
 
 def test_a_process_is_born_with_its_signals_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C while it imports the interpreter's own modules printed a traceback, and SIGTERM ended it."""
+    """Found: Ctrl-C while a process imported the interpreter's own modules printed a traceback, and SIGTERM ended it."""
     masks: list[set[int]] = []
 
     def note(_: object) -> None:

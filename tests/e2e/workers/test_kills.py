@@ -43,7 +43,8 @@ def children(pid: int) -> list[int]:
 
 
 def job_processes(pid: int) -> list[int]:
-    """Of the workers below a process. Threads start them: the list of each is read."""
+    """Return the job processes of the workers below a process. Threads start them, so each thread's list of children is
+    read."""
     found = []
     for worker in children(pid):
         for path in Path(f"/proc/{worker}/task").glob("*/children"):
@@ -101,7 +102,7 @@ async def everything_is_done(broker: BrokerProcess, said: Path, kills: int, jobs
 
 
 async def check_letters(mq: toymq.Client, jobs: int) -> None:
-    """Each hopeless job is there with what it raised."""
+    """Check that each hopeless job is a dead letter with its exception."""
     letters: set[bytes] = set()
     async with asyncio.timeout(TIMEOUT_S):
         while len(letters) < jobs // 10:
@@ -144,12 +145,13 @@ async def test_every_job_is_done_under_a_hundred_kills(tmp_path: Path) -> None:
 
 
 def test_a_process_is_killed_once() -> None:
-    """Found by the hundred kills: a second kill of one that was not reaped yet hid when the first one lost its ack."""
+    """Found by the hundred kills: a second kill of a process that was not reaped yet hid that its first kill lost an ack."""
     assert Kills(processes={7: 1}).living([7, 8]) == [8]
 
 
 def said(*words: str) -> list[Said]:
-    """``b1@5/7``: job 1 begins at 5 in process 7; ``e`` ends it, ``l`` leaves it; ``o0@5/7``: the process is online."""
+    """Return the events of a short notation: ``b1@5/7``: job 1 begins at 5 in process 7; ``e`` ends it, ``l`` leaves it;
+    ``o0@5/7``: the process is online."""
     events = {"b": "begin", "e": "end", "l": "left", "o": "online"}
     found = []
     for word in words:

@@ -12,8 +12,8 @@ HEALTHY = 59
 
 
 def work_until_poison(wire: Wire, done: set[bytes]) -> bool:
-    """Take messages of all partitions, and ack one after the other, each ack answered before the next is begun: one that was
-    only sent is lost with the connection. Returns: whether the poison came, which is not acked."""
+    """Take messages of all partitions, and ack one after the other. Each ack is answered before the next message is begun: an
+    ack that was only sent is lost with the connection. Returns: whether the poison was reached, which is not acked."""
     assert wire.ask(b"SUB orders c mode=shared window=30\n") == b"OK %d" % COUNT
     waiting, acks = deque[tuple[bytes, bytes, bytes]](), 0
     while len(done) < HEALTHY:
@@ -34,7 +34,8 @@ def work_until_poison(wire: Wire, done: set[bytes]) -> bool:
 
 
 def test_a_message_that_kills_its_worker_takes_no_other_partition_along(tmp_path: Path) -> None:
-    """In each partition that the worker held, the lowest message counted with it: most dead letters were healthy."""
+    """Found: in each partition of which the worker held messages, the lowest one counted an attempt: most dead letters were
+    healthy."""
     done = set[bytes]()
     with serving(tmp_path / "data", 2, "--max-attempts", "4") as workers:
         workers.ready(2)
@@ -59,7 +60,8 @@ def test_a_message_that_kills_its_worker_takes_no_other_partition_along(tmp_path
 
 
 def test_a_client_that_hangs_counts_an_attempt_of_one_message_at_a_time_over_all_workers(tmp_path: Path) -> None:
-    """Each worker counted one when its lease ended, and healthy messages that no code had seen became dead letters with it."""
+    """Found: each worker process counted an attempt when its lease ended, so healthy messages that no handler had seen became
+    dead letters, too."""
     with serving(tmp_path / "data", 2) as workers:
         workers.ready(2)
         with workers.wire(0) as wire:

@@ -1,4 +1,4 @@
-"""Jobs of a real broker that are called: what the function returns, or what became of its job, comes back."""
+"""Jobs that are called and return a result, over a real broker: the caller gets the result, or what became of the job."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -114,7 +114,8 @@ async def test_a_worker_answers_to_topics_of_results_alone(app: App, mq: Client)
 
 
 async def test_a_result_that_comes_late_makes_no_topic(app: App, mq: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """Nor does a message that asks for an answer in a topic that is not there: thousands of them would make thousands."""
+    """A message that asks for an answer in a topic that does not exist makes none either: otherwise thousands of them would
+    make thousands of topics."""
 
     @app.worker("t")
     async def work() -> None: ...

@@ -1,4 +1,4 @@
-"""Jobs of a real broker: done, tried again, dead, cancelled, left to others."""
+"""Jobs over a real broker: done, retried, dead-lettered, cancelled, left to other workers."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ class Skipped(BaseException): ...
 
 
 async def letters(mq: Client, topic: str) -> list[tuple[bytes, dict[str, str]]]:
-    """Payloads and headers of the dead letters."""
+    """Return payloads and headers of the dead letters."""
     return [(one.payload, one.headers) for one in await mq.pull(f"{topic}.dlq", "test", 100, wait=10)]
 
 
@@ -98,7 +98,7 @@ async def test_a_failed_job_is_tried_again_and_then_dead_with_its_exception(app:
 async def test_an_exception_whose_text_is_no_utf8_is_a_dead_letter_once(
     app: App, mq: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As a coroutine, in a thread and in a process."""
+    """The job is a coroutine, runs in a thread, or in a process."""
     attempts: list[str] = []
 
     @app.worker("t", retries=0)
@@ -266,7 +266,7 @@ async def test_at_the_end_running_jobs_are_finished_and_no_other_is_begun(
 
 
 async def test_at_the_end_a_running_job_stays_with_its_worker(app: App, mq: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """Where another one could have run at once, too, its message was given back while it ran, and ran twice."""
+    """Found: with a second slot free at the shutdown, the running job's message was given back, and it ran twice."""
     began, go_on = asyncio.Event(), asyncio.Event()
 
     @app.worker("t", concurrency=2)
@@ -354,7 +354,7 @@ async def test_a_periodic_job_runs_once_over_all_its_workers(broker: InProcess, 
 
 
 async def test_workers_that_wait_for_their_broker_can_be_stopped() -> None:
-    """SIGTERM and Ctrl-C did nothing, and processes whose parent was killed stayed."""
+    """Found: SIGTERM and Ctrl-C had no effect, and processes whose parent was killed stayed."""
     with socket.create_server(("127.0.0.1", 0)) as not_ready:
         not_ready.setblocking(False)
         app = App(f"toymq://127.0.0.1:{not_ready.getsockname()[1]}")
@@ -385,7 +385,7 @@ async def test_another_concurrency_for_all_workers(app: App, caplog: pytest.LogC
 async def test_a_job_that_catches_its_cancellation_does_not_keep_the_workers(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They never ended."""
+    """Found: with such a job the workers never ended."""
     monkeypatch.setattr("toymq.workers.runner.STUBBORN_S", 0.01)
     began, go_on = asyncio.Event(), asyncio.Event()
 
@@ -418,7 +418,7 @@ async def test_a_job_that_catches_its_cancellation_does_not_keep_the_workers(
 async def test_what_would_end_more_than_the_job_fails_it(
     app: App, mq: Client, error: BaseException, kind: str, text: str, in_thread: bool
 ) -> None:
-    """Some were delivered again at once until no attempt was left, others ended the process."""
+    """Found: after some exceptions the job was redelivered at once until no attempt was left, and others ended the process."""
 
     async def coroutine() -> None:
         raise error
@@ -474,7 +474,7 @@ async def test_each_job_has_context_variables_of_its_own(app: App) -> None:
 async def test_workers_say_that_they_wait_for_their_broker(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They said nothing for an hour."""
+    """Found: workers without a broker logged nothing for an hour."""
     monkeypatch.setattr("toymq.workers.app.PATIENCE_S", 0.01)
     app = App("toymq://127.0.0.1:1")
 
@@ -486,7 +486,7 @@ async def test_workers_say_that_they_wait_for_their_broker(
 
 
 async def test_a_result_that_is_too_large_is_told_to_its_caller(tmp_path: Path) -> None:
-    """It waited until its time was over."""
+    """Found: the caller waited until its time-out."""
     async with serving(tmp_path / "d2", max_payload_bytes=4096) as served:
         app = App(f"toymq://127.0.0.1:{served.port}")
 

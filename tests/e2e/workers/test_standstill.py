@@ -1,4 +1,4 @@
-"""A worker of ``serve --workers`` that stands still keeps its own topics from clients, and nothing else. ADR 0273, 0274."""
+"""A worker of ``serve --workers`` that hangs keeps its own topics from clients, and nothing else. ADR 0273, 0274."""
 
 import json
 import os
@@ -23,8 +23,8 @@ PARTED = next(name for name in "abcdefgh" if [worker_of(f"{name}#{number}", 2) f
 def test_a_worker_that_stands_still_is_named_and_holds_up_nothing_but_its_topics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    """Nothing said so. Each client waited 20 s for it, each time anew, with all that it had sent behind that; one whose
-    publish was under way, for as long as it stood."""
+    """Found: no error named the worker that hangs. Each command for it held up all later commands of its client for 20 s, each
+    time anew; behind a publish under way they waited as long as the worker hung."""
     with serving(tmp_path / "data", 2, "--http", "127.0.0.1:0") as workers:
         workers.ready(2)
         pid, messages = workers.pids[1], f"{workers.http(0)}/v1/topics/{{}}/messages"

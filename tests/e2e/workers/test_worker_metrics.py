@@ -32,7 +32,7 @@ async def work(kind: str) -> None:
 
 @contextmanager
 def working(folder: Path, url: str, *options: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """The process, and the address of its pages."""
+    """Yield the process, and the address of its pages."""
     (folder / "shop_metrics.py").write_text(APP.format(url=url))
     command = [*COMMAND, "worker", "shop_metrics:app", "--metrics", "127.0.0.1:0", "--shutdown-timeout", "0s", *options]
     with subprocess.Popen(command, cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True) as process:
@@ -57,7 +57,7 @@ def get(url: str) -> tuple[int, str]:
 
 
 def until(url: str, text: str) -> str:
-    """Ask a page until it says something."""
+    """Read a page until it contains the text. Returns: the page."""
     said = ""
     for _ in range(3_000):
         if text in (said := get(url)[1]):

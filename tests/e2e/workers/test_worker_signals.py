@@ -30,7 +30,7 @@ def until(process: "subprocess.Popen[str]", text: str) -> None:
 
 @pytest.mark.parametrize("several", [False, True])
 def test_ctrl_c_waits_for_jobs_and_the_second_one_does_not(tmp_path: Path, several: bool) -> None:
-    """The second had no effect."""
+    """Found: the second Ctrl-C had no effect."""
     options = ["--processes", "2"] if several else []
     with BrokerProcess(tmp_path / "d") as broker, sync.connect(broker.url) as mq:
         (tmp_path / "shop_signals.py").write_text(APP.format(url=broker.url))
@@ -78,7 +78,7 @@ async def stubborn() -> None:
     ],
 )
 def test_a_worker_ends_without_what_does_not_let_itself_be_cancelled(tmp_path: Path, does: str) -> None:
-    """It waited for it, deaf to every further signal."""
+    """Found: the worker waited for a job that cannot be cancelled, and ignored every further signal."""
     with BrokerProcess(tmp_path / "d") as broker, sync.connect(broker.url) as mq:
         (tmp_path / "shop_stubborn.py").write_text(LEFT.format(url=broker.url, does=does))
         command = [*COMMAND, "worker", "shop_stubborn:app", "--shutdown-timeout", "0.1s"]

@@ -19,7 +19,7 @@ COMMIT = 1, Method((90, 20), "tx.commit", {})
 
 
 class Disk:
-    """A broker whose free space is set, with its guard, and whose memory may be high."""
+    """A file system whose free space a test sets, its space guard, and quotas that may say that memory is high."""
 
     def __init__(self) -> None:
         self.free = 1000
@@ -94,7 +94,7 @@ async def test_a_client_that_publishes_is_told_once() -> None:
 
 
 async def test_while_memory_is_high_publishes_and_commits_wait_with_confirms_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They were refused: a channel without confirms was closed, and its client lost what it had sent behind."""
+    """Found: publishes were refused: a channel without confirms was closed, and its client lost what it had sent after them."""
     monkeypatch.setattr(blocking, "LOOK_S", 0.0)
     disk, sent = Disk(), []
     changes: list[bool] = []

@@ -146,7 +146,7 @@ def test_what_is_given_back_comes_again_first_and_is_held() -> None:
 
 
 def test_a_body_in_tiny_frames_is_not_held_as_objects() -> None:
-    """Each was an object of 35 bytes and its place in a list: 26 times the bytes that were counted."""
+    """Found: each body frame was an object of 35 bytes and an entry of a list: 26 times the bytes that were counted."""
     size = 30_000
     found = AmqpConnection(frame_max=4096, body_bytes_max=size, channel_max=9)
     events(found, PROTOCOL_HEADER)

@@ -1,4 +1,4 @@
-"""A timer that is set anew."""
+"""A timer that can be set again before it fires."""
 
 import asyncio
 

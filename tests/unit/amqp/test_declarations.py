@@ -1,4 +1,4 @@
-"""What is declared has a line in the audit trail once it is there."""
+"""A declaration gets its line in the audit trail once it is stored."""
 
 import asyncio
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ from toymq_py.errors import DiskFull
 ])  # fmt: skip
 @pytest.mark.parametrize("is_full", [True, False])
 def test_what_could_not_be_stored_is_not_in_the_audit_trail_with_ok(values: tuple[str, dict[str, Any]], is_full: bool) -> None:
-    """A queue and an exchange had their lines before the disk was asked."""
+    """Found: a queue and an exchange had their lines before they were written to the disk."""
     trail = list[str]()
 
     async def store(*_: object, **__: object) -> Any:

@@ -1,4 +1,4 @@
-"""What AMQP declared, as rows and as definitions, of a topology alone. The whole of it: ``tests/e2e/amqp``."""
+"""AMQP declarations as rows and as definitions, of a topology alone. ``tests/e2e/amqp`` tests them with a broker."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from toymq_py.amqp.topology import Binding, Exchange, Queue, Topology
 
 
 class Declared:
-    """The queues, as far as their lists need them."""
+    """Stands for the queues, as far as lists need them."""
 
     def __init__(self) -> None:
         self.topology = found = Topology()

@@ -47,7 +47,7 @@ def test_a_table_that_is_cut_is_a_syntax_error(table: dict[str, Any], data: st.D
 
 
 def test_depth_is_bounded() -> None:
-    """RecursionError is no answer to a client."""
+    """Nested tables are refused at a limit: a RecursionError is no answer to a client."""
     data = b""
     for _ in range(TABLES_DEPTH_MAX):
         data = fields.table({}) if not data else (len(data) + 2).to_bytes(4) + b"\0F" + data

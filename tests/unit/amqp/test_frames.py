@@ -69,7 +69,7 @@ def test_what_is_no_frame_is_refused_by_its_head(data: bytes, text: str) -> None
 
 
 def test_a_frame_that_comes_byte_by_byte_is_joined_once() -> None:
-    """A body of 128 KiB in as many packets was joined at each of them: 8 GB were copied."""
+    """Found: a body of 128 KiB in as many packets was joined at each of them: 8 GB were copied."""
     reader, whole = FrameReader(1 << 17), frame(BODY, 1, bytes(5000))
     for at in range(len(whole) - 1):
         reader.received(whole[at : at + 1])

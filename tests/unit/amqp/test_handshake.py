@@ -1,4 +1,4 @@
-"""What is kept of a client's words at its login. ``tests/e2e/amqp`` has the handshakes of clients."""
+"""Which of a client's login data are kept. ``tests/e2e/amqp`` has the handshakes of clients."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,7 @@ from toymq_py.net.open_connections import NAME_CHARS_MAX
 
 
 def test_the_names_of_a_connection_and_its_user_are_cut() -> None:
-    """Each of ten thousand connections could keep 128 KiB, though a list shows as much as is kept now."""
+    """Found: each of ten thousand connections could keep a name of 128 KiB. A name is now cut to what a list shows."""
     handshake = Handshake(Login(None), None, SimpleNamespace(default=None))  # type: ignore[arg-type]
     said = {"connection_name": "c" * 100_000}
     handshake.apply(

@@ -1,4 +1,4 @@
-"""A broker without ``--amqp`` loads nothing of it."""
+"""A broker without ``--amqp`` imports no AMQP module."""
 
 import subprocess
 import sys

@@ -47,7 +47,7 @@ class World:
 
 
 class Connection:
-    """One that holds part of a body."""
+    """A connection that holds part of a body."""
 
     def __init__(self, world: World, token: str | None = None) -> None:
         self.reads, self.told, self.errors = True, False, []
@@ -79,7 +79,7 @@ class Connection:
         self.reads = True
 
     def has(self, held_bytes: int) -> "Connection":
-        """So much of its body has come."""
+        """Note that so much of its body has arrived."""
         self.intake.received()
         self.intake.settle(held_bytes, held_bytes, wants=True)
         return self
@@ -117,7 +117,7 @@ def test_beyond_the_limit_one_goes_on_and_the_others_are_not_read(world: World) 
 
 
 def test_as_many_are_let_in_as_have_room_for_a_read(world: World) -> None:
-    """All at once would bring a read of each: a thousand fill a container."""
+    """If all connections were let in at once, each would read: a thousand fill a container's memory."""
     all_of_them = crowd(world, 8)
     for connection in all_of_them[:3]:
         connection.has(0)
@@ -141,7 +141,7 @@ def test_what_others_let_go_is_found_at_the_next_look(world: World) -> None:
 
 
 def test_a_turn_that_is_not_used_passes_on_and_the_second_ends_its_connection(world: World) -> None:
-    """Four clients that sent half a body and nothing more kept all others waiting."""
+    """Found: four clients that sent half a body and nothing more kept all others waiting."""
     idle, first, second = crowd(world, 5)[2:]
     assert reading([idle, first, second]) == [True, False, False]
     world.advance(IDLE_S + 2 * LOOK_S)

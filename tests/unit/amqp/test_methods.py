@@ -51,5 +51,5 @@ def test_a_method_that_is_not_known_is_refused() -> None:
 
 
 def test_bits_share_an_octet() -> None:
-    """Bytes of RabbitMQ's own client, by hand: queue.declare of q, durable and auto_delete."""
+    """Compare with bytes written by hand as RabbitMQ's own client sends them: queue.declare of q, durable and auto_delete."""
     assert methods.payload("queue.declare", queue="q", durable=True, auto_delete=True) == b"\0\x32\0\n\0\0\x01q\x0a\0\0\0\0"

@@ -12,7 +12,7 @@ from toymq_py.names import is_topic_name
 
 
 def read(escaped: str) -> str | None:
-    """What was escaped; None where a digest stands for it, or it was not escaped."""
+    """Return the name that was escaped; None where a digest stands for it, or the text is not an escaped name."""
     if escaped.startswith("--"):
         return None
     with contextlib.suppress(UnicodeDecodeError):
@@ -21,7 +21,7 @@ def read(escaped: str) -> str | None:
 
 
 def place_of(topic: str) -> tuple[str | None, str | None]:
-    """Virtual host and queue of a topic; None where only the declaration has the name."""
+    """Return virtual host and queue of a topic; None where only the declaration has the name."""
     if topic.startswith(VHOST_PREFIX):
         vhost, _, queue = topic.removeprefix(VHOST_PREFIX).partition(".")
         return read(vhost), read(queue)
@@ -29,7 +29,7 @@ def place_of(topic: str) -> tuple[str | None, str | None]:
 
 
 def queue_of(topic: str) -> str | None:
-    """The queue of a topic of ``/``; None where only its declaration has the name."""
+    """Return the queue of a topic of ``/``; None where only its declaration has the name."""
     if topic.startswith(DIGEST_PREFIX):
         return None
     if not topic.startswith(PREFIX):

@@ -63,7 +63,8 @@ def test_what_came_by_another_protocol_has_its_headers() -> None:
 
 @pytest.mark.parametrize("value", [b"", b"!", b"AAAA", b"AWUBcv//", b"AWUBcgAAAA=="])
 def test_a_mark_that_another_client_wrote_is_a_header(value: bytes) -> None:
-    """It would break the frames of a client that reads it."""
+    """The header `amqp-properties` of a client that speaks another protocol must not be taken for AMQP properties: it would
+    break the frames of an AMQP client."""
     found = envelope_of("q", b"amqp-properties: %b\n" % value)
     assert properties.decode(found.properties) == {"headers": {"amqp-properties": value.decode()}}
 

@@ -1,4 +1,4 @@
-"""Publishes of a channel: what waits for their answers."""
+"""Publishes of a channel, and actions that wait for their answers."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,7 +23,7 @@ class FakeCommit:
 
 
 def publishes(commit: FakeCommit) -> Publishes:
-    """To topics that store what they get with this commit."""
+    """Make publishes to topics that store messages with this commit."""
 
     def publish(keys: list[bytes], *_: object) -> list[Any]:
         return [SimpleNamespace(count=len(keys), error=None, commit=cast(Commit, commit))]
@@ -49,7 +49,8 @@ def test_what_waits_for_the_answers_is_called_behind_the_last_one() -> None:
 
 
 def test_what_begins_to_wait_behind_the_last_answer_is_called_at_once() -> None:
-    """queue.declare behind 2,000 publishes hung: a task waits for them, and the last was answered before it began."""
+    """Found: queue.declare behind 2,000 publishes hung: its task waited for their answers, and the last one had come before the
+    wait began."""
     commit, called = FakeCommit(), list[object]()
     those = publishes(commit)
     those.add(("q",), b"x", b"")

@@ -7,7 +7,7 @@ from toymq_py.amqp.queue_consumers import QueueConsumers
 
 
 class FakeConsumer:
-    """Takes while it has credit."""
+    """A consumer that takes while it has credit."""
 
     def __init__(self, priority: int = 0, *, is_exclusive: bool = False, lives: bool = True) -> None:
         self.priority = priority

@@ -1,7 +1,7 @@
-"""Sessions of real clients, as recorded by tests/support/amqp_recorder.py: the same events however their bytes are cut.
+"""Sessions of real clients, as recorded by tests/support/amqp_recorder.py: they give the same events however their bytes are
+split.
 
-Contract: amqp.md, "Shape" (sans-IO).
-"""
+Contract: amqp.md, "Shape" (sans-IO)."""
 
 import random
 from contextlib import closing
@@ -49,7 +49,7 @@ def test_both_sides_of_a_session_are_understood(client: str) -> None:
 @shares.one_in(11)
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_session_is_the_same_whatever_cut_it_has(client: str, share: int) -> None:
-    """Every cut into two, and every byte alone."""
+    """Try every split into two parts, and every byte alone."""
     for data, of_client in sides(client):
         whole = events([data], of_client=of_client)
         for at in range(0, len(data) + 1, share):
@@ -80,7 +80,7 @@ def test_a_changed_session_is_events_or_an_error_however_it_is_cut(client: str) 
 
 
 def outcome(pieces: list[bytes], *, of_client: bool) -> tuple[list[str], str]:
-    """The events up to an error, and the error."""
+    """Return the events up to an error, and the error."""
     connection = AmqpConnection(frame_max=131_072, body_bytes_max=1 << 21, channel_max=2047, expects_header=of_client)
     seen: list[str] = []
     try:

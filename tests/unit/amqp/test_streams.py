@@ -1,4 +1,4 @@
-"""A stream of AMQP reads on behind what left the disk; the rest is in tests/e2e/amqp/test_streams.py."""
+"""A stream of AMQP is read past records that were evicted to the bucket; the rest is in tests/e2e/amqp/test_streams.py."""
 
 from tests.support.buckets import MemoryBucket
 from tests.support.tiers import PAYLOAD, TierRig

@@ -1,4 +1,4 @@
-"""A time stays one on its way through a table."""
+"""A timestamp in a field table is still a timestamp after decoding."""
 
 from toymq_py.amqp.fields import Reader, table
 from toymq_py.amqp.timestamp import Timestamp

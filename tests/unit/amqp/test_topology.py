@@ -30,7 +30,7 @@ def bind(found: Topology, source: str, target: str, key: str = "", *, to_exchang
 
 @given(PATTERNS, WORDS)
 def test_topic_patterns_against_a_regular_expression(pattern: list[str], words: list[str]) -> None:
-    """``#`` is none or more words, ``*`` is one."""
+    """``#`` matches any number of words, also none; ``*`` matches one."""
     text = "".join(r"(?:\.[^.]*)*" if word == "#" else rf"\.{'[^.]*' if word == '*' else word}" for word in pattern)
     assert topic_matches(pattern, words) is (re.fullmatch(text, "".join(f".{word}" for word in words)) is not None)
 

@@ -1,4 +1,4 @@
-"""What all virtual hosts have declared, in one file; writes that are shared. ADR 0123, 0164."""
+"""The declarations of all virtual hosts in one file, and writes that several declarations share. ADR 0123, 0164."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from toymq_py.amqp.topology_file import TopologyFile
 
 
 class Directory:
-    """What is stored; ``stored`` has the writes that have begun."""
+    """A data directory with stored declarations; ``stored`` has the writes that have begun."""
 
     def __init__(self, found: dict[str, Any]) -> None:
         self.directory = self

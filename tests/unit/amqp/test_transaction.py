@@ -1,4 +1,4 @@
-"""What a channel holds until tx.commit."""
+"""The publishes and acks that a channel holds until tx.commit."""
 
 import pytest
 

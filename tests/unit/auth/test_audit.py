@@ -1,4 +1,4 @@
-"""The audit trail: a line each, whatever a client says."""
+"""The audit trail: each event is one line, whatever text a client sends."""
 
 import errno
 import json
@@ -60,7 +60,7 @@ def test_each_command_that_changes_something_has_a_line(lines: pytest.LogCapture
 
 
 def test_a_program_that_embeds_a_broker_and_sets_up_no_log_has_no_trail_on_its_stderr(tmp_path: Path) -> None:
-    """Each refused call of ``toymq.open`` put a line on stderr beside the exception."""
+    """Found: each refused call of ``toymq.open`` printed a line on stderr beside the exception."""
     program = (
         "import toymq.sync\n"
         "with toymq.sync.open('queue') as mq:\n"
@@ -100,7 +100,8 @@ def test_a_redirect_is_neither_done_nor_refused(lines: pytest.LogCaptureFixture)
 
 
 def test_who_says_no_token_in_time_and_whose_token_is_gone_has_a_line(lines: pytest.LogCaptureFixture) -> None:
-    """Both are told why their connection ends, and the trail had nothing."""
+    """Found: a client without a token in time, and one whose token was removed, were told why their connection ended, and the
+    trail had no line."""
     reader = table("reader", 'subscribe = ["t"]')
     tokens = authority(EVERYTHING, reader)
     with SimServed(authority=tokens) as served:
@@ -117,7 +118,7 @@ def test_who_says_no_token_in_time_and_whose_token_is_gone_has_a_line(lines: pyt
 
 
 async def test_a_host_that_is_not_allowed_has_a_line(lines: pytest.LogCaptureFixture) -> None:
-    """It is refused ahead of the operations, where the trail was written."""
+    """Found: such a request was refused before the operations, which wrote the trail, so it had no line."""
     async with gateway("/d", fs=SimDisk(random.Random(1))) as rig:
         assert (await rig.ask("GET", "/v1/topics", headers={"host": "evil.example"})).status_code == 403
     assert said(lines) == ["action=request token=- address=127.0.0.1 via=http result=FORBIDDEN"]
@@ -127,7 +128,7 @@ EXPIRED = table("old", "admin = true\nexpires = 1970-01-01")
 
 
 def test_an_expired_token_is_named_over_tcp(lines: pytest.LogCaptureFixture) -> None:
-    """Found by a trial: the client was told the name, and the trail said ``token=-``."""
+    """Found by a trial: the client was told the token's name, and the trail had ``token=-``."""
     with SimServed(authority=authority(EXPIRED, wall_ns=lambda: 1)) as served:
         served.client(hello("old"))
         served.advance(1)
@@ -188,7 +189,7 @@ def test_no_value_begins_a_line_or_a_field(lines: pytest.LogCaptureFixture, valu
 
 
 def test_what_was_done_is_never_left_out_and_refusals_are_counted(lines: pytest.LogCaptureFixture) -> None:
-    """A flood of wrong tokens must not fill the disk; a thousand deletes are a thousand lines."""
+    """A flood of wrong tokens must not fill the disk, so refusals are counted; a thousand deletes are a thousand lines."""
     clock = FakeClock()
     repeats = Repeats(clock)
     for n in range(1000):
@@ -201,7 +202,7 @@ def test_what_was_done_is_never_left_out_and_refusals_are_counted(lines: pytest.
 
 
 async def test_each_topic_that_a_request_makes_has_a_line(lines: pytest.LogCaptureFixture) -> None:
-    """Found by a trial: topics came from nowhere, as far as the trail said."""
+    """Found by a trial: topics that were created implicitly had no line in the trail."""
     async with gateway("/data/d", fs=SimDisk(random.Random(1)), dialects=["tinymq", "mq"]) as rig:
         for method, path, content in (
             ("PUT", "/v1/topics/put", b""), ("POST", "/v1/topics/published/messages", b"x"), ("GET", "/consume/polled", b""),
@@ -241,7 +242,7 @@ def test_each_topic_that_a_command_makes_has_a_line(lines: pytest.LogCaptureFixt
 async def test_a_topic_that_cannot_be_stored_has_one_line_and_its_error(
     lines: pytest.LogCaptureFixture, method: str, path: str, body: bytes
 ) -> None:
-    """What was written was OK for the topic, and an error for the request."""
+    """Found: the trail had an OK for the topic and an error for the request."""
     disk = SimDisk(random.Random(1))
     async with gateway("/data/d", fs=disk, dialects=["tinymq", "mq"]) as rig:
         disk.fail("mkdir", 1, errno.EIO, path="topics/t")
@@ -255,6 +256,6 @@ async def test_a_topic_that_cannot_be_stored_has_one_line_and_its_error(
 
 
 def test_the_page_names_every_transport() -> None:
-    """AMQP was missing."""
+    """Found: the page did not mention AMQP."""
     (row,) = re.findall(r"^\| `via` \| (.*) \|$", (ROOT / "docs/security.md").read_text(), re.MULTILINE)
     assert row == ", ".join(f"`{via}`" for via in get_args(audit.Via))

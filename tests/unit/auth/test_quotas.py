@@ -109,7 +109,8 @@ def test_what_is_left_at_last_is_for_admins() -> None:
 
 
 def test_refused_connections_that_linger_do_not_make_room_in_the_reserve() -> None:
-    """Each gave way to one more, and two tokens took all connections but one."""
+    """Found: each refused connection that was not closed yet made way for one more, and two tokens took all connections but
+    one."""
     rig = Rig()
     refused = 0
     for token in ("a", "b", "c"):
@@ -177,7 +178,7 @@ def test_without_tokens_only_idle_connections_give_way() -> None:
 
 
 def test_where_tokens_are_asked_for_the_anonymous_give_way_busy_or_not() -> None:
-    """A reader of a page that is slow, without a token, must not hold a seat."""
+    """An anonymous client that reads a page slowly counts as busy, and must not keep an admin out."""
     rig = Rig(max_connections=2)
     first, second = rig.enter("first"), rig.enter("second")
     second.busy()
@@ -311,7 +312,8 @@ def test_what_was_held_before_the_token_was_known_moves_with_it() -> None:
 
 
 def test_a_small_memory_limits_what_is_held() -> None:
-    """Of 512 MiB in a container of 200 a hundred clients took it all between two looks at the memory."""
+    """Found: the limit was 512 MiB in a container of 200 MiB, and a hundred clients took all of it between two checks of the
+    memory."""
     rig = Rig(max_held_bytes=8 * MIB)
     rig.quotas.limit_memory(1 << 40)
     seat = rig.enter("x")
@@ -380,7 +382,8 @@ def test_beyond_the_share_of_a_token_none_goes_on() -> None:
 
 
 def test_no_consumer_is_made_while_memory_is_high() -> None:
-    """A pattern with a new consumer at each of 2,000 topics, a hundred times: the kernel killed the broker."""
+    """Found: a pattern that made a new consumer at each of 2,000 topics, a hundred times, used so much memory that the kernel
+    killed the broker."""
     rig = Rig()
     rig.quotas.memory_high = True
     with pytest.raises(TooManyConsumers, match="memory is at its limit"):
@@ -391,7 +394,8 @@ def test_no_consumer_is_made_while_memory_is_high() -> None:
 
 
 def test_an_answer_is_made_beside_what_others_hold() -> None:
-    """One that is larger than the limit would never be made, and so many that are made at a time would all be refused."""
+    """An answer is allowed whatever others hold: otherwise one that is larger than the limit could never be made, and several
+    at a time would all be refused."""
     quotas = Rig(max_held_bytes=1_000_000).quotas
     one, other = quotas.enter(None), quotas.enter(None)
     one.grow(2_000_000)
@@ -417,7 +421,8 @@ def test_who_asks_why_memory_is_high_is_answered() -> None:
 
 
 def test_what_all_may_hold_whatever_others_do_is_the_limit_at_most() -> None:
-    """Three thousand connections with 60 KB each, of which nothing counted, and the kernel killed a broker in 192 MiB."""
+    """Found: the guaranteed share of each connection was not counted: three thousand connections with 60 KB each got a broker
+    in 192 MiB killed by the kernel."""
     quotas = Rig(max_connections=1000, max_held_bytes=4 << 20).quotas
     seats = [quotas.enter(None) for _ in range(64)]
     assert seats[0].floor_bytes == FLOOR_BYTES

@@ -111,7 +111,7 @@ def test_answers_that_are_remembered_are_bounded() -> None:
 
 
 def test_a_name_that_no_topic_can_have_is_refused_and_not_remembered() -> None:
-    """4,096 names of 64 KiB for each list of each token: a token without rights took 2 GiB."""
+    """Found: each list of each token remembered 4,096 names of up to 64 KiB: a token without rights took 2 GiB."""
     grant = authority(table("a", "aaa", 'publish = ["t.>"]')).find("aaa")
     assert grant is not None
     tail = "x" * 64 * 1024
@@ -213,7 +213,7 @@ def test_a_file_that_every_user_may_read_is_said(tmp_path: Path) -> None:
 
 
 def test_a_directory_above_that_every_user_may_replace_is_said(tmp_path: Path) -> None:
-    """A user that may write the parent of the file's directory renames that and puts another in its place."""
+    """A user that may write to a parent directory can rename the file's directory and put another one in its place."""
     volume = tmp_path / "etc"
     (volume / "private").mkdir(parents=True)
     path = volume / "private" / "auth.toml"

@@ -1,4 +1,4 @@
-"""The users of the harness that speak AMQP: what they record of confirms, and what they know to be missing."""
+"""The harness's clients that speak AMQP: what they record of confirms, and which messages they know to be missing."""
 
 import asyncio
 import random
@@ -15,7 +15,7 @@ from toymq_py.errors import ConnectionLost
 
 
 class FakeTransport(asyncio.Transport):
-    """Counts writes."""
+    """A transport that counts writes."""
 
     def __init__(self) -> None:
         super().__init__()

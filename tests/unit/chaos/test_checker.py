@@ -1,4 +1,4 @@
-"""The checker finds what is wrong with a history, and nothing in a good one."""
+"""The checker finds each fault of a history, and nothing in a good one."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +29,8 @@ def test_a_good_history_has_counts_and_no_violation() -> None:
 
 
 def test_the_answer_that_a_cut_history_lacks_may_have_been_read_later() -> None:
-    """Of a publish that was refused and sent again, the message came first."""
+    """A history that ends early lacks the answer of a publish that was refused and sent again; its message was delivered before
+    the answer was read."""
     cut = [event for event in GOOD if event != pub(15, 4, process="p.3") and event.op != "drained"]
     assert check(cut).ok
     assert not check([*cut, DRAINED]).ok
@@ -118,7 +119,7 @@ UNANSWERED = [RETAINING, SUB, pub(5, 0, sent_ms=1, result="unknown"), deliver(6,
 
 
 def stored_again(at_ms: int) -> list[Event]:
-    """A retry that is sent at that time and stored under a new id."""
+    """Return the events of a retry that is sent at that time and stored under a new id."""
     return [deliver(at_ms + 1, 0, msg_id=1), pub(at_ms + 2, 0, sent_ms=at_ms, msg_id=1), ack(at_ms + 3, 1), DRAINED]
 
 
@@ -196,7 +197,8 @@ def test_without_a_drain_nothing_is_lost_yet() -> None:
 
 
 def test_a_nack_of_another_connection_gives_back_what_is_read_late() -> None:
-    """Queue seed 2397: the worker with attempt 1 gave it back late, and so attempt 2, which lay in another worker's socket."""
+    """Found by queue seed 2397: a worker nacked its attempt 1 late; that gave back attempt 2, which lay unread in another
+    worker's socket."""
     share = Event(0, "supervisor", "declare", topic="t", consumer="c", note="share")
     nacked = nack(600, 0, sent_ms=550)
     late = [deliver(700, 0, attempt=2, process="c.2"), deliver(700, 0, attempt=3, process="c.2"), ack(701, 0, process="c.2")]
@@ -216,7 +218,8 @@ def buffered(t_ms: int, process: str) -> Event:
 def test_what_lay_unread_until_its_lease_ended_comes_in_its_new_place(
     subscribed: Event, read_ms: int, is_broken: bool
 ) -> None:
-    """Chaos beside a load of 18: a client waited two seconds for a synced ack, and held what followed, of a lease of one."""
+    """Found by chaos at a load of 18: a client waited two seconds for a synced ack, while later deliveries with leases of one
+    second lay in its socket."""
     told = [pub(1, 0), pub(2, 1), pub(3, 2), deliver(5, 0), ack(read_ms - 1, 0, sync=True, sent_ms=6)]
     again = [deliver(read_ms, 2), deliver(read_ms + 1, 1), ack(read_ms + 2, 2), ack(read_ms + 3, 1)]
     verdict = check([START, subscribed, *told, *again, replace(DRAINED, t_ns=(read_ms + 9) * MS)])
@@ -233,7 +236,7 @@ def test_a_client_that_did_not_move_after_a_start_is_named() -> None:
 
 
 def test_what_waited_in_its_client_may_be_older_than_an_answer_that_was_told_before() -> None:
-    """Sent at once, told late: neither too early nor behind its ack."""
+    """A buffering client hands a delivery out later than it came: it is neither too early nor a redelivery after its ack."""
     told = [pub(1, 0), pub(1, 1), deliver(3, 0), ack(500, 0, sync=True, sent_ms=400), deliver(600, 1)]
     again = [deliver(1100, 1, attempt=2), deliver(1101, 0, attempt=2), ack(1110, 1), DRAINED]
     raw = check([START, SUB, *told, *again])

@@ -1,4 +1,4 @@
-"""What ``toymq-chaos`` takes, and what it says to take again."""
+"""The options of ``toymq-chaos``, and the command line that it prints to repeat a run."""
 
 import shlex
 from pathlib import Path

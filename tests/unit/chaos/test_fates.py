@@ -1,4 +1,4 @@
-"""The checker on what else may become of a message: what excuses it, and what nothing does."""
+"""The checker on further fates of a message: which events excuse a loss or a repeat, and that nothing else does."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -142,7 +142,7 @@ def test_two_workers_have_no_message_within_one_visibility_timeout() -> None:
 
 
 def test_what_a_worker_read_late_blames_nobody() -> None:
-    """It was sent before another worker's ack, for all that is known."""
+    """For all the checker knows, the delivery was sent before another worker's ack."""
     assert promises([*SHARED, ack(3, 0), deliver(4, 0, "c.2", 1), ack(5, 0, "c.2")]) == []
     asked = ack(500, 9, "c.2", sent_ns=490 * MS)
     assert promises([*SHARED, ack(3, 0), asked, deliver(501, 0, "c.2", 2), ack(502, 0, "c.2")]) == [

@@ -1,4 +1,4 @@
-"""A history survives its file, and an invalid line is named."""
+"""A history is the same after it was written and read, and an invalid line is named."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Contract: delivery.md, "mode"."""
+"""The checker on the order of messages with the same key. Contract: delivery.md, "mode"."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the verdict of a soak is made of: a leak in each quantity is found, and nothing in a run that returned."""
+"""The verdict of a soak: a leak in each quantity is found, and none in a run that returned to its start."""
 
 from dataclasses import replace
 

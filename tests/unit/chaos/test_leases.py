@@ -44,13 +44,14 @@ def test_a_redelivery_without_a_cause_is_found(events: list[Event], promise: str
 
 
 def test_a_client_that_reads_late_blames_nobody() -> None:
-    """Both deliveries lay in its socket: the first was sent soon after the publish, the second one timeout later."""
+    """Both deliveries lay in the client's socket: the first was sent soon after the publish, the second one timeout later."""
     slow = [START, SUB, pub(1, 0, sent_ms=1), deliver(3000, 0), deliver(3000, 0, attempt=2), ack(3001, 0), DRAINED]
     assert check(slow).ok
 
 
 def test_what_an_earlier_life_sent_is_no_redelivery_of_what_a_later_one_had_acked() -> None:
-    """It lay in the socket of a client that was slow to read (CI, seed 1: a worker's lease, beside other work)."""
+    """Found by CI, seed 1: a delivery from before a kill lay in the socket of a slow client, and was read after the message had
+    been acked in the broker's next life."""
     acked = [kill(10), of(20, "start"), sub(21, "c.2"), deliver(22, 0, attempt=3, process="c.2"), ack(23, 0, process="c.2")]
     late = deliver(900, 0, attempt=2)
     assert check([*LIFE, *acked, late, ack(901, 0, result="unknown"), DRAINED]).ok
@@ -59,8 +60,8 @@ def test_what_an_earlier_life_sent_is_no_redelivery_of_what_a_later_one_had_acke
 
 
 def test_a_delivery_that_is_read_late_may_be_older_than_what_another_worker_has_read() -> None:
-    """Both say attempt 1: what a worker has not read counts as no attempt (ADR 0053). The checker took it for a lease that was
-    cut short."""
+    """Found: both deliveries have attempt 1, since a delivery that no worker has read counts as no attempt (ADR 0053). The
+    checker took the second one for a lease that was cut short."""
     shared = Event(0, "supervisor", "declare", topic="t", consumer="c", note="share")
     begin = [shared, START, sub(1, "c.1"), sub(1, "c.2"), pub(2, 0, sent_ms=1), ack(1990, 7, sent_ms=1989, result="err")]
     end = [deliver(1995, 0), deliver(1996, 0, process="c.2"), ack(1999, 0, sent_ms=1998), DRAINED]
@@ -79,7 +80,7 @@ def test_a_late_delivery_was_not_sent_before_an_answer_that_stands_before_it() -
 
 
 def test_a_message_that_is_overdue_is_found() -> None:
-    """Answers to two commands, one after the other, show that the broker lived on after the timeout."""
+    """Answers to two commands, one after the other, prove that the broker went on after the timeout."""
     fresh = [pub(1200, 1), deliver(1201, 1), ack(1202, 1)]
     answers = [ack(1101, 8, sent_ms=1100, result="err"), ack(1103, 9, sent_ms=1102, result="err")]
     (violation,) = check([*LIFE, *answers, *fresh, ack(2000, 0, sent_ms=1999), DRAINED]).violations
@@ -89,7 +90,8 @@ def test_a_message_that_is_overdue_is_found() -> None:
 
 
 def test_what_was_delayed_may_come_before_what_is_due_again() -> None:
-    """It was ready before (chaos seed 31: an auditor of a broker that had been stopped)."""
+    """Found by chaos seed 31, with a broker that had been stopped: a delayed message was ready before the redelivery was
+    due."""
     answers = [ack(1101, 8, sent_ms=1100, result="err"), ack(1103, 9, sent_ms=1102, result="err")]
     delayed = [replace(pub(1050, 1), delay_ms=100), deliver(1201, 1), ack(1202, 1)]
     assert check([*LIFE, *answers, *delayed, ack(2000, 0, sent_ms=1999), DRAINED]).ok

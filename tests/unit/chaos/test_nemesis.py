@@ -1,4 +1,4 @@
-"""Faults and their times come from the seed."""
+"""The kinds and times of faults come from the seed."""
 
 from itertools import islice
 

@@ -1,4 +1,4 @@
-"""A small disk: which users may mount one, and filling it."""
+"""A small disk: which users of the machine may mount one, and how it is filled."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What the product's own clients do is written down as the raw ones' is, and held against the same promises."""
+"""The calls of the product's own clients are recorded like those of raw connections, and checked against the same promises."""
 
 import random
 import socket
@@ -21,7 +21,7 @@ KEYED, NUMBERED = Item("u-0", b"x", None), Item("u-1", b"u-1 x", 1)
 
 
 class Written:
-    """A diary, and what stands in it."""
+    """A diary of a client, and the events that it wrote."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -43,7 +43,7 @@ def delivery(msg_id: int, *, attempt: int = 1, key: bytes = b"k", payload: bytes
 
 
 def test_each_connection_has_a_name_and_its_own_subscription() -> None:
-    """The second one is subscribed by the client itself: that is known when something comes."""
+    """The client subscribes by itself on its second connection: the diary knows it from the first delivery."""
     written = Written()
     diary = written.diary
     for event in (UP, DOWN, UP):
@@ -88,7 +88,7 @@ def test_the_clients_own_repeat_explains_a_duplicate_and_nothing_else_does() -> 
 def test_what_is_published_again(
     outcome: Receipt | ToymqError, result: str, keyed_again: bool, numbered_again: bool, moves: bool
 ) -> None:
-    """Without a key of one's own not where the outcome is open: it would be another message."""
+    """A publish with an unknown outcome is not repeated without a key of the application: it would be another message."""
     for item, again in ((KEYED, keyed_again), (NUMBERED, numbered_again)):
         written = Written()
         assert written.diary.published(item, 1, 0, outcome) is again
@@ -143,7 +143,8 @@ def test_with_workers_only_the_loss_of_its_own_connection_begins_a_subscription_
 
 
 def test_with_workers_a_loss_within_an_outage_explains_a_duplicate_too() -> None:
-    """The client tells of the first connection that is lost alone. It looked as if a new key had been answered DUP."""
+    """Found: within an outage the client reports only the first lost connection, so a later loss that caused DUP looked like a
+    new key answered DUP."""
     written = Written()
     diary, where = written.diary, Surroundings(*[None] * 8, workers=True)  # type: ignore[arg-type]
     user = AsyncPublisher(where, diary, random.Random(1), iter(()))

@@ -1,4 +1,4 @@
-"""A history of several workers: an end of one excuses what concerns its topics, and nothing else."""
+"""A history of several workers: the end of one worker excuses events of its topics, and nothing else."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ def broken(*events: Event) -> list[str]:
 
 
 def again_after(kill: Event) -> list[str]:
-    """A message that is not acked comes again over another connection, after a kill."""
+    """Return the violations when an unacked message is redelivered over another connection, after a kill."""
     first, second = connect(0, "p.1", "c.1"), connect(20, "c.2")
     return broken(
         BEGIN, *first, sub(1, "c.1"), pub(2, 0), deliver(3, 0), kill, *second, sub(21, "c.2"),
@@ -61,7 +61,7 @@ def test_an_ack_may_be_lost_with_the_worker_that_answered_it_alone() -> None:
 
 
 def test_a_connection_that_outlives_the_worker_is_another_one_from_its_next_command_on() -> None:
-    """The worker that took it lives. What it pulls after the kill is of the next life."""
+    """The client's worker lives, and passes commands on to the killed one. A PULL after the kill belongs to the next life."""
     def pull(t_ms: int) -> Event:
         return replace(sub(t_ms, "c.1"), op="pull")
 
@@ -76,7 +76,7 @@ def test_a_connection_that_outlives_the_worker_is_another_one_from_its_next_comm
 
 
 def test_a_command_on_its_way_when_the_worker_ends_is_of_the_next_life() -> None:
-    """It was sent before the kill, and passed on after it: its answer comes when there is a successor."""
+    """The command was sent before the kill, and passed on after it: the successor answers it."""
     pull = replace(sub(9, "c.1"), op="pull", t_ns=200 * MS)
     first = replace(sub(1, "c.1"), op="pull")
     verdict = verdict_of(
@@ -87,7 +87,8 @@ def test_a_command_on_its_way_when_the_worker_ends_is_of_the_next_life() -> None
 
 
 def pulled_over_an_end(answered_ms: int, *, sent_ms: int = 9) -> list[str]:
-    """A PULL around the end of its worker, and the same message for another connection, which has it as the first, too."""
+    """Return the violations of a PULL around the end of its worker, when another connection then gets the same message, also as
+    attempt 1."""
     pull = replace(sub(sent_ms, "c.1"), op="pull", t_ns=answered_ms * MS)
     share = replace(of(0, "declare", "supervisor"), topic="t", consumer="c", note="share")
     found = [pull, deliver(answered_ms + 1, 0), *connect(answered_ms + 2, "c.2"), sub(answered_ms + 3, "c.2")]
@@ -113,7 +114,8 @@ def test_an_ack_that_was_answered_by_either_worker_does_not_bind() -> None:
 
 
 def test_an_ack_that_was_answered_by_either_worker_may_have_ended_what_the_second_had_delivered() -> None:
-    """The SUB of the second client was passed on for long: it read the message behind the ack. Of a third worker it was not."""
+    """The SUB of the second client took long to be passed on, so it read the message after the ack. An answer from a third
+    worker cannot explain this."""
     pulled = replace(sub(1, "c.1"), op="pull")
     events = [BEGIN, *connect(0, "p.1", "c.1"), pulled, pub(2, 0), deliver(3, 0), kill_of(10, HERE)]
     acked, read = ack(171, 0, sent_ms=9), [replace(sub(300, "c.2"), sent_ns=181 * MS), deliver(301, 0, process="c.2"), DRAINED]

@@ -1,4 +1,4 @@
-"""Samples of a broker: from and to a line, and percentiles."""
+"""Samples of a broker's process: written as a line and read again, and percentiles."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Messages of the harness as frames, and what a dead letter tells of its origin."""
+"""Messages of the harness as frames, and how a dead letter names its origin."""
 
 from toymq_chaos.workload import SEQUENCED, Message, told_by_headers
 

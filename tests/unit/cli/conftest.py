@@ -1,4 +1,4 @@
-"""Tests of the command line see no options from outside."""
+"""Tests of the command line do not see the developer's own options."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def nothing_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty directory, and an environment without options."""
+    """Run the test in an empty directory, with an environment without options."""
     monkeypatch.chdir(tmp_path)
     for name in list(os.environ):
         if name.startswith("TOYMQ_"):

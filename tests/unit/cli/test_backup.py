@@ -1,4 +1,4 @@
-"""What `toymq restore` says of a backup that lacks something. The rest: tests/e2e/test_backup.py."""
+"""What `toymq restore` prints about an incomplete backup. The rest: tests/e2e/test_backup.py."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def test_what_a_backup_could_not_copy_is_said_when_it_is_restored(tmp_path: Path
 
 
 def test_an_interrupted_backup_is_not_said_to_be_as_it_was(tmp_path: Path) -> None:
-    """It said so, of messages that were missing."""
+    """Found: a restore of it printed that the directory is as it was when the backup began, although messages were missing."""
     to = str(tmp_path / "b")
     assert CliRunner().invoke(backup, [str(data_directory(tmp_path / "d")), to]).exit_code == 0
     write_mark(FS, to, BackupMark(0, finished=False))

@@ -1,4 +1,4 @@
-"""``toymq bench`` is toymq-bench."""
+"""``toymq bench`` runs toymq-bench."""
 
 from typing import Any
 

@@ -49,7 +49,7 @@ def test_a_file_that_is_no_toml_is_a_mistake_of_the_file() -> None:
     ],
 )
 def test_the_files_that_a_file_names_are_read(text: str, says: list[str]) -> None:
-    """What `serve` would refuse, in the same words."""
+    """The check finds what `serve` would refuse, in the same words."""
     Path("bad").write_text("[[token]]\n")
     Path("toymq.toml").write_text(text)
     checked = toymq("config", "check")

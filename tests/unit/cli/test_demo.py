@@ -9,7 +9,7 @@ from toymq_py.cli.demo import Ledger, demo
 
 
 def test_what_it_publishes_by_default_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by a trial: it was the README of the working directory, which only a checkout has."""
+    """Found by a trial: the demo published the README of the working directory, which only a checkout has."""
     monkeypatch.chdir(tmp_path)
     with demo.make_context("demo", []) as ctx:
         assert len(ctx.params["path"].read_bytes().splitlines()) > 20

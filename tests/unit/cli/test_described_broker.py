@@ -48,7 +48,8 @@ def test_a_directory_that_is_missing_is_not_made(tmp_path: Path) -> None:
 
 
 def test_the_part_of_a_worker_gets_nothing_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An export made the partitions of all workers there, empty; the next start said of each that it stays closed."""
+    """Found: an export created empty copies of the other workers' partitions in the worker's directory; the next start reported
+    for each that it stays closed."""
     fs, part = RealFileSystem(), tmp_path / "workers/0"
     divide(fs, str(tmp_path), 2)
     topic = Partitioned("orders", 8, {})

@@ -19,7 +19,7 @@ def test_a_negative_number_is_refused(tmp_path: Path, option: str) -> None:
 
 
 def test_a_topic_of_a_divided_directory_is_in_one_of_its_parts(tmp_path: Path) -> None:
-    """It said that there is no such topic; the other commands say what to name."""
+    """Found: `dump` said that there is no such topic, where other commands say which worker's directory to name."""
     divide(RealFileSystem(), str(tmp_path), 2)
     result = CliRunner().invoke(main, ["dump", str(tmp_path), "orders"])
     assert (result.exit_code, f"such as {tmp_path}/workers/0" in result.stderr) == (2, True), result.output

@@ -1,4 +1,4 @@
-"""Log lines: their form and levels, repeats; and they never stop the broker."""
+"""Log lines: their form and levels, suppressed repeats, and that logging never blocks the broker."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ PATH = "x.py"
 
 @contextmanager
 def stderr_is_a_pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[TextIO]:
-    """Its reading end; the root logger is put back afterwards."""
+    """Make stderr a pipe. Yields: its reading end; afterwards the root logger is restored."""
     read, write = os.pipe()
     level, raising = logging.root.level, logging.raiseExceptions
     with os.fdopen(read) as reader, os.fdopen(write, "w") as writer:
@@ -49,7 +49,7 @@ def test_a_line_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_reader_that_does_not_read_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipe holds 64 KiB; whoever writes more to it waits."""
+    """A pipe holds 64 KiB; a process that writes more to it blocks."""
     monkeypatch.setattr(log_output, "ALIKE_MAX", 1 << 30)
     with stderr_is_a_pipe(monkeypatch) as pipe, log_output.to_stderr("info"):
         for number in range(log_output.LINES_MAX + 5000):
@@ -85,7 +85,7 @@ def record(text: str, at_s: float, line: int = 1, level: int = logging.INFO, **e
 
 
 def test_one_line_whatever_it_holds() -> None:
-    """A client's name cannot forge a line."""
+    """A client's name with a line break cannot forge a line."""
     text = log_output.TextFormatter().format(record("a\n2026-11-21 forged\r", 0.0, trace_id="t", session=5))
     assert text.endswith(" INFO toymq_py.test: a\\n2026-11-21 forged\\r trace_id=t")
 
@@ -127,7 +127,7 @@ def test_an_exception_begins_no_line() -> None:
 
 @dataclass
 class Written:
-    """Repeats by a clock that the test moves, and what they write."""
+    """A suppressor of repeated lines with a clock that the test moves, and the lines that it writes."""
 
     clock: FakeClock = field(default_factory=FakeClock)
     rows: list[tuple[float, int, str]] = field(default_factory=list)
@@ -168,7 +168,7 @@ def test_a_line_that_repeats_is_counted_instead(written: Written) -> None:
 
 
 def test_lines_from_one_place_have_a_bound(written: Written) -> None:
-    """Each names another session: no two are the same."""
+    """Each line names another session, so no two are the same."""
     said = [text for number in range(60_000) for text in written.log(f"session {number} ended by a bug")]
     assert said == [f"session {number} ended by a bug" for number in range(log_output.ALIKE_MAX)]
     written.clock.advance(log_output.WINDOW_S)
@@ -204,7 +204,7 @@ def test_debug_lines_are_never_held_back_and_memory_is_bounded(written: Written)
     )
 )  # fmt: skip
 def test_no_ten_seconds_have_more_than_was_promised(steps: list[tuple[float, int, str | None, int]]) -> None:
-    """Found by a trial: with 2,000 different lines the count began anew, so a flood of refusals filled the disk."""
+    """Found by a trial: after 2,000 different lines the count began again, so a flood of refusals filled the disk."""
     written, logged = Written(), 0
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(log_output, "SAME_MAX", 2)
@@ -228,7 +228,7 @@ def test_no_ten_seconds_have_more_than_was_promised(steps: list[tuple[float, int
 
 
 def test_the_count_is_said_when_nothing_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their window was over long ago, by the clock of the thread that writes."""
+    """The writing thread prints the number of suppressed repeats when their window ends, without another line."""
     monkeypatch.setattr(log_output, "WINDOW_S", 1.0)
     with stderr_is_a_pipe(monkeypatch) as pipe, log_output.to_stderr("info"):
         for _ in range(log_output.SAME_MAX + 1):

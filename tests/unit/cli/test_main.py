@@ -1,4 +1,4 @@
-"""The ``toymq`` group: its commands, and what an error becomes."""
+"""The ``toymq`` group: its commands, and how an error is printed."""
 
 import errno
 

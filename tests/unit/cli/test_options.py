@@ -1,4 +1,4 @@
-"""Command line over environment over file over default. Contract: clients.md, "Command lines"."""
+"""Precedence of options: command line, environment, file, default. Contract: clients.md, "Command lines"."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def toymq(*arguments: str, **environment: str) -> Result:
 
 
 def shown(*arguments: str, **environment: str) -> dict[str, tuple[object, str]]:
-    """Value and origin of each option."""
+    """Return value and origin of each option."""
     result = toymq("config", "show", "--json", *arguments, **environment)
     assert result.exit_code == 0, result.output
     rows = map(json.loads, result.stdout.splitlines())
@@ -100,7 +100,8 @@ def test_a_mistake_in_the_environment_is_told() -> None:
 
 
 def test_variables_of_toymqctl_are_no_mistake_of_the_broker_s() -> None:
-    """`config check` failed with TOYMQ_TLS_CA, which "did you mean TOYMQ_TLS_CERT?" led further away."""
+    """Found: with TOYMQ_TLS_CA, a variable of toymqctl, `config check` failed, and its "did you mean TOYMQ_TLS_CERT?"
+    misled."""
 
     def read_by(command: click.Command) -> Iterator[str]:
         for each in command.params:
@@ -120,7 +121,8 @@ def test_variables_of_toymqctl_are_no_mistake_of_the_broker_s() -> None:
 
 
 def test_a_client_s_certificate_of_the_environment_is_not_a_broker_s_that_has_no_tls() -> None:
-    """A shell with them for toymqctl could not start a broker, and the error named a flag that was not given."""
+    """Found: a shell with the certificate variables of toymqctl could not start a broker, and the error named a flag that was
+    not given."""
     result = toymq("config", "show", TOYMQ_TLS_CERT="client.pem", TOYMQ_TLS_KEY="client.key")
     assert result.exit_code == 0, result.output
     assert result.stderr.splitlines() == [
@@ -136,7 +138,7 @@ def test_a_client_s_certificate_of_the_environment_is_not_a_broker_s_that_has_no
 
 
 def test_a_duration_without_a_unit_below_a_second_is_asked_about() -> None:
-    """`toymq serve --visibility 5` was 5 ms without a word, and `toymqctl pull --visibility 5` is 5 s."""
+    """Found: `toymq serve --visibility 5` was 5 ms without a warning, but `toymqctl pull --visibility 5` is 5 s."""
     Path("toymq.toml").write_text('shutdown_timeout = 7\nnack_backoff_min = "300"\nretain_acked_for = 60000\nmax_topics = 5\n')
     options = ("--visibility", "5", "--nack-backoff-max", "900ms", "--fsync-interval", "0002")
     result = toymq("config", "show", *options, TOYMQ_MQ_DELAY="9")
@@ -157,7 +159,7 @@ def test_check_takes_the_file_as_serve_does() -> None:
 
 
 def test_every_option_shows_what_it_parses() -> None:
-    """What ``config show`` prints can be written into a file."""
+    """The output of ``config show`` can be used as a configuration file."""
     for each in OPTIONS:
         if each.default is not None:
             assert each.kind.parse(each.kind.show(each.default)) == each.default, each.name
@@ -165,6 +167,6 @@ def test_every_option_shows_what_it_parses() -> None:
 
 
 def test_the_broker_s_options_come_first() -> None:
-    """Those of an embedded broker are a part of a served one's."""
+    """The options of an embedded broker are a subset of those of a served one."""
     of_broker = options_of(BrokerOptions)
     assert OPTIONS[: len(of_broker)] == of_broker

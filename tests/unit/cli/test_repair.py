@@ -10,7 +10,7 @@ from toymq_py.storage.segment import segment_name
 
 
 def test_a_segment_that_stays_unreadable_is_named_with_exit_code_1(tmp_path: Path) -> None:
-    """It ended with 0, and `toymq verify` found the same damage as before."""
+    """Found: repair ended with exit code 0, and `toymq verify` found the same damage as before."""
     topic = tmp_path / "d" / "topics" / "t"
     topic.mkdir(parents=True)
     (topic / segment_name(0)).write_bytes(encode_frame(0, 1, b"", b"x"))
@@ -22,7 +22,8 @@ def test_a_segment_that_stays_unreadable_is_named_with_exit_code_1(tmp_path: Pat
 
 
 def test_it_names_the_partitioned_topics_that_only_create_brings_back(tmp_path: Path) -> None:
-    """It said that each was to be created anew, and nothing that the partitions were in the way."""
+    """Found: repair asked to create each partitioned topic again, but did not say that the remaining partitions were in the
+    way."""
     data = tmp_path / "d"
     (data / "topics" / "orders#3").mkdir(parents=True)
     (data / "partitions.json").write_bytes(b"{")

@@ -29,7 +29,7 @@ def toymq(*arguments: str) -> Result:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A directory with a sealed segment, and a record that is not sealed."""
+    """Return a directory with a sealed segment, and a record that is not sealed."""
     path = tmp_path / "d"
     topic = path / "topics" / "t"
     topic.mkdir(parents=True)
@@ -64,7 +64,8 @@ def test_findings_are_told_mended_and_counted(data: Path, tmp_path: Path) -> Non
 def test_a_bucket_that_is_not_there_is_no_bucket_that_has_lost_everything(
     data: Path, tmp_path: Path, repair: tuple[str, ...]
 ) -> None:
-    """Found by a user: a misspelt URL made each segment lost, and --repair filled the directory of that name."""
+    """Found by a user: with a misspelt URL each segment was reported lost, and --repair uploaded all to a new directory of that
+    name."""
     told = toymq("tier", "check", f"file://{tmp_path}/bukket", str(data), *repair)
     assert (told.exit_code, "bukket is gone: mount its file system, or make it" in told.output) == (2, True)
     assert not (tmp_path / "bukket").exists()
@@ -86,7 +87,7 @@ def test_a_restore_names_what_was_not_sealed(data: Path, tmp_path: Path) -> None
 
 
 def test_a_restore_names_the_partitioned_topics_that_only_create_brings_back(tmp_path: Path) -> None:
-    """The bucket has partitions as topics, and their number nowhere."""
+    """The bucket has a topic for each partition, and nowhere their number."""
     fs, url, incarnation = RealFileSystem(), f"file://{tmp_path}/bucket", PLACE.incarnation
     topics = []
     for name in ("orders#0", "orders#2"):
@@ -139,7 +140,7 @@ def test_what_was_deleted_is_named_and_a_stray_deletion_deletes_nothing(data: Pa
 
 
 def test_a_restore_to_a_time_and_what_it_refuses(data: Path, tmp_path: Path) -> None:
-    """The records are of 1 ns behind the epoch, and the state is of now."""
+    """The records are from 1 ns after the epoch, and the state is from now."""
     url, to = f"file://{tmp_path}/bucket", f"{tmp_path}/then"
     upload(data, url)
     future = toymq("restore", url, to, "--at", "2999-01-01")

@@ -1,4 +1,4 @@
-"""What `toymq verify` prints. What it finds: tests/unit/storage/offline/test_verify.py."""
+"""What `toymq verify` prints. What it detects: tests/unit/storage/offline/test_verify.py."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ from toymq_py.storage.segment_heads import MORE_MAY_BE_GONE
 
 
 def test_an_empty_topic_has_no_ids(capsys: pytest.CaptureFixture[str]) -> None:
-    """It said "ids 0 to -1"."""
+    """Found: the output was "ids 0 to -1"."""
     reports = [TopicReport("new"), TopicReport("made", segments=1, first_id=0, next_id=0), TopicReport("one", 1, 1, 9, 4, 5)]
     print_reports(reports, as_json=False)
     assert capsys.readouterr().out.splitlines() == [
@@ -40,7 +40,7 @@ def test_what_is_no_file_is_named_with_exit_code_1_and_the_other_topics_are_judg
 
 
 def test_what_is_gone_from_the_end_is_counted_as_the_least(tmp_path: Path) -> None:
-    """Of 300 records behind another topic's file the line said "1 lost": nothing but the first one was known."""
+    """Found: where 300 records were lost from the end the line said "1 lost", as if the number were exact."""
     path = tmp_path / "topics" / "t"
     path.mkdir(parents=True)
     (path / segment_name(0)).write_bytes(encode_frame(0, 1, b"", b"x"))

@@ -1,4 +1,4 @@
-"""``toymq worker``: which app it runs, and what it says when there is none."""
+"""``toymq worker``: which app it runs, and its error when there is none."""
 
 import sys
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from toymq_py.errors import ConfigError, NoSuchTopic, ToymqError
 
 @pytest.fixture(autouse=True)
 def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a test imports is forgotten."""
+    """Forget modules that a test imports."""
     before = set(sys.modules)
     monkeypatch.setattr(sys, "path", sys.path.copy())
     yield
@@ -58,7 +58,7 @@ def test_a_target_without_an_app_is_told_in_a_line(
 
 
 def test_without_an_application_one_line_says_what_is_missing() -> None:
-    """It was the whole help, without a word of what was wrong."""
+    """Found: the output was the whole help, without the error."""
     result = CliRunner().invoke(main, ["worker"])
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "toymq: Missing argument 'MODULE:APP' (see `toymq worker --help`)\n"
@@ -105,7 +105,8 @@ def test_the_exit_code_is_that_of_wrong_usage() -> None:
 def test_workers_that_are_ended_by_an_error_say_it_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: ToymqError, code: int
 ) -> None:
-    """Exit code 2 tells the parent of ``--processes`` that the next one would end the same way; a topic may come again."""
+    """Exit code 2 tells the parent of ``--processes`` that a new process would end the same way; a topic that is missing may be
+    created, so that error has another code."""
 
     async def run(*_: object, **__: object) -> bool:
         raise error

@@ -33,7 +33,8 @@ def test_a_directory_that_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [None, "garbage"])
 def test_the_remedy_that_each_command_names_for_a_lost_number_works(tmp_path: Path, content: str | None) -> None:
-    """One named `--set`, which took the directory for none, and one process, which saw an empty directory."""
+    """Found: one command advised `--set`, which did not accept the directory; another advised one process, which saw an empty
+    directory."""
     data = tmp_path / "data"
     (data / "topics/orders").mkdir(parents=True)
     (data / "topics/events").mkdir()
@@ -56,7 +57,7 @@ def test_the_remedy_that_each_command_names_for_a_lost_number_works(tmp_path: Pa
 
 
 def test_the_parts_of_a_divided_directory_are_restored_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A backup said that it is for a stopped broker, and a restored part that one process serves it."""
+    """Found: a backup said that it is for a stopped broker, and a restored part that one process can serve it."""
     monkeypatch.chdir(tmp_path)
     run = CliRunner().invoke
     for topic in ("orders", "events"):
@@ -88,7 +89,7 @@ def test_the_parts_of_a_divided_directory_are_restored_one_by_one(tmp_path: Path
 
 @pytest.mark.parametrize("name", ["amqp.json", "replica.json", "topics.restoring"])
 def test_what_cannot_be_divided_is_told_by_both_commands_with_a_way_out(tmp_path: Path, name: str) -> None:
-    """`serve --workers` named `workers --set`, which named no remedy."""
+    """Found: `serve --workers` referred to `workers --set`, which named no remedy."""
     data = tmp_path / "data"
     (data / "topics/orders").mkdir(parents=True)
     for each in ("alerts.json", name):
@@ -107,7 +108,8 @@ def test_what_cannot_be_divided_is_told_by_both_commands_with_a_way_out(tmp_path
 
 
 def test_the_part_of_one_worker_is_neither_served_nor_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was made a whole: with the partitions of the others, empty, which took what was published there."""
+    """Found: a worker's directory was served as if it were whole: with empty copies of the other workers' partitions, to which
+    messages were then published."""
     root, part = tmp_path / "data", tmp_path / "data/workers/1"
     root.mkdir()
     divide(RealFileSystem(), str(root), 2)

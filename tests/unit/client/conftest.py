@@ -1,4 +1,4 @@
-"""A broker that says OK to everything, behind the clients' Unix sockets."""
+"""A broker behind a Unix socket that answers OK to everything."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What the clients' methods take: every argument of every public method of both, with values that it may not have."""
+"""Arguments of the clients' methods: each argument of each public method of both, with invalid values."""
 
 import asyncio
 import inspect
@@ -66,7 +66,7 @@ ROWS = [
 
 
 def wrong(method: Callable[..., object], base: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Arguments with one that may be wrong, and its name."""
+    """Yield arguments of which one may be invalid, and its name."""
     names = [name for name in inspect.signature(method).parameters if name != "self"]
     assert base.keys() <= set(names)
     for name in names:
@@ -75,7 +75,7 @@ def wrong(method: Callable[..., object], base: Mapping[str, Any]) -> Iterator[tu
 
 
 def check(method: str, name: str, said: dict[str, Any], error: Exception) -> None:
-    """That an error is one for whoever wrote the call."""
+    """Check that an error is of use to the author of the call."""
     call = f"{method}({said}): {type(error).__name__}: {error}"
     if isinstance(error, toymq.RequestTimeout) and method == "next":
         return
@@ -260,7 +260,7 @@ def test_numbers_of_settings_are_seconds_and_texts_have_their_unit(broker: Oblig
 
 
 def test_a_time_may_be_a_text_with_its_unit_everywhere(broker: ObligingBroker) -> None:
-    """The quickstart said so, and only settings took it."""
+    """Found: the quickstart promised this, and only settings accepted it."""
     with sync.connect(URL, timeout_s="10s", connect_timeout_s="500ms", backoff_min_s="1ms", backoff_max_s="2m") as mq:
         assert (mq._options.timeout_s, mq._options.connect_timeout_s, mq._options.backoff_max_s) == (10, 0.5, 120)
         mq.pub("t", b"x", delay="5s", ttl="24h")
@@ -283,7 +283,7 @@ def test_a_time_may_be_a_text_with_its_unit_everywhere(broker: ObligingBroker) -
 
 
 def test_the_limits_of_a_setting_are_those_that_the_broker_says(broker: ObligingBroker) -> None:
-    """max_attempts -1 was "from 0 to 18446744073709551615", "x" was "from 0 to 1048576"."""
+    """Found: the error for max_attempts -1 said "from 0 to 18446744073709551615", and for "x" "from 0 to 1048576"."""
     with sync.connect(URL) as mq:
         mq.create("t", {"max_attempts": -1, "dedupe_keys": 10**30})
     assert broker.commands[0] == Create("t", {"max_attempts": "-1", "dedupe_keys": str(10**30)})
@@ -317,7 +317,8 @@ class _Exit(BaseException): ...
 
 @pytest.mark.parametrize("wrong", [int, ValueError("x"), [ValueError], None, asyncio.CancelledError, SystemExit, _Exit])
 def test_what_no_failure_can_match_is_refused_as_dead_on(wrong: object) -> None:
-    """Of what is no Exception a message is given back: its class never matched, and nothing said so."""
+    """A message is given back when its handler raises what is no Exception, so such a class in ``dead_on`` never matched.
+    Found: nothing said so."""
     for value in (wrong, (ValueError, wrong)):
         with pytest.raises(TypeError, match=r"^dead_on is (an exception's class|for subclasses of Exception)"):
             arguments.exceptions("dead_on", value)
@@ -333,7 +334,7 @@ class _Awaited:
 
 
 def test_what_is_called_and_not_awaited_is_no_coroutine_function() -> None:
-    """An object whose ``__call__`` is one was taken: its calls did nothing."""
+    """Found: an object whose ``__call__`` is a coroutine function was accepted, and its calls did nothing."""
     for value in (_Awaited(), _Awaited().__call__, partial(_Awaited().__call__, 1)):
         with pytest.raises(TypeError, match="on_event is called and not awaited: write `def`, not `async def`"):
             connect(URL, on_event=value)
@@ -344,7 +345,7 @@ def test_what_is_called_and_not_awaited_is_no_coroutine_function() -> None:
 
 
 def test_a_mistake_in_process_is_said_before_the_handler_runs(broker: ObligingBroker) -> None:
-    """Said behind it, it would hide the handler's own exception."""
+    """An error raised after the handler would hide the handler's own exception."""
     with sync.connect(URL) as mq:
         message = mq.sub("t", "c").next(5)
         for wrong_one, said in (
@@ -485,7 +486,7 @@ def test_what_is_no_duration(seconds: float) -> None:
 )
 @pytest.mark.parametrize("name", ["visibility", "nack_backoff_max", "retain_max_age"])
 def test_a_number_of_seconds_that_looks_like_milliseconds_is_doubted(name: str, value: object, doubted: bool) -> None:
-    """``create("t", {"visibility": 30000})`` was a lease of eight hours, and nothing said so."""
+    """Found: ``create("t", {"visibility": 30000})`` was a lease of eight hours, without a warning."""
     if not doubted or name == "retain_max_age":
         assert arguments.settings({name: value})
         return

@@ -1,4 +1,4 @@
-"""Waits between attempts, and what a client is told when it is made."""
+"""Pauses between attempts to connect: a bound that doubles, and a random share of it."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""A broker in a process of its own, on programs that stand for ``toymq`` and that start at once."""
+"""A broker in a process of its own, tested with programs that stand for ``toymq`` and start at once."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ READY = "toymq 127.0.0.1:1234 toymqs://127.0.0.1:99 http://127.0.0.1:80/ http://
 
 
 def shell(script: str) -> tuple[str, ...]:
-    """A program that does this whatever its arguments are."""
+    """Return a program that runs a script whatever its arguments are."""
     return ("sh", "-c", script, "sh")
 
 
@@ -36,7 +36,7 @@ def test_addresses_come_from_the_ready_line_and_go_with_the_process(tmp_path: Pa
 
 
 def test_a_second_start_is_an_error_and_leaves_the_first(tmp_path: Path) -> None:
-    """Found by a trial: the first process ran on, owned by nothing."""
+    """Found by a trial: after a second start the first process ran on, and nothing owned it."""
     with BrokerProcess(tmp_path / "d", program=shell(f"echo {READY}; exec sleep 60")) as broker:
         pid = broker.pid
         with pytest.raises(StartFailed, match=rf"^the broker runs already, process {pid}: stop\(\) or restart\(\) it$"):
@@ -129,7 +129,7 @@ def test_a_broker_that_does_not_end_is_an_error_and_can_be_killed(tmp_path: Path
 
 
 def test_each_worker_has_a_port_of_its_own_that_no_other_program_is_given(tmp_path: Path) -> None:
-    """One found the port of a worker in use: only the first was reserved."""
+    """Found: a worker's port was in use by another program, since only the first worker's was reserved."""
     broker = BrokerProcess(tmp_path / "d", "--workers", "2")
     for port in range(broker.port, broker.port + 3):
         with socket.socket() as other, pytest.raises(OSError, match="in use"):

@@ -26,7 +26,7 @@ def _parameters(command: click.Command) -> list[click.Parameter]:
 
 @pytest.mark.parametrize("program", [broker, ctl, bench], ids=["toymq", "toymqctl", "toymq-bench"])
 def test_a_default_is_shown_as_a_duration_is_written(program: click.Command) -> None:
-    """`[default: 14400.0]` stood where `4h` is meant."""
+    """Found: the help said `[default: 14400.0]` instead of `4h`."""
     for each in _parameters(program):
         if isinstance(each.type, Duration):
             assert not isinstance(each.default, int | float), f"{each.opts}: {each.default!r}"

@@ -1,4 +1,4 @@
-"""What both clients know of the broker, and methods made from requests."""
+"""The part that both clients share: what they know of the broker, and methods made from requests."""
 
 import inspect
 
@@ -13,7 +13,7 @@ from toymq.sync import Client as BlockingClient
 
 
 class Bare(ClientBase):
-    """A client with one connection."""
+    """A client with one connection, or with none yet."""
 
     def __init__(self, conversation: Conversation | None) -> None:
         self._options = toymq.connect("h")._options

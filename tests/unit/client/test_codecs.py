@@ -37,7 +37,7 @@ def test_json_needs_nothing() -> None:
 
 
 def test_types_that_json_does_not_keep_are_said_where_values_are_published() -> None:
-    """A set came back as a list, and bytes as a text, without a word."""
+    """Found: a set came back as a list, and bytes as a text, without a warning."""
     said = " ".join((toymq.Client.pub_value.__doc__ or "").split())
     for value, becomes, words in (
         ({1}, [1], "sets become lists"), ((1, 2), [1, 2], "tuples and sets"), (b"x", "eA==", "bytes are a text in JSON, their"),
@@ -76,7 +76,7 @@ def test_a_function_is_a_codec_and_has_no_content_type() -> None:
 
 
 def test_a_codec_that_is_awaited_is_refused() -> None:
-    """Where it reads, the value was a coroutine."""
+    """Found: with a coroutine function as decoder the value was a coroutine."""
 
     async def read(payload: bytes) -> str:
         return payload.decode()

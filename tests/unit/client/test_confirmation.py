@@ -1,4 +1,4 @@
-"""What waited in a window is handed out only under a lease that is ours. ADR 0092."""
+"""A message that waited in a window is handed out only while its lease is still this client's. ADR 0092."""
 
 import random
 
@@ -27,7 +27,7 @@ def feed_of(*pushes: MessagePush, at: float = 0.0) -> Feed:
 
 
 def run(feed: Feed, ours: set[tuple[str, int]], lease: int | None = 7, at: float = 100.0) -> int:
-    """Answer as a broker that leases these to us. Returns: how many TOUCH it got."""
+    """Answer as a broker that has leased these messages to this client. Returns: how many TOUCH it got."""
     count = 0
     for asked in confirmation(feed, lease, lambda: at):
         assert asked
@@ -77,7 +77,7 @@ def test_it_is_asked_when_something_has_waited() -> None:
 
 
 def test_what_comes_behind_the_answer_is_ours_and_what_came_before_it_is_not() -> None:
-    """It lay unread in the socket, delivered to us and then to another worker."""
+    """A delivery that arrived before the answer lay unread in the socket, and has gone to another worker since."""
     feed = feed_of(push("a", 0), push("a", 1), push("a", 2))
     steps = confirmation(feed, 7, lambda: 100.0)
     (slot,) = next(steps)

@@ -60,7 +60,7 @@ def test_a_failure_names_the_address_and_what_happened(error: OSError, said: str
 
 
 def test_a_round_names_every_address() -> None:
-    """Of two dead addresses only the last one was named."""
+    """Found: of two dead addresses the error named only the last one."""
     cause = OSError("why")
     failures: list[ToymqError] = [toymq.ConnectFailed(f"no broker at {host}: refused") for host in "ab"]
     failures[-1].__cause__ = cause
@@ -74,7 +74,7 @@ def test_a_round_names_every_address() -> None:
 
 
 def test_a_round_is_hopeless_when_no_certificate_of_it_is_accepted() -> None:
-    """A certificate does not mend itself; an address that is down may."""
+    """A certificate that is not accepted stays so; an address that is down may come back."""
     refused = connect_failed(THERE, refused_certificate("certificate has expired"))
     down = connect_failed(THERE, ConnectionRefusedError(errno.ECONNREFUSED, "why"))
     assert isinstance(of_a_round([refused, refused]), toymq.CertificateRefused)
@@ -85,7 +85,7 @@ def test_a_round_is_hopeless_when_no_certificate_of_it_is_accepted() -> None:
 
 
 async def test_neither_client_connects_to_what_has_other_data(broker: ObligingBroker) -> None:
-    """Not even where it answers: it is no longer the directory that was opened."""
+    """The client refuses even when a broker answers: it does not serve the directory that was opened."""
     lost: list[DirectoryLost] = []
     options = replace(toymq.connect("unix:/d/toymq.sock")._options, lost=lambda: next(iter(lost), None))
     blocking = sync.client.Client(options).open()

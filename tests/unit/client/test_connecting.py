@@ -19,7 +19,7 @@ def test_both_clients_take_the_same_arguments() -> None:
 
 
 def test_what_is_given_is_kept_and_nothing_is_connected() -> None:
-    """There is no event loop here, and no broker."""
+    """The test runs without an event loop and without a broker."""
     random = Random(1)
     client = connect("toymq://h:1", token="t", name="n", timeout_s="10s", wait_s=0, idempotent=False, random=random)
     assert client._options == Options(

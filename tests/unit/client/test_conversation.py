@@ -95,7 +95,7 @@ def test_deliveries_and_acks_as_ranges() -> None:
 
 
 def test_a_reconnect_acks_first_and_subscribes_then() -> None:
-    """So that what was acked is not delivered again."""
+    """The order prevents that acked messages are delivered again."""
     peer = Conversing()
     feed = peer.subscribe()
     peer.hear(b"OK 1\n" + message(0) + message(1) + message(2))
@@ -157,7 +157,8 @@ def test_a_moved_consumer_or_topic_is_subscribed_again(code: str) -> None:
 
 
 def test_a_consumer_that_was_moved_on_a_topic_of_a_pattern_goes_on_from_there(caplog: pytest.LogCaptureFixture) -> None:
-    """Its messages came no more, and a warning said so. What waits of other topics stays."""
+    """Found: after a SEEK on one topic of a pattern its messages stopped, and the client logged a warning. Buffered messages of
+    other topics stay."""
     peer = Conversing()
     feed = peer.subscribe("a.*")
     peer.hear(b"OK 2\n" + message(5, topic="a.x") + message(7, topic="a.y") + b"CLOSED a.x c SEEK\n")
@@ -205,7 +206,8 @@ def test_leaving_sends_acks_before_it_gives_the_rest_back() -> None:
 
 
 def test_acks_are_to_be_sent_at_once_behind_a_message_that_was_delivered_before() -> None:
-    """A worker that was killed by one message gave back those that it had acked before, and each became a dead letter."""
+    """Found: a worker killed by one message had not sent the acks before it, so these messages were redelivered and became dead
+    letters."""
     peer = Conversing()
     feed = peer.subscribe()
     peer.hear(b"OK 1\n" + message(0) + message(1, attempt=2) + message(2))
@@ -219,7 +221,8 @@ def test_acks_are_to_be_sent_at_once_behind_a_message_that_was_delivered_before(
 
 @pytest.mark.parametrize(("attempt", "at_once"), [(1, False), (2, True)])
 def test_acks_of_a_pull_are_to_be_sent_at_once_when_some_of_it_was_delivered_before(attempt: int, at_once: bool) -> None:
-    """As of a subscription: a worker that pulled ten jobs and a poison never got rid of it, and did the ninth twenty times."""
+    """Found, as for a subscription: a worker that pulled ten jobs, one of them poison, never got rid of it, and did the ninth
+    job twenty times."""
     peer = Conversing()
     feed = Feed(Subscribe("t", "c"), lambda: None)
     feed.pulled = True
@@ -232,7 +235,8 @@ def test_acks_of_a_pull_are_to_be_sent_at_once_when_some_of_it_was_delivered_bef
 
 @pytest.mark.parametrize(("greeting", "said"), [(GREETING, "UNSUB t c"), (GREETING_UNCOUNTED, "UNSUB t c uncounted=1")])
 def test_leaving_with_nothing_handed_out_counts_no_attempt(greeting: bytes, said: str) -> None:
-    """Twenty of them made a dead letter of a message that no code had seen. An older broker does not know the word."""
+    """Found: twenty such departures made a dead letter of a message that no handler had seen. An older broker does not know the
+    option for this."""
     peer = Conversing(greeting)
     feed = peer.subscribe()
     peer.hear(b"OK 1\n" + message(0) + message(1))
@@ -249,7 +253,7 @@ def test_leaving_with_nothing_handed_out_counts_no_attempt(greeting: bytes, said
 
 
 def test_a_subscription_has_one_number_for_its_leases_on_all_connections() -> None:
-    """An older broker does not know the word."""
+    """An older broker does not know the option ``lease``, so it is not sent there."""
     peer = Conversing(GREETING_LEASE)
     feed = peer.subscribe()
     assert peer.said() == [f"SUB t c lease={feed.lease}"]
@@ -423,7 +427,8 @@ def test_output_is_announced_once_until_it_is_taken() -> None:
 
 
 def test_what_is_asked_goes_behind_the_acks_that_were_said_before() -> None:
-    """A seek overtook them: what it brought back was acked by what the application had said of the delivery before."""
+    """Found: a seek overtook acks that the application had given before it, so these acked the messages that the seek brought
+    back."""
     peer = Conversing()
     feed = peer.subscribe()
     peer.hear(b"OK 1\n" + message(0) + message(1))

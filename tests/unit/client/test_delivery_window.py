@@ -1,4 +1,4 @@
-"""A subscription's books: arrived, handed out, acked."""
+"""The state of a subscription's messages: arrived, handed out, acked."""
 
 from math import inf
 
@@ -64,7 +64,8 @@ def test_what_a_handler_still_has_is_not_handed_out_again_after_a_reconnect() ->
 
 
 def test_a_later_delivery_of_a_message_that_waits_replaces_the_earlier_one() -> None:
-    """A window that holds more work than one lease time: each message came once for every lease that ended."""
+    """Found: when a window held more work than one lease time, a waiting message was handed out once for every lease that
+    ended."""
     books = feed("*")
     for msg_id in (1, 2):
         books.arrive(push(msg_id))
@@ -103,7 +104,8 @@ def test_what_comes_behind_a_handler_that_held_the_loop_may_have_been_there(
 
 
 def test_what_comes_again_takes_the_turn_that_the_broker_gave_it() -> None:
-    """In order behind what it follows (``mode="single"``): it stayed where its copy was, whose lease was over."""
+    """Found: with ``mode="single"`` a redelivered message stayed in the place of its earlier copy, whose lease was over, and so
+    overtook messages that must come before it."""
     books = feed()
     for msg_id in range(8):
         books.arrive(push(msg_id))
@@ -128,7 +130,7 @@ def test_what_is_put_back_does_not_pass_what_comes_before_its_later_delivery() -
 
 @pytest.mark.parametrize("when", ["it waits", "the ack is not sent", "the ack is not answered"])
 def test_a_message_that_was_acked_is_not_handed_out_again(when: str) -> None:
-    """Its lease ended before the application came to it, and the broker's next delivery was read before the ack's answer."""
+    """The lease ended before the ack, and the broker's next delivery was read before the ack's answer."""
     books = feed()
     books.arrive(push(1))
     books.take()
@@ -211,7 +213,7 @@ def test_a_takeover_names_the_mode_that_shares() -> None:
 
 
 def test_what_a_seek_delivers_again_is_handed_out_and_no_lease_ended(caplog: pytest.LogCaptureFixture) -> None:
-    """The client warned of a lease that had ended, and of attempts that count, where the application asked for the replay."""
+    """Found: after a SEEK of the application itself the client warned of ended leases and of attempts that count."""
     it = feed()
     for msg_id in (0, 1):
         it.arrive(push(msg_id))
@@ -242,7 +244,7 @@ def test_what_was_open_over_a_reconnect_is_delivered_again_behind_a_seek() -> No
 
 
 def test_a_lease_that_ends_under_its_handler_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A job that took longer than twenty leases became a dead letter, and nothing had told of it."""
+    """Found: a job that took longer than twenty leases became a dead letter, without a warning."""
     it = feed()
     for msg_id in (0, 1):
         it.arrive(push(msg_id))

@@ -1,4 +1,5 @@
-"""Publishes and subscriptions that another worker has go on over its connection: in order, once, and with their numbers."""
+"""Publishes and subscriptions whose topic another worker has go on over that worker's connection: in order, once, and with
+their numbers."""
 
 from tests.support.conversing import GREETING, Conversing, outcomes
 from toymq.conversation import Conversation
@@ -10,7 +11,7 @@ MOVED = b"ERR MOVED 127.0.0.1:2 (worker 1) has the topic t\n"
 
 
 class To:
-    """Everything goes on over one other conversation; ``asked`` counts."""
+    """Redirects every topic to one other conversation; ``asked`` counts."""
 
     def __init__(self, target: Conversation | None) -> None:
         self.target = target
@@ -26,7 +27,7 @@ class To:
 
 
 def two() -> tuple[Conversing, Conversing]:
-    """The first follows MOVED to the second."""
+    """Return two conversations, of which the first follows MOVED to the second."""
     here, there = Conversing(WORKERS, online=False), Conversing(WORKERS, producer="q")
     here.conversation.elsewhere = To(there.conversation)
     assert here.connect() == ["CLUSTER moved=1"], "a broker of several workers is told"
@@ -83,7 +84,7 @@ def test_a_connection_that_is_lost_on_the_way_loses_nothing() -> None:
 
 
 def test_an_outcome_that_is_unknown_is_asked_for_there_under_the_same_number() -> None:
-    """The worker stored it, and its topic went to another one before it could say so."""
+    """The worker stored the publish, but its topic moved to another worker before it answered."""
     here, there = two()
     batch = here.publish("a")
     here.said()
@@ -130,7 +131,8 @@ def test_time_is_over_on_the_way() -> None:
 
 
 def test_when_time_is_over_the_text_names_what_has_the_topic() -> None:
-    """It said what could not be connected to, at most; and nothing where it was just asked for anew."""
+    """Found: the time-out error named at most the address that refused the connection, and nothing where the publish was just
+    being repeated."""
     here, there = two()
     there.conversation.elsewhere = To(here.conversation)
     there.lose()
@@ -180,7 +182,8 @@ def test_a_worker_that_cannot_be_reached_gives_back_what_waits_for_it() -> None:
 
 
 def test_what_is_given_back_no_longer_counts_where_it_was() -> None:
-    """All but its first publish counted there for good, until that connection took no more."""
+    """Found: publishes that were moved to another connection, except the first, still counted on the old one, until it accepted
+    no more."""
     here, there = two()
     there.conversation.elsewhere = To(here.conversation)
     there.lose()

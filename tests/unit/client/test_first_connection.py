@@ -29,7 +29,7 @@ def test_addresses_without_an_answer_are_tried_once() -> None:
 
 
 def test_a_failover_is_waited_for_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Also while the node that answered starts its broker, and answers nothing."""
+    """The client also waits while the node that answered starts its broker, and answers nothing."""
     first, route = FirstConnection(None, 100.0), route_that_heard(NotLeader("-"), ConnectionRefusedError())
     with caplog.at_level(logging.WARNING, "toymq"):
         assert first.goes_on(ERROR, route, 101.0)

@@ -1,4 +1,5 @@
-"""A conversation that an exception left half-way, as a signal handler raises one, and that is used again."""
+"""A conversation that is used again after an exception, raised by a signal handler for example, stopped it in the middle of a
+step."""
 
 from collections.abc import Callable
 from itertools import count
@@ -16,7 +17,7 @@ from toymq_py.protocol import Hello, Subscribe
 
 
 class Guarded:
-    """An online conversation with a subscription that has been delivered two messages, and handed them out."""
+    """An online conversation whose subscription was delivered two messages, and handed them out."""
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -69,8 +70,8 @@ def _sequences() -> dict[str, list[Callable[[Guarded], object]]]:
 
 @pytest.mark.parametrize("name", _sequences())
 def test_an_interrupted_conversation_starts_anew_on_the_next_connection(name: str) -> None:
-    """Wherever an exception leaves it torn: the old connection is dropped, an ack that was told is sent or answered, the
-    subscription goes on, and the next publish has a number that nothing else has."""
+    """Wherever an exception interrupts it: the old connection is dropped, an ack given before is sent or answered, the
+    subscription goes on, and the next publish has an unused number."""
     torn = 0
     for at in count():
         guarded = Guarded()
@@ -128,7 +129,7 @@ def test_a_wrong_answer_is_no_interruption() -> None:
 
 
 def test_a_signal_handler_may_use_the_conversation_in_the_middle_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call that was under way cannot go on: both start anew, and no frame stands before the next HELLO."""
+    """The interrupted call cannot go on: both calls start on a new connection, and no frame is sent before its HELLO."""
     guarded = Guarded()
     frames: list[object] = []
     original = Feed.settle

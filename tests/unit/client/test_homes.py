@@ -98,7 +98,8 @@ def test_a_group_has_several_nodes() -> None:
 
 
 def test_one_that_is_away_and_named_again_is_no_circle() -> None:
-    """Each time its link has waited. But one that names itself is."""
+    """A worker that is down may be named again and again, since its link waits each time. A worker that names itself is a
+    circle."""
     homes, link = Homes[FakeLink](), FakeLink(HERE)
     for _ in range(3 * MOVES_MAX):
         assert homes.learn("t", moved(2), link)
@@ -129,7 +130,7 @@ def test_a_subscription_that_is_waited_for_says_what_has_its_topic() -> None:
 
 
 def test_a_client_that_is_being_closed_goes_nowhere() -> None:
-    """The MOVED of a publish that came while the client closed was a traceback of asyncio's."""
+    """Found: a MOVED that arrived while the client closed was a traceback of asyncio's."""
 
     class Closing:
         def __init__(self) -> None:

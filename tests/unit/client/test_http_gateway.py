@@ -1,4 +1,4 @@
-"""A gateway asked by the command lines: its refusals, and what is none."""
+"""The command lines' client of the HTTP gateway: refusals, and answers of other servers."""
 
 import json
 import threading
@@ -15,7 +15,7 @@ from toymq_py.errors import ConfigError, Forbidden, Moved, RequestError
 
 @contextmanager
 def answering(status: int, body: bytes, **headers: str) -> Iterator[tuple[str, list[tuple[str, str | None, bytes]]]]:
-    """A server with one answer. Yields: its URL, and what it was asked: the line, the token, the body."""
+    """Run a server with one answer. Yields: its URL, and the requests: the line, the token, the body."""
     asked: list[tuple[str, str | None, bytes]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -31,7 +31,7 @@ def answering(status: int, body: bytes, **headers: str) -> Iterator[tuple[str, l
         do_GET = do_PUT
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -102,7 +102,7 @@ def test_it_is_reached_where_the_broker_is(gateways: list[str], url: str, chosen
     ],
 )
 def test_without_one_the_remedy_is_said(gateways: list[str] | None, url: str, says: str) -> None:
-    """A token that crossed the network by TLS does not cross it in the clear."""
+    """A token that the client sends over TLS is not sent to a gateway without TLS."""
     with pytest.raises(ConfigError, match=f"^alerts are reached over HTTP, and .*{says}"):
         choose(gateways, parse_url(url), "alerts are reached over HTTP")
 
@@ -117,7 +117,8 @@ def test_a_moved_names_the_gateway_to_ask() -> None:
 
 
 def test_one_process_tells_the_gateways_of_all_workers_and_its_own() -> None:
-    """STATS told them, which needs each worker and group: `toymqctl connections` failed while one was away."""
+    """Found: the addresses came from STATS, which needs every worker and group, so `toymqctl connections` failed while one was
+    down."""
     workers = {"worker": 1, "workers": [["h:1", "toymqs://h:3", "http://h:5", "https://h:7"], ["h:2", "http://h:6"]]}
     assert told_by(workers) == ["https://h:7", "http://h:5"], "those of worker 0, those with TLS first"
     assert told_by(workers, 1) == ["http://h:6"]

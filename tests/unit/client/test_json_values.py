@@ -1,4 +1,4 @@
-"""Values of jobs: what is written is read back as what the function asks for, and what does not fit is refused by name."""
+"""Values of jobs: they are read back as the types that the function declares, and a mismatch is refused by name."""
 
 import enum
 import json
@@ -55,7 +55,7 @@ def test_a_value_is_read_back_as_it_was(kind: object, value: object) -> None:
 
 @pytest.mark.parametrize("kind", [str, Path, str | bytes, Path | bytes, list[str] | list[bytes], Literal["Y2F0"]])
 def test_bytes_are_not_taken_for_the_text_of_their_base64(kind: object) -> None:
-    """Found by a trial: the sender's check took them, and the worker got 'Y2F0'."""
+    """Found by a trial: the sender's check accepted bytes for a text, and the worker got 'Y2F0'."""
     value = [b"cat"] if "list" in str(kind) else b"cat"
     with pytest.raises(BadArgument, match="it"):
         reader_of("it", kind)("it", write("it", value))

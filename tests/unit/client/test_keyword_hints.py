@@ -1,4 +1,4 @@
-"""Wrong keyword arguments name the right one, in both clients; other TypeErrors stay what they are."""
+"""Wrong keyword arguments get an error that names the right one, in both clients; other TypeErrors are unchanged."""
 
 import inspect
 from pathlib import Path
@@ -45,7 +45,7 @@ async def test_so_do_pull_create_and_connect(tmp_path: Path) -> None:
 
 
 def test_so_do_those_of_a_worker() -> None:
-    """In the words of Celery and Dramatiq, too."""
+    """Wrong arguments of a worker's decorator get the hint, too, also for the names that Celery and Dramatiq use."""
     app = toymq.App("toymq://127.0.0.1:1")
     for given, meant in (
         ({"concurency": 4}, "concurrency"), ({"prefetch": 4}, "window"), ({"max_retries": 3}, "retries"),

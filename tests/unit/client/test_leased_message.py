@@ -41,7 +41,8 @@ def test_requests_name_the_message_and_its_consumer(leased: LeasedMessage[Connec
 def test_a_handler_that_hears_that_its_lease_is_over_gets_the_next_delivery(
     peer: Conversing, leased: LeasedMessage[Connection], answer: bytes
 ) -> None:
-    """It was taken for the one that the handler holds, and hidden: with ``auto_extend`` for as long as the client lived."""
+    """Found: the next delivery was taken for the one that the handler still has, and hidden: with ``auto_extend`` as long as
+    the client lived."""
     feed = leased._feed
     peer.lose()
     if answer:
@@ -62,7 +63,8 @@ def test_a_handler_that_hears_that_its_lease_is_over_gets_the_next_delivery(
 
 
 def test_a_message_of_a_pull_is_renewed_for_as_long_as_it_was_leased(leased: LeasedMessage[Connection]) -> None:
-    """The broker knows the ``visibility`` of a subscription alone, and took the topic's: 30 s of a lease of 1 s."""
+    """Found: the broker knows ``visibility`` of subscriptions only, so a pulled message with a lease of 1 s was renewed for the
+    topic's 30 s."""
     leased._feed.command = replace(leased._feed.command, visibility_ms=1000)
     assert leased._touch(None).slot.frame() == b"TOUCH t c 7\n", "the broker knows it"
     leased._feed.pulled = True
@@ -133,7 +135,8 @@ def test_some_exceptions_go_to_the_dead_letters_and_a_cancellation_gives_back_at
 def test_without_a_connection_only_what_a_pull_leased_is_given_back_later(
     peer: Conversing, leased: LeasedMessage[Connection], pulled: bool, greeting: bytes
 ) -> None:
-    """A subscription's leases end with its connection. To a broker without numbers, a late NACK might mean another's lease."""
+    """The leases of a subscription end with its connection. On a broker without lease numbers, a late NACK might end another
+    worker's lease."""
     peer.lose()
     peer.greeting = greeting
     peer.connect()
@@ -153,7 +156,8 @@ def test_wrong_arguments_are_refused_before_the_handler_runs(leased: LeasedMessa
 
 
 def test_what_a_handler_sets_is_checked_where_it_is_set(leased: LeasedMessage[Connection]) -> None:
-    """An int never matched, and a text raised in place of the handler's exception, whose NACK was not sent."""
+    """Found: an int as ``dead_on`` never matched, and a text raised an error instead of the handler's exception, so no NACK was
+    sent."""
     handling = Processing(leased, 5, ValueError)
     for name, wrong in (("dead_on", int), ("dead_on", "x"), ("retry_delay", b"5s"), ("dead_reason", ValueError("x"))):
         with pytest.raises(TypeError, match=f"^{name} is "):

@@ -1,4 +1,4 @@
-"""Headers as text, ids as ranges."""
+"""Headers as text, and lists of ids as ranges."""
 
 from typing import Any
 

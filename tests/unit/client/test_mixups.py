@@ -1,4 +1,5 @@
-"""Objects of one client, used as those of the other: each mistake is named with its remedy, and does nothing."""
+"""Objects of one client used as those of the other, blocking or asyncio: each mistake is named with its remedy, and has no
+effect."""
 
 import re
 from typing import Any
@@ -19,7 +20,8 @@ def says(*text: str) -> Any:
 
 
 async def test_a_missing_async_is_said(broker: ObligingBroker) -> None:
-    """It was "'Client' object does not support the context manager protocol" and "'Subscription' object is not iterable"."""
+    """Found: the errors were "'Client' object does not support the context manager protocol" and "'Subscription' object is not
+    iterable"."""
     async with toymq.connect(URL) as mq:
         untyped: Any = mq
         with says("this client is for asyncio and needs `async with`; toymq.sync has the blocking client$"), untyped:
@@ -40,7 +42,7 @@ async def test_a_missing_async_is_said(broker: ObligingBroker) -> None:
 
 
 async def test_an_async_too_much_is_said(broker: ObligingBroker) -> None:
-    """It was "object Client can't be used in 'await' expression" and "got Subscription"."""
+    """Found: the errors were "object Client can't be used in 'await' expression" and "got Subscription"."""
     with sync.connect(URL) as mq:
         with pytest.raises(TypeError, match=f"^this client is for blocking code: {AWAIT}"):
             await mq  # type: ignore[misc]
@@ -62,7 +64,7 @@ async def test_an_async_too_much_is_said(broker: ObligingBroker) -> None:
 
 
 async def test_process_is_no_decorator(broker: ObligingBroker) -> None:
-    """That of the blocking client acked a coroutine's message before the coroutine ran."""
+    """Found: used as a decorator, the blocking client's ``process`` acked a coroutine's message before the coroutine ran."""
     async with toymq.connect(URL) as mq, mq.sub("books", "c") as messages:
         processing: Any = (await messages.next(timeout=5)).process()
         with says(r"message\.process\(\) is not a decorator: write the work into its `with` or `async with` block$"):
@@ -76,7 +78,7 @@ async def test_process_is_no_decorator(broker: ObligingBroker) -> None:
 @pytest.mark.parametrize("connect", [toymq.connect, sync.connect], ids=["asyncio", "sync"])
 @pytest.mark.parametrize("name", ["on_event", "inject_headers"])
 def test_a_coroutine_function_where_a_plain_one_is_called(connect: Any, name: str) -> None:
-    """It was called, and never awaited."""
+    """Found: the coroutine function was called, and never awaited."""
 
     async def called(*_: object) -> None:
         pass

@@ -1,4 +1,4 @@
-"""A handler's failure as the texts that NACK carries."""
+"""A handler's exception as the texts of a NACK."""
 
 import pytest
 
@@ -13,7 +13,7 @@ class Unprintable(Exception):
 
 
 def raised(error: Exception) -> Exception:
-    """With a traceback."""
+    """Return the exception with a traceback."""
 
     def handler() -> None:
         raise error

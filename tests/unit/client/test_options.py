@@ -1,4 +1,4 @@
-"""Options of connect that make no sense are refused."""
+"""Invalid options of ``connect`` are refused."""
 
 import ssl
 

@@ -1,4 +1,4 @@
-"""One warning an outage, however many connections a client has."""
+"""One warning per outage, however many connections a client has."""
 
 import logging
 from random import Random

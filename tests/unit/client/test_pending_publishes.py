@@ -1,4 +1,4 @@
-"""Publishes over lost connections and refusals: each is stored once, whatever is answered and when."""
+"""Publishes over lost connections and refusals: each is stored once, whatever the broker answers and when."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.support.conversing import Conversing, outcomes
 
 
 def numbers(said: list[str]) -> list[tuple[str, str, str]]:
-    """(producer, number, body) of each PUB with a number."""
+    """Return (producer, number, body) of each PUB with a number."""
     heads = [line.split(" ") for line in said[::2]]
     assert all(head[0] == "PUB" and len(head) == 5 for head in heads), said
     return [(head[2], head[4].removeprefix("seq="), body) for head, body in zip(heads, said[1::2], strict=True)]
@@ -83,7 +83,8 @@ def test_a_refused_one_takes_none_of_those_behind_it_along() -> None:
 
 
 def test_a_broker_that_lets_the_others_pass_a_refused_one() -> None:
-    """It has partitions, say: the one that refused waits for its number, which may go to another one now. Another name."""
+    """A topic with partitions, for example: the partition that refused waits for that number, which may now go to another
+    partition. So the client takes another producer name."""
     peer = Conversing()
     batch = peer.publish("a", "b", "c")
     peer.said()
@@ -130,7 +131,8 @@ def test_a_number_whose_outcome_is_open_is_never_used_for_another_message(code: 
 
 
 def test_where_nobody_could_look_the_number_of_an_earlier_try_is_not_used_again() -> None:
-    """The next message got the number, was taken for a repeat of what was stored, and lost."""
+    """Found: after PLACEMENT_UNKNOWN the next message got the number of a publish that was stored already, was taken for its
+    repeat, and lost."""
     peer = Conversing()
     peer.publish("stored, and its OK lost")
     peer.said()
@@ -143,7 +145,8 @@ def test_where_nobody_could_look_the_number_of_an_earlier_try_is_not_used_again(
 
 @pytest.mark.parametrize("key", ["", "k"])
 def test_a_repeat_that_finds_its_place_away_has_an_unknown_outcome(key: str) -> None:
-    """`PlacementUnknown` says that nothing was done. The worker stood still with the first try, and stored it later."""
+    """`PlacementUnknown` says that nothing was done. Found: a client raised it although the worker hung with the first try, and
+    stored it later."""
     peer = Conversing()
     first = peer.publish("under way", key=key)
     peer.said()
@@ -219,7 +222,7 @@ def test_a_shutdown_is_no_answer_to_a_publish() -> None:
 
 
 def test_a_fatal_refusal_ends_with_its_publish() -> None:
-    """Said again, it would end every connection there is."""
+    """A publish that ends its connection is not repeated: it would end the next connection, too."""
     peer = Conversing()
     batch, behind = peer.publish("a"), peer.publish("b")
     peer.said()
@@ -259,7 +262,7 @@ def test_closed_is_closed() -> None:
 
 
 def test_idle_topics_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that comes back gets another name: its numbers begin again."""
+    """A topic whose numbering was dropped gets a new producer name when it is used again, since its numbers begin again."""
     monkeypatch.setattr("toymq.streams.STREAMS_MAX", 1)
     peer = Conversing()
     peer.publish("a", topic="t")
@@ -273,7 +276,8 @@ def test_idle_topics_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_refused_one_and_those_behind_it_while_there_is_no_connection() -> None:
-    """Their time is over before there is one again: what is held goes on from the refused number."""
+    """The time-out of a refused publish and of the next one ends while there is no connection: later publishes go on from the
+    refused number."""
     peer = Conversing()
     peer.publish("a", "b", "c")
     peer.said()
@@ -286,7 +290,7 @@ def test_a_refused_one_and_those_behind_it_while_there_is_no_connection() -> Non
 
 
 def test_what_waits_without_a_caller_is_dropped_and_its_numbers_name_nothing_else() -> None:
-    """One was sent, and its outcome is unknown; the other one never was."""
+    """One abandoned publish was sent, and its outcome is unknown; the other one never was."""
     peer = Conversing()
     sent = peer.publish("a")
     peer.said()

@@ -1,4 +1,4 @@
-"""Slots: what a reply, a refusal and a lost connection mean to the caller."""
+"""Slots for replies: the effect of a reply, a refusal and a lost connection on the caller."""
 
 import pytest
 

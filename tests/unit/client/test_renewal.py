@@ -1,4 +1,4 @@
-"""Renewal of leases, with a loop whose time the test sets."""
+"""Renewal of leases, on a loop whose time the test sets."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,7 +18,7 @@ class Timer:
 
 
 class Loop:
-    """Keeps what is to be called."""
+    """An event loop that keeps timers."""
 
     def __init__(self) -> None:
         self.due: list[tuple[float, Callable[[], Any], Timer]] = []
@@ -28,7 +28,7 @@ class Loop:
         return self.due[-1][2]
 
     def tick(self) -> None:
-        """Call what was due, unless it was cancelled."""
+        """Call all timers that are due, except cancelled ones."""
         _, call, timer = self.due.pop(0)
         if not timer.cancelled:
             call()
@@ -55,7 +55,8 @@ def test_leases_are_renewed_several_times_within_their_length_until_they_are_set
 
 
 def test_a_renewal_names_the_lease() -> None:
-    """A worker that was frozen for longer than a lease would renew those of the workers that have its messages now."""
+    """Without the lease's number a worker that was frozen for longer than a lease would renew leases of the workers that have
+    its messages now."""
     peer, loop = Conversing(GREETING_LEASE), Loop()
     feed = peer.subscribe()
     peer.said()
@@ -77,7 +78,8 @@ def test_a_subscription_that_the_broker_ended_is_not_renewed() -> None:
 
 
 def test_what_nobody_has_read_is_renewed_by_the_number_of_its_lease() -> None:
-    """The blocking client reads nothing while a handler works: what lay in its socket went to other workers, too."""
+    """Found: the blocking client reads nothing while a handler works, so deliveries that lay in its socket went to other
+    workers, too."""
     peer, loop = Conversing(GREETING_LEASE), Loop()
     feed = peer.subscribe("t.*")
     peer.said()

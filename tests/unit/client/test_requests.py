@@ -1,4 +1,4 @@
-"""Requests: the checked command, many ids in several lines, and the reply as a value."""
+"""Requests: the validated command, long id lists split over several lines, and the reply as a value."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_settings_come_back_in_seconds() -> None:
 
 @pytest.mark.parametrize("body", [b"{]}", b"\xff", b"[" * 100_000, b"9" * 5000, b""])
 def test_a_json_reply_that_is_none_is_a_violation_of_the_protocol(body: bytes) -> None:
-    """``stats`` raised JSONDecodeError, which is no ToymqError."""
+    """Found: ``stats`` raised JSONDecodeError, which is not a ToymqError."""
     for request in (requests.stats(), requests.config("t")):
         request.slot.answered(JsonReply(body))
         with pytest.raises(ProtocolViolation, match="which is not JSON"):

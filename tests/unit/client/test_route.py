@@ -1,4 +1,4 @@
-"""Which address is tried next: the given ones, a leader that was named, and last those that were silent or just lost."""
+"""Which address is tried next: the given ones, a leader that a node named, and last those that were silent or just lost."""
 
 import pytest
 
@@ -11,7 +11,7 @@ REFUSED = ConnectionRefusedError()
 
 
 def left(route: Route) -> list[Address]:
-    """The rest of a round in which nothing answers."""
+    """Return the rest of a round in which no address answers."""
     found = []
     while (address := route.next()) is not None:
         found.append(address)
@@ -20,7 +20,7 @@ def left(route: Route) -> list[Address]:
 
 
 def in_a_round(route: Route, failures: dict[Address, BaseException]) -> list[str]:
-    """The hosts that are tried in a round, of which each fails as told; others are refused."""
+    """Return the hosts that are tried in a round; each fails as ``failures`` says, the others refuse."""
     route.begin()
     tried = []
     while (address := route.next()) is not None:
@@ -64,7 +64,7 @@ def test_a_leader_that_is_named_is_next() -> None:
     ],
 )
 def test_what_a_node_names_is_an_address_or_nothing(text: str, named: Address | None) -> None:
-    """A given one keeps its own token; another gets that of the address that named it."""
+    """An address from the client's URL keeps its own token; another gets the token of the address that named it."""
     route = Route([A, C])
     route.begin()
     assert route.next() == A
@@ -134,7 +134,7 @@ def test_a_leader_that_steps_down_names_the_next() -> None:
 
 
 def test_a_machine_that_is_down_holds_up_no_election() -> None:
-    """Its address has a second where another node answers, and all the time where none does."""
+    """An address of a dead machine is tried for a second while another node answers, and for all the time when none does."""
     route = Route([A, B])
     route.begin()
     route.silent(A)

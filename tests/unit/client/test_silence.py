@@ -1,4 +1,4 @@
-"""How long a silence lasts before another broker is tried, or this one is asked for a sign of life."""
+"""How long a broker may be silent before another one is tried, or a PING is sent."""
 
 import pytest
 
@@ -10,7 +10,7 @@ TIMEOUT_S = 30.0
 
 
 class Talk(Conversation):
-    """One answer is due at a time, or none."""
+    """A connection on which one answer is due, or none."""
 
     def __init__(self, due_at: float | None) -> None:
         self._due_at = due_at

@@ -9,7 +9,7 @@ from toymq.sockets import UNIX_PATH_BYTES_MAX, connect_unix, reserved_port, set_
 
 
 class Owner:
-    """Holds a port."""
+    """An object that holds a port."""
 
 
 def test_a_path_of_any_length_can_be_connected_to(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Connections between two requests that wait, in virtual time."""
+"""Connections for requests that wait, kept for reuse between them; in virtual time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -29,7 +29,7 @@ class Spare:
 
 
 def run(test: Callable[[Spare], Awaitable[None]]) -> Spare:
-    """In virtual time: to sleep is to move the clock."""
+    """Run the test in virtual time: a sleep moves the clock."""
     spare = Spare()
 
     async def main() -> None:

@@ -10,7 +10,7 @@ from toymq.streams import Streams
 
 def streams(producer: str = "p") -> Streams:
     def send(slots: Sequence[PublishSlot]) -> None:
-        """They wait."""
+        """Keep the publishes waiting."""
 
     return Streams(producer, send)
 

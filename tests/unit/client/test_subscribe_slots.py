@@ -1,4 +1,4 @@
-"""SUB and UNSUB of a conversation."""
+"""SUB and UNSUB of a conversation: their replies."""
 
 from tests.support.conversing import GREETING_UNCOUNTED, Conversing
 from toymq.delivery_window import FeedState

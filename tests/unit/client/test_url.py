@@ -1,4 +1,4 @@
-"""A broker's URL: read, written again, and with the token that a command line finds."""
+"""A broker's URL: parsed, written again, and with the token that a command line finds."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def test_a_token_is_one_word_and_what_is_none_is_named_by_where_it_stood(token: 
 
 
 def test_a_token_beside_the_urls_is_that_of_all() -> None:
-    """``connect(token=…)`` was no argument; in a URL a token with a slash or an @ has to be quoted."""
+    """Found: ``connect`` had no argument ``token``, and a token with a slash or an @ must be quoted in a URL."""
     assert [address.token for address in parse_urls(["old@a", "toymq://b,c"], "n/w@")] == ["n/w@"] * 3
     assert parse_urls("unix:/q", "new")[0].token == "new"
     with pytest.raises(BadArgument, match=r"^invalid token: .*, strip\(\) the line's end$"):
@@ -67,7 +67,7 @@ def test_a_token_beside_the_urls_is_that_of_all() -> None:
     [(5, "of type int"), (b"secret", "of type bytes"), ({"a": 1}, "of type dict"), ([5], "a list of something else")],
 )
 def test_what_is_no_url_is_named_by_its_type(urls: object, kind: str) -> None:
-    """It was `not a int of something else`."""
+    """Found: the error was `not a int of something else`."""
     with pytest.raises(TypeError) as refused:
         parse_urls(urls)  # type: ignore[arg-type]
     assert str(refused.value) == f'urls is "toymq://host:port", or a list of such, not {kind}'
@@ -98,7 +98,7 @@ def test_a_url_is_read(url: str, address: Address) -> None:
 
 
 def test_one_of_several_urls_is_named_by_its_place() -> None:
-    """And of a single one nothing but the URL is wrong: a user of TOYMQ_URL knows no `urls`."""
+    """The error for a single URL does not mention `urls`: a user of TOYMQ_URL does not know that argument."""
     with pytest.raises(ConfigError, match=r"^a broker's URL is .*, not x://$"):
         parse_urls("x://host")
     with pytest.raises(ConfigError, match=r"^urls\[1\]: a broker's URL is"):
@@ -133,7 +133,7 @@ def test_an_invalid_url_of_a_unix_socket_is_refused(url: str) -> None:
     ],
 )
 def test_a_url_of_another_protocol_is_named_by_its_scheme_alone(url: str, end: str) -> None:
-    """Found by a trial: an App with the URL of a broker's AMQP port."""
+    """Found by a trial: an App was given the URL of a broker's AMQP port."""
     with pytest.raises(ConfigError) as caught:
         parse_url(url)
     text = str(caught.value)

@@ -1,4 +1,4 @@
-"""Debug lines of one connection."""
+"""The debug lines of a client's connection."""
 
 import logging
 

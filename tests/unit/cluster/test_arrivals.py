@@ -1,4 +1,5 @@
-"""A topic comes: whatever call of the disk kills the leader that wants it, one group has it, with all that was acknowledged."""
+"""A topic moves to this group: whichever disk call kills the leader that takes it, one group has it, with all that was
+acknowledged."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What the process of a node says of itself; ``tests/e2e/test_cluster.py`` runs it."""
+"""What a node's process logs about itself; ``tests/e2e/test_cluster.py`` runs it."""
 
 import sys
 
@@ -37,12 +37,12 @@ def test_clients_are_told_an_address_of_tls_only_where_it_may_be_spoken(
 def test_a_node_without_settings_says_what_is_missing(
     group: str | None, others: list[str], used: str | None, says: str
 ) -> None:  # fmt: skip
-    """One of a group that was taken out said that the cluster was to be made."""
+    """Found: a node of a group that was removed said that the cluster was still to be made."""
     assert unmade("c", group, others, used).startswith(says)
 
 
 def test_a_node_says_that_another_one_runs_under_its_name() -> None:
-    """Nothing said so at its start; later commands found two."""
+    """Found: a node's start did not report it; later commands found two nodes of that name."""
     me = Member("1" * 32, "a1", "h:1", "h:2")
     other = Member("2" * 32, "a1", "h:3", "h:4")
     mine, twin = (Seat(member, "5.0", "FOLLOWING", 0, 0) for member in (me, other))
@@ -56,7 +56,7 @@ def test_a_node_says_that_another_one_runs_under_its_name() -> None:
 
 
 def test_without_the_extra_of_the_gateway_there_is_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each was elected, could not serve, and was elected again, 920 times in 12 minutes."""
+    """Found: such a node was elected, could not serve, and was elected again, 920 times in 12 minutes."""
     for loaded in [name for name in sys.modules if name.startswith("toymq_py.gateway")]:
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, "httptools", None)

@@ -28,7 +28,8 @@ WITHIN_S = 30.0
 
 
 def start(tmp_path: Path, *node: str) -> "subprocess.Popen[str]":
-    """``node``: lines of it; ``count`` is how many there were before, ``lives`` the descriptor."""
+    """Start a supervisor. ``node``: the node's program; in it ``count`` is the number of earlier nodes, and ``lives`` the
+    descriptor."""
     body = "\n".join(f"    {line}" for line in node)
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM % body, str(tmp_path / "log")], env=environment(), stdout=subprocess.PIPE, text=True
@@ -36,7 +37,7 @@ def start(tmp_path: Path, *node: str) -> "subprocess.Popen[str]":
 
 
 def pids(tmp_path: Path, count: int) -> list[int]:
-    """The process ids of the nodes, once there are so many."""
+    """Return the process ids of the nodes, once there are so many."""
     until = SystemClock.monotonic() + WITHIN_S
     while SystemClock.monotonic() < until:
         found = (tmp_path / "log").read_text().splitlines() if (tmp_path / "log").exists() else []
@@ -96,7 +97,7 @@ def test_signals_reach_the_node_and_end_the_supervisor(tmp_path: Path) -> None:
 
 
 def test_a_hang_up_ends_a_node_that_reads_nothing_again(tmp_path: Path) -> None:
-    """The terminal is gone: it must not start again."""
+    """Without options to reload, SIGHUP means that the terminal is gone: the node must not be started again."""
     with start(tmp_path, "time.sleep(60)") as supervisor:
         pids(tmp_path, 1)
         time.sleep(0.2)
@@ -120,7 +121,8 @@ def test_a_killed_supervisor_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_node_has_a_process_group_of_its_own(tmp_path: Path) -> None:
-    """A Ctrl-C goes to the whole group of the terminal; the supervisor passes it on, and two would end a node at once."""
+    """A terminal sends Ctrl-C to its whole process group. The supervisor passes it on, and two signals would end a node at
+    once."""
     with start(tmp_path, "time.sleep(60)") as supervisor:
         (pid,) = pids(tmp_path, 1)
         time.sleep(0.1)

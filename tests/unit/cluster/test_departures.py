@@ -1,4 +1,5 @@
-"""A topic goes: whatever call of the disk kills the leader that has it, one group has it, with all that was acknowledged."""
+"""A topic moves to another group: whichever disk call kills the leader that gives it up, one group has it, with all that was
+acknowledged."""
 
 from tests.support.broker_rig import DIR
 from tests.support.move_world import World, killed_while_it_moves, simulate

@@ -1,4 +1,4 @@
-"""Definitions at the leaders of two groups: each topic is made once, where it is placed, whoever comes first."""
+"""Definitions at the leaders of two groups: each topic is created once, where it is placed, whichever leader comes first."""
 
 import asyncio
 import errno
@@ -40,7 +40,7 @@ FILE = parse(
 
 
 class Places(Placement):
-    """A group, which has what ``there`` does not say, once it was asked."""
+    """A placement in which this group has every topic except those in ``there``."""
 
     is_divided, passes_on = True, False
 
@@ -110,7 +110,7 @@ async def test_a_topic_at_fault_is_said_and_the_others_are_made(caplog: pytest.L
 async def test_a_topic_that_finds_the_disk_full_is_made_when_there_is_room(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its definition was left out until the next leader."""
+    """Found: its definition was skipped until the next leader took office."""
     monkeypatch.setattr(group_definitions, "AGAIN_S", 0.0)
     rig = BrokerRig()
     rig.broker.placement = places = Places()
@@ -129,7 +129,7 @@ DIVIDED = parse('[[topic]]\nname = "jobs"\npartitions = 2\nttl = "5s"\n\n[[topic
 
 
 class Divider:
-    """Makes partitions at the broker of a rig, once what stands in its way is gone."""
+    """Creates partitions at the broker of a rig, once the topics that are in the way are gone."""
 
     def __init__(self, rig: BrokerRig, *errors: RequestError) -> None:
         self.rig = rig
@@ -186,7 +186,7 @@ async def test_partitions_are_made_at_all_groups_once_this_one_serves_and_all_ha
 async def test_partitions_that_another_leader_makes_at_the_same_time_are_not_left_to_it(
     error: RequestError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of this group never got their settings and consumers."""
+    """Found: the partitions of this group never got their settings and consumers."""
     monkeypatch.setattr(group_definitions, "AGAIN_S", 0.0)
     rig, _ = divided()
     await worked(rig, GroupDefinitions(DIVIDED, "defs.toml", rig.broker, Divider(rig, error)).run)
@@ -196,7 +196,8 @@ async def test_partitions_that_another_leader_makes_at_the_same_time_are_not_lef
 async def test_partitions_that_are_known_before_they_are_made_here_get_their_settings_and_consumers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Another leader had them in etcd, and this group had not made its own: there was nothing to set, and that was all."""
+    """Found: another leader had recorded the partitions in etcd, and this group had not created its own yet: the definition had
+    nothing to apply to, and was not tried again."""
     monkeypatch.setattr(group_definitions, "AGAIN_S", 0.0)
     rig, _ = divided()
 
@@ -212,7 +213,8 @@ async def test_partitions_that_are_known_before_they_are_made_here_get_their_set
 
 
 async def test_a_partition_keeps_its_own_settings_when_each_topic_is_applied_alone() -> None:
-    """As where another one is at fault. The whole, alone, gave it those of all."""
+    """Topics are applied one by one when one of them is invalid. Found: the settings of the whole topic then replaced those of
+    a partition."""
     rig, _ = divided(max_topics=2)
     await worked(rig, lambda: Divider(rig)("jobs", {"partitions": "2", "ttl": "5000"}))
     own = {"jobs#1": TopicDefinition({"ttl": "9000"}, {})}

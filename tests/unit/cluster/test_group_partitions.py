@@ -1,4 +1,5 @@
-"""Partitioned topics over groups: whole or not there, or completed by a repeat, whatever etcd, leaders and commands do."""
+"""Partitioned topics over groups: created completely or not at all, or completed by a repeated command, whatever etcd, leaders
+and commands do."""
 
 import asyncio
 import random
@@ -19,7 +20,7 @@ COUNTS = (2, 5)
 
 
 async def whole(world: World, topic: str) -> None:
-    """CREATE, DELETE and CREATE complete whatever is there."""
+    """Check that CREATE, DELETE and CREATE complete whatever is there."""
     for verb, count in (("CREATE", 3), ("DELETE", 0), ("CREATE", 4)):
         for attempt in range(20):
             at = GROUPS[attempt % len(GROUPS)]
@@ -48,7 +49,7 @@ async def whole(world: World, topic: str) -> None:
 
 
 async def troubled(world: World, rng: random.Random) -> None:
-    """Clients create and delete at all groups, while etcd and leaders fail."""
+    """Let clients create and delete at all groups, while etcd and leaders fail."""
 
     async def client() -> None:
         for _ in range(12):
@@ -72,7 +73,7 @@ def test_a_repeat_completes_what_was_interrupted(seed: int) -> None:
 @pytest.mark.parametrize("verb", ["CREATE", "DELETE"])
 @pytest.mark.parametrize("victim", ["a", "b"])
 def test_a_leader_is_killed_at_each_step(verb: str, victim: str) -> None:
-    """The command is at a, the home; the victim dies when so many transactions have reached etcd."""
+    """The command is sent to a, the home group; the victim dies when so many transactions have reached etcd."""
     nth = 0
     while True:
         nth += 1
@@ -148,7 +149,7 @@ async def without_a_leader(world: World, group: str) -> None:
 
 
 def test_nothing_is_made_while_a_group_has_no_leader() -> None:
-    """The others got all partitions, for good."""
+    """Found: the other groups got all partitions, for good."""
 
     async def scenario(world: World) -> None:
         await without_a_leader(world, "a")
@@ -204,7 +205,7 @@ def test_all_partitions_are_in_a_group_that_is_named() -> None:
 
 
 def test_each_leader_counts_the_partitions_and_not_the_whole() -> None:
-    """The leader of the home counted the whole, too, once the watch had told of it."""
+    """Found: after the news from etcd's watch the leader of the home group counted the whole topic, too."""
 
     async def scenario(world: World) -> None:
         for name in TOPICS:

@@ -1,4 +1,4 @@
-"""Which group has which topic: never two, whatever etcd does with requests, answers and news."""
+"""Which group has which topic: never two, whatever etcd does with requests, answers and watch events."""
 
 import asyncio
 import random
@@ -25,11 +25,11 @@ GROUPS = ("a", "b")
 
 
 class Refused(Exception):
-    """A command got an error that says: later."""
+    """A command got an error that asks to repeat it later."""
 
 
 class Lost(AssertionError):
-    """Two groups took publishes for one topic."""
+    """Two groups accepted publishes for one topic."""
 
 
 class Group:
@@ -43,7 +43,7 @@ class Group:
         self._world = world
 
     async def lead(self) -> None:
-        """A new leader, while the one before does not know yet."""
+        """Elect a new leader, while the one before does not know yet."""
         self.placement, etcd = None, self._world.etcd
         self.life += 1
         member, lease = await elect(etcd, self.name, self.life)
@@ -70,7 +70,8 @@ class World:
         self.running: list[asyncio.Task[None]] = []
 
     async def publish(self, at: str, topic: str, wanted: str | None = None) -> str:
-        """As a client whose first command goes to a group. Returns: the group that took it. Raises: Refused, Lost."""
+        """Publish as a client whose first command goes to the group ``at``. Returns: the group that took it. Raises: Refused,
+        Lost."""
         for _ in range(12):
             group = self.groups[at]
             placement = group.placement
@@ -97,7 +98,7 @@ class World:
         raise Refused("in circles")
 
     def link(self, group: str, trusted: object, leader: object, received: object, lost: Callable[[], None]) -> FakePlaceLink:
-        """To a group that leads, or never."""
+        """Return a link to a group, which is reached only if the group has a leader."""
         return FakePlaceLink(lost, reached=self.groups[group].placement is not None)
 
     def delete(self, topic: str) -> None:
@@ -125,7 +126,7 @@ def simulate(scenario: Callable[[World], Awaitable[None]], seed: int = 1) -> Non
 
 
 async def troubled(world: World, rng: random.Random) -> None:
-    """Clients publish and delete at both groups, while etcd and leaders fail."""
+    """Let clients publish and delete at both groups, while etcd and leaders fail."""
 
     async def client() -> None:
         for _ in range(60):
@@ -157,7 +158,7 @@ def test_a_topic_is_in_one_group_whatever_fails(seed: int) -> None:
 
 
 def test_a_book_that_believes_the_watch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rule that the tests above look for: what the watch says of the own records may be over."""
+    """The tests above must fail without this rule: the watch's news about a group's own records may be out of date."""
 
     def believe(self: GroupPlacement, topics: Iterable[str]) -> None:
         for topic in topics:
@@ -169,7 +170,8 @@ def test_a_book_that_believes_the_watch_is_found(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_removal_that_is_not_waited_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other rule: until etcd has answered, nothing makes a topic anew whose record is being removed."""
+    """The tests above must fail without this rule, too: until etcd has answered, no topic is created anew whose record is being
+    removed."""
 
     async def release(self: GroupPlacement, topic: str, revision: int) -> None:
         with suppress(EtcdError):
@@ -325,7 +327,7 @@ def test_a_group_without_a_leader_is_named_until_it_has_one() -> None:
 
 
 def test_nothing_is_placed_in_a_named_group_whose_leader_is_gone_and_not_yet_away() -> None:
-    """It was MOVED to an address that was gone, and its name taken in etcd for a topic that was not there."""
+    """Found: the client was redirected to an address that was gone, and etcd had the name of a topic that did not exist."""
 
     async def scenario(world: World) -> None:
         world.groups["b"].placement = None  # it holds its lease still
@@ -414,7 +416,7 @@ def test_topics_that_are_stored_get_records_and_those_of_others_are_left() -> No
 
 
 def test_no_topic_is_placed_while_a_group_may_have_it() -> None:
-    """A group that was made, and not served with --group yet, has topics without records, maybe."""
+    """A group that was created but never served with --group may have topics without records."""
 
     async def scenario(world: World) -> None:
         old: KeptAgreement = world.etcd.agreement("old", CLUSTER, "g0")
@@ -435,7 +437,7 @@ def test_no_topic_is_placed_while_a_group_may_have_it() -> None:
 
 
 def test_a_group_that_no_node_has_led_stops_no_new_topic() -> None:
-    """`toymqctl cluster --group c init` stopped every new topic until c had a leader."""
+    """Found: after `toymqctl cluster --group c init` no new topic could be created until c had a leader."""
 
     async def scenario(world: World) -> None:
         await world.etcd.agreement("tool", CLUSTER, "c").create_settings(ClusterSettings("u", 1, 1))

@@ -1,4 +1,4 @@
-"""What a leader says of the groups: where a topic is, which groups there are, and how much each has to do."""
+"""A leader's view of the groups: where a topic is, which groups there are, and the load of each."""
 
 import asyncio
 from collections.abc import Callable
@@ -52,7 +52,7 @@ async def test_a_group_answers_that_takes_a_connection_or_refuses_one(reached: b
 
 @pytest.mark.parametrize(("tls", "words"), [("", "b1:1"), ("b1:9", "b1:1 toymqs://b1:9"), (None, "b1:1 toymqs://b1:1")])
 def test_only_an_address_at_which_tls_is_spoken_is_named_for_it(tls: str | None, words: str) -> None:
-    """Each node was named with ``toymqs://``, with or without ``--tls-listen``. An older one does not say."""
+    """Found: each node was named with ``toymqs://``, with or without ``--tls-listen``. An older node does not report this."""
     found, member = picture(), replace(MEMBER, tls=tls)
     found.groups["b"] = replace(found.groups["b"], led=member, nodes={"r": member})
     assert str(group_views.moved_to(found, "b", "there", 0.0)) == f"{words} http://b1:3/ (group b) has the topic there"
@@ -72,7 +72,7 @@ def test_a_group_without_a_leader_is_away_once_a_failover_would_be_over() -> Non
 
 
 def test_no_topic_is_made_in_a_group_that_is_away() -> None:
-    """It got a record there, and was refused under every other group until that one was back."""
+    """Found: a new topic got a record in that group, and was refused in every other group until that one was back."""
     found = picture()
     found.groups["b"].placed = True
     group_views.check_placed(found, "new", "b", group_views.AWAY_S - 0.1)
@@ -110,7 +110,7 @@ def test_groups_are_described_with_the_topics_that_a_token_may_see() -> None:
 
 
 def test_the_metrics_count_topics_of_each_group() -> None:
-    """Each partition is one, and the whole none."""
+    """Each partition counts as a topic; the partitioned topic itself does not."""
     found, whole = picture(), StoredPartitions(Partitioned("p", 3))
     found.records["p"] = Record("b", 1, whole)
     found.records["q"] = Record("a", 1, whole)

@@ -1,4 +1,4 @@
-"""A topic that is moved: what is for it waits until etcd has said where it is. More is in ``test_group_placement``."""
+"""A topic that is being moved: commands for it wait until etcd has said where it is. More is in ``test_group_placement``."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from toymq_py.replication.key_values import Outcome
 
 
 class Kept:
-    """etcd: ``answers`` are given one after the other; None is no answer."""
+    """An etcd that gives ``answers`` one after the other; None is no answer."""
 
     def __init__(self, *answers: Outcome | Record | None) -> None:
         self._answers = list(answers)
@@ -38,7 +38,7 @@ class Kept:
 
 
 class Books:
-    """Of group a, epoch 7."""
+    """The placement of group a, epoch 7."""
 
     group, epoch = "a", 7
 

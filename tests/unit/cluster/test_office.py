@@ -1,4 +1,4 @@
-"""What watches a leader's disk, and what keeps its lease while recovery holds the loop."""
+"""A leader's office: the watch of its disk, and the renewal of its lease while recovery blocks the loop."""
 
 import asyncio
 import threading
@@ -64,7 +64,7 @@ def office_of(broker: Broker, clock: FakeClock) -> BrokerOffice:
 
 
 def test_a_leader_that_steps_down_has_not_died() -> None:
-    """Behind two lost leases a node began as behind two kills: one message of each consumer at a time."""
+    """Found: after two lost leases a node started as carefully as after two kills: one message of each consumer at a time."""
     rig = BrokerRig()
     for _ in range(3):
         office_of(rig.broker, rig.clock).step_down()
@@ -93,7 +93,7 @@ def test_one_that_steps_down_from_a_disk_that_hangs_does_not_wait_for_it() -> No
 
 
 class FakeAgreement:
-    """Counts renewals, every second of which has no answer."""
+    """Counts renewals, of which every second one gets no answer."""
 
     def __init__(self) -> None:
         self.renewed: list[int] = []
@@ -142,7 +142,7 @@ def test_a_short_recovery_asks_etcd_nothing() -> None:
 
 
 def test_a_recovery_that_takes_too_long_loses_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Maybe the disk hangs, and another copy could lead."""
+    """The disk may hang, and another copy could lead."""
     monkeypatch.setattr(office, "OPENING_S_MAX", 0.1)
     agreement = FakeAgreement()
     with OpeningLease(lambda: agreement, 77, 0.06, SystemClock()):  # type: ignore[arg-type, return-value]

@@ -1,4 +1,5 @@
-"""A client's commands at the leader of another group: whatever the order of connecting, finishing and losing."""
+"""A client's commands passed on to the leader of another group: in any order of connecting, finishing and losing the
+connection."""
 
 import asyncio
 import socket
@@ -206,7 +207,8 @@ async def test_what_is_for_another_or_without_the_secret_is_refused(asked: Pass,
 
 
 async def test_another_secret_is_said_at_once_and_once_by_both_ends(caplog: pytest.LogCaptureFixture) -> None:
-    """Both clients and the log of the refused node had "does not answer, try again", after four seconds."""
+    """Found: with different secrets the client and the log of the refused node had "does not answer, try again", after four
+    seconds."""
     said = "the secret that was shown is another one: give all nodes of all groups the same word in --replicate-token-file"
     async with rig_of() as rig:
         for _ in range(2):
@@ -280,6 +282,7 @@ async def test_a_node_has_all_rights_where_it_is_known_to_be_one(trusts: bool, m
 
 
 def test_a_client_is_told_what_is_away_before_it_leaves_a_broker_that_says_nothing() -> None:
-    """It left a moment before, asked the next broker, and raised after its whole timeout that there is no answer."""
+    """Found: the client left just before the error came, asked the next broker, and raised after its whole timeout that there
+    is no answer."""
     assert max(pass_link.CONNECT_S, spread_subscription.PATIENCE_S) + 0.5 < SILENT_S
     assert BACK_OFF_MAX_S < upstream.REACH_S < 30, "which is `timeout_s` of a client"

@@ -1,4 +1,4 @@
-"""Connections among nodes, with TLS and without: each end shows that it belongs to the cluster, or nothing is copied."""
+"""Connections between nodes, with TLS and without: each end proves that it belongs to the cluster, or nothing is copied."""
 
 import asyncio
 import logging
@@ -24,14 +24,14 @@ def of_cluster() -> PeerCertificates:
 
 
 def of_a_stranger(believes: str) -> PeerCertificates:
-    """A certificate that the CA of the nodes has not signed."""
+    """Return a certificate that the nodes' CA has not signed."""
     return PeerCertificates(CLIENT_CERT, CLIENT_KEY, believes)
 
 
 async def followed(
     tmp_path: Path, leader: PeerCertificates | None, follower: PeerCertificates | None, host: str = "127.0.0.1"
 ) -> FollowEnd | None:
-    """None: the follower is in sync, with the same files."""
+    """Let a follower join a leader. Returns: why it ended; None if it is in sync, with the same files."""
     async with LeaderRig(tmp_path / "n1", options=OPTIONS, certificates=leader, host=host).serving() as n1:
         await n1.publish("jobs", b"a message of a client")
         n2 = FollowerRig(tmp_path / "n2", certificates=follower)
@@ -109,7 +109,7 @@ async def test_connections_that_say_nothing_are_bounded(monkeypatch: pytest.Monk
 async def test_handshakes_that_have_begun_give_way_to_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Connections that said nothing kept the nodes out, for as long as others took their places."""
+    """Found: connections that sent nothing kept the nodes out, as long as new ones replaced them."""
     monkeypatch.setattr(replica_listener, "CONNECTIONS_MAX", 2)
     ends = asyncio.Event()
 

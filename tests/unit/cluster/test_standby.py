@@ -1,4 +1,4 @@
-"""What clients hear from a node that does not lead."""
+"""The answers of a node that does not lead."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ MINE = "10.0.0.9:6789"
 
 
 class View:
-    """n2, which follows n1."""
+    """The cluster as n2 sees it, which follows n1."""
 
     def __init__(self) -> None:
         self.named: str | None = "10.0.0.1:6789"
@@ -65,7 +65,7 @@ class Rig:
         self.listeners = listeners
 
     async def ask(self, option: str, data: bytes, tls: ssl.SSLContext | None = None) -> bytes:
-        """All that is answered until the end."""
+        """Send the data. Returns: all answers up to the end of the connection."""
         port = self.listeners[option].getsockname()[1]
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", port, ssl=tls, server_hostname="127.0.0.1" if tls is not None else None
@@ -125,7 +125,7 @@ async def test_while_the_leader_is_in_doubt_the_answer_waits_for_another() -> No
 
 
 async def test_a_leader_that_is_elected_again_is_another_one() -> None:
-    """Its process was killed, and is back at the same address."""
+    """The leader's process was killed, and is elected again at the same address: clients that wait are sent there."""
     async with serving() as rig:
         rig.view.certain = False
         asked = asyncio.get_running_loop().create_task(rig.ask("--listen", b"PING\n"))
@@ -146,7 +146,8 @@ async def test_what_waits_is_answered_when_the_leader_is_heard_again() -> None:
 
 
 async def test_what_waits_is_told_to_come_again_when_this_node_is_elected() -> None:
-    """It names itself; what connects then waits until it serves."""
+    """The answer names this node itself, and is given only when the node stops to be a standby: a connection made then waits
+    until it serves."""
     async with serving() as rig:
         rig.view.certain = False
         asked = asyncio.get_running_loop().create_task(rig.ask("--listen", b"PING\n"))
@@ -159,7 +160,7 @@ async def test_what_waits_is_told_to_come_again_when_this_node_is_elected() -> N
 
 
 async def test_a_client_that_is_going_is_not_answered() -> None:
-    """uvloop raises for a write to a connection that is closing: that was a traceback in the log."""
+    """Found: uvloop raises for a write to a closing connection, which was a traceback in the log."""
 
     class Closing:
         def is_closing(self) -> bool:
@@ -318,7 +319,7 @@ def test_a_head_may_be_as_long_as_the_gateways() -> None:
 
 
 async def test_nothing_is_accepted_for_amqp() -> None:
-    """The process does not let it listen, so that connections are refused."""
+    """A standby does not listen for AMQP, so connections are refused."""
     async with serving() as rig:
         _, writer = await asyncio.open_connection("127.0.0.1", rig.listeners["--amqp"].getsockname()[1])
         connection, _ = rig.listeners["--amqp"].accept()  # it is still in the backlog

@@ -84,7 +84,7 @@ STEPS = 5
 @pytest.mark.parametrize("harm", [*Loss, "it dies before", "it dies behind"])
 @pytest.mark.parametrize("group", GROUPS)
 def test_each_transaction_of_a_move_is_lost_or_the_last_of_its_leader(group: str, harm: Loss | str) -> None:
-    """One of the groups has the topic, the other one gets it."""
+    """``harm`` hits each transaction of the group that has the topic, or of the group that gets it."""
     for nth in range(STEPS):
         simulate(lambda world, nth=nth: _with_harm(world, group, nth, harm), nth)  # type: ignore[misc]
 
@@ -130,7 +130,8 @@ def _some_seed_finds(numbers: Iterable[int]) -> None:
 
 @pytest.mark.torture
 def test_a_copy_that_is_removed_before_the_attempt_is_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a new number in etcd, the other leader may still give the topic to a copy that was removed."""
+    """The tests above must fail without this rule: unless the attempt gets a new number in etcd, the other leader may still
+    give the topic to a copy that was removed."""
 
     async def take(self: HeldTopics, topic: str, attempt: int) -> bool:
         record = await until_answered(partial(self._kept.record, topic))

@@ -1,4 +1,4 @@
-"""Definitions of alert rules: quantities with units, defaults, and what makes no sense."""
+"""Definitions of alert rules: quantities with units, defaults, and which rules are refused."""
 
 import re
 from dataclasses import asdict
@@ -71,7 +71,7 @@ def test_zeros_ahead_of_a_threshold_do_not_count(threshold: str) -> None:
 
 
 def test_a_threshold_is_not_cut_short() -> None:
-    """Of 21 digits the first 20 counted."""
+    """Found: of a number with 21 digits the first 20 were used."""
     with pytest.raises(BadArgument, match=r"^invalid clear '000000000000000000012': write a whole number from 0 to "):
         rule(when="lag", topic="t", threshold="8", clear=f"{12:0>21}")
 

@@ -220,7 +220,7 @@ def test_an_alert_is_read_written_and_put_as_a_webhook_is() -> None:
 
 
 def test_a_webhook_is_put_when_it_is_missing_differs_or_has_no_secret() -> None:
-    """One that is signed keeps its secret: it is no definition that could be compared."""
+    """A signed webhook keeps its secret: a definition does not contain one, so it cannot be compared."""
     signed, shown = replace(HOOK, secret=SECRET), replace(HOOK, secret=SIGNED)
     for wanted, present, put in (
         (HOOK, None, HOOK), (signed, None, signed), (HOOK, HOOK, None), (HOOK, shown, None), (signed, shown, None),

@@ -1,4 +1,4 @@
-"""Kinds of option values: what they read, show and refuse. Contract: clients.md, "Command lines"."""
+"""Kinds of option values: which texts they parse, print and refuse. Contract: clients.md, "Command lines"."""
 
 from contextlib import nullcontext
 
@@ -71,7 +71,7 @@ def test_only_an_ip_address_outside_of_the_loopback_is_public() -> None:
     ],
 )  # fmt: skip
 def test_two_listeners_with_the_same_connections_are_refused(one: str, other: str, clash: bool) -> None:
-    """IPv6 sockets take no IPv4 here. What a name means is known once it is bound."""
+    """The broker's IPv6 sockets take no IPv4 connections. A host name is resolved only when it is bound."""
     listeners = [("--listen", parse_address(one)), ("--http", parse_address(other))]
     with pytest.raises(ConfigError, match="--http is the address of --listen: ") if clash else nullcontext():
         check_apart(listeners)

@@ -60,7 +60,7 @@ def test_one_that_is_there_gets_its_settings_and_consumers_once() -> None:
 
 
 def test_a_partition_that_differs_stands_for_itself() -> None:
-    """What is exported and imported again changes nothing, and a consumer of one partition is made at no other."""
+    """An export that is imported again changes nothing, and a consumer of one partition is created at no other."""
     found = described([*rows(2), row("jobs#2", "work", "odd", ttl=5000)], {"jobs": 3})
     assert found.topics["jobs#2"] == TopicDefinition({"ttl": "5000"}, {"odd": EARLIEST})
     again = parse(to_toml(found), "x")
@@ -94,7 +94,7 @@ def test_another_number_is_refused_with_the_remedy(counts: dict[str, int], says:
 
 
 def test_parts_without_their_whole_are_refused_with_the_remedy() -> None:
-    """Found by a new user: what an export wrote did not start a broker."""
+    """Found by a new user: a broker did not start with an exported file."""
     for name in ("jobs#0", "jobs#0.dlq"):
         (change,) = plan(Definitions({name: TopicDefinition({}, {})}), Definitions())
         assert isinstance(change, CreateTopic)

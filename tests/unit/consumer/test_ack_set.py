@@ -91,7 +91,7 @@ def test_ranges_in_small_blocks_are_those_of_a_set(monkeypatch: pytest.MonkeyPat
 
 
 def test_ranges_that_come_in_any_order() -> None:
-    """Each insert moves a block, not all ranges behind it."""
+    """Each insert moves one block of ranges, not all ranges behind it."""
     ids = list(range(1, 200_000, 2))
     random.Random(1).shuffle(ids)
     acks = AckSet(0)

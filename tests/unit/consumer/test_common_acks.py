@@ -1,4 +1,4 @@
-"""What all consumers have acked. Contract: delivery.md, "Backlog limits"; ADR 0043."""
+"""The ids that all consumers have acked. Contract: delivery.md, "Backlog limits"; ADR 0043."""
 
 import random
 
@@ -9,7 +9,7 @@ from toymq_py.consumer.common_acks import CommonAcks, WatchedAcks
 
 
 def followed(count: int) -> tuple[CommonAcks, list[WatchedAcks]]:
-    """So many sets in which nothing is, and what they have in common."""
+    """Return so many empty ack sets, and their intersection, which watches them."""
     common = CommonAcks()
     sets = [WatchedAcks(AckSet(0), common.added) for _ in range(count)]
     common.track(sets)

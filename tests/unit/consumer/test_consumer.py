@@ -1,4 +1,4 @@
-"""The consumer: deliveries, acks, the ways back. Restart: test_consumer_restart.py."""
+"""The consumer: deliveries, acks, and how messages become ready again. Restart: test_consumer_restart.py."""
 
 import pytest
 
@@ -53,7 +53,8 @@ def test_a_consumer_that_starts_above_0_is_contiguous_from_its_start() -> None:
 
 
 def test_an_ack_of_what_was_never_handed_out_takes_it_too() -> None:
-    """The client has seen it in the log. Messages between stay in their order, and nothing changes for acked ones."""
+    """A client may ack messages that it has read from the log. Messages between them are delivered in order, and a repeated ack
+    changes nothing."""
     it = consumer(delivered=2)
     assert it.ack_unseen([(1, 1), (4, 5), (8, 20)], 10) == 5
     assert (it.has_acked, it.floor, it.next_fresh(10)) == (True, 0, (2, 3))
@@ -306,7 +307,8 @@ def test_a_lease_ends_at_its_deadline_and_not_before() -> None:
 
 
 def test_a_worker_that_hangs_counts_one_message_a_time_out_whenever_the_others_were_delivered() -> None:
-    """Leases that began at different times end at different times, and each was the lowest then: five of five counted."""
+    """Found: leases that began at different times end at different times, and each message was the lowest one then: five of
+    five counted an attempt."""
     it = consumer()
     for msg_id in range(5):
         it.take_fresh(S, msg_id, msg_id, 30.0 + msg_id)
@@ -349,7 +351,7 @@ def test_touch_keeps_a_lease() -> None:
 
 @pytest.mark.parametrize("touched", [False, True], ids=["hangs", "touches"])
 def test_a_time_out_counts_only_the_lowest_that_the_lessee_holds(touched: bool) -> None:
-    """It hangs on 0, or is at work on it and touches it: what was delivered behind it, later, was in its buffer."""
+    """The worker hangs on message 0, or handles it and touches it: later deliveries wait in its buffer."""
     it = consumer()
     for msg_id in range(100):
         it.take_fresh(S, msg_id, msg_id, 30.0 + msg_id)
@@ -404,7 +406,7 @@ def test_every_second_of_100k_acked_and_then_the_rest_at_once() -> None:
 
 
 def test_an_ack_takes_what_was_spared() -> None:
-    """It counts as no attempt, but its client has it."""
+    """A delivery that does not count as an attempt can still be acked, since its client has it."""
     it = consumer(delivered=4)
     it.release(S)
     assert all_ready(it) == [(0, 0, 2), (1, 3, 1)]

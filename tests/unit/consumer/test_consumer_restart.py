@@ -1,4 +1,4 @@
-"""A consumer after a restart: what its snapshot says, cut to what the log holds."""
+"""A consumer after a restart: its snapshot, cut to the ids that the log holds."""
 
 from collections.abc import Iterable
 
@@ -154,7 +154,7 @@ def test_restore_cuts_the_start_too(start: int, want: int) -> None:
 
 
 def restored(start: int = 0, next_id: int = 10, later: Iterable[int] = ()) -> Consumer:
-    """A consumer as a restart finds it that had delivered nothing, as far as the disk knows. The ids ``later`` are not due."""
+    """Return a consumer as a restart finds it when, by its stored offsets, it had delivered nothing; ``later`` ids are not due."""
     scheduled = IdSet()
     for msg_id in later:
         scheduled.add(msg_id)

@@ -1,4 +1,4 @@
-"""What a consumer says of itself. Its changes: test_consumer.py."""
+"""What a consumer reports about itself. Its changes: test_consumer.py."""
 
 
 from toymq_py.consumer import Consumer, DeliveryPolicy, IdSet, Lessee

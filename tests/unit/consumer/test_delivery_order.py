@@ -1,4 +1,4 @@
-"""In which order a lessee of several topics got its messages. ADR 0256."""
+"""The order in which a lessee of several topics got its messages. ADR 0256."""
 
 from tests.support.shares import examples
 from toymq_py.consumer import DeliveryOrder
@@ -41,7 +41,7 @@ def test_what_stood_behind_a_time_out_that_counted_is_not_first_since_then() -> 
 
 
 def test_what_is_settled_twice_or_was_never_known_changes_nothing() -> None:
-    """A table that is disowned says so, and settles later what it had."""
+    """A lease table that is disowned reports this, and later settles its messages once more."""
     order = DeliveryOrder()
     turn = order.delivered(A, 0, 0, 2)
     order.settled(turn, 2)

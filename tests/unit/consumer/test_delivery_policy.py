@@ -1,4 +1,4 @@
-"""Backoff by attempt."""
+"""The back-off of redeliveries by attempt."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which time-outs of a session that hangs count no attempt. ADR 0265, 0272."""
+"""Which expired leases of a session that hangs count as no attempt. ADR 0265, 0272."""
 
 from toymq_py.consumer.excuses import Excuses
 

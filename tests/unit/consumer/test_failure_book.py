@@ -1,4 +1,4 @@
-"""The last failure of each message: a book of ranges that does what a dict does, bounded."""
+"""The last failure of each message: a bounded map of id ranges, compared with a dict."""
 
 from random import Random
 

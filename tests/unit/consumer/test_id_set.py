@@ -1,4 +1,4 @@
-"""Ids as bits, against a set."""
+"""A set of ids as bits, compared with a Python set."""
 
 import random
 

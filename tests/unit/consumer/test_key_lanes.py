@@ -1,4 +1,4 @@
-"""Contract: delivery.md, "mode"."""
+"""Which message of each key is next. Contract: delivery.md, "mode"."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Runs by a rank, with entries that may be out of date."""
+"""A heap of runs by rank, whose entries may be out of date."""
 
 from itertools import count
 from operator import attrgetter

@@ -1,4 +1,4 @@
-"""Runs of neighbouring ids. Contract: delivery.md, "Runs, not rows"; ADR 0053."""
+"""Runs of neighbouring ids in the same state. Contract: delivery.md, "Runs, not rows"; ADR 0053."""
 
 from math import inf
 
@@ -39,7 +39,8 @@ def test_only_neighbours_in_one_condition_merge(
 
 
 def test_neighbours_of_different_turns_stay_apart_while_they_are_leased() -> None:
-    """Else what is delivered behind another topic's messages would seem to be delivered before them (ADR 0256)."""
+    """If they were merged, a message that was delivered after another topic's messages would seem to be delivered before them
+    (ADR 0256)."""
     run = LeaseRun(0, 9, INFLIGHT, A, 30.0, 1, turn=3)
     assert run.accepts(10, INFLIGHT, A, 30.0, 30.0, 1, 3)
     assert not run.accepts(10, INFLIGHT, A, 30.0, 30.0, 1, 4)

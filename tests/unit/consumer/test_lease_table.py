@@ -1,4 +1,4 @@
-"""The runs table: merging, heaps, bounds."""
+"""The table of leases as runs: merging, heaps, bounds."""
 
 import gc
 import weakref
@@ -226,7 +226,8 @@ def test_an_ack_of_some_that_wait_says_nothing_about_their_neighbours() -> None:
 
 
 def test_what_a_session_of_one_topic_had_and_what_ends_by_its_time_is_not_suspect() -> None:
-    """There the lowest counts; and a window that takes longer than its leases is no reason to doubt it."""
+    """In a session of one topic the lowest id counts; and a window that takes longer than its leases is no reason to suspect a
+    message."""
     for order in (None, DeliveryOrder()):
         table, session = LeaseTable(), Lessee(9)
         session.order = order
@@ -239,7 +240,7 @@ def test_what_a_session_of_one_topic_had_and_what_ends_by_its_time_is_not_suspec
 
 
 def test_a_lessee_that_hangs_and_goes_counts_once() -> None:
-    """What it got behind the time-out, it has not begun."""
+    """When the lessee goes, messages that it got after the time-out count no attempt: it has not begun them."""
     table, hung, other = LeaseTable(), Lessee(9), Lessee(9)
     table.lease(hung, 0, 0, 30.0)
     table.tick(30.0)
@@ -254,7 +255,8 @@ def test_a_lessee_that_hangs_and_goes_counts_once() -> None:
 
 @pytest.mark.parametrize("several", [False, True], ids=["topic", "pattern"])
 def test_what_a_session_renews_and_dies_of_counts_although_what_waited_behind_it_timed_out(several: bool) -> None:
-    """Found by a blind attack: it was taken to hang on something that had counted. Its poison killed workers for ever."""
+    """Found by a blind attack: the session was taken to hang on another message, which had counted already. Its poison message
+    killed workers for ever."""
     table = LeaseTable()
     for death in range(1, 4):
         session = Lessee(9)
@@ -273,7 +275,8 @@ def test_what_a_session_renews_and_dies_of_counts_although_what_waited_behind_it
 
 
 def test_a_session_that_renews_what_it_got_behind_its_hang_has_come_to_it() -> None:
-    """It gave up 0 without a word, and is at work on 1: that one counts, as 0 did, and not some later one."""
+    """The session gave up message 0 without a NACK, and now renews message 1: that one counts when its lease ends, as 0 did,
+    and not a later one."""
     table, session, other = LeaseTable(), Lessee(9), Lessee(9)
     table.lease(session, 0, 0, 30.0)
     table.tick(30.0)

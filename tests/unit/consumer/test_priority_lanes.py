@@ -1,4 +1,4 @@
-"""The order by priority in memory. Any schedule: tests/property/test_priority_consumers.py."""
+"""The order of ready messages by priority. Any schedule: tests/property/test_priority_consumers.py."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from toymq_py.consumer.priority_lanes import PRIORITY_MAX, PriorityLanes
 
 
 def lanes_with(*priorities: int) -> PriorityLanes:
-    """Ids from 100 on."""
+    """Return lanes with a message for each priority, with ids from 100 on."""
     lanes = PriorityLanes(100)
     for msg_id, priority in enumerate(priorities, 100):
         lanes.enter(msg_id, priority)
@@ -15,7 +15,7 @@ def lanes_with(*priorities: int) -> PriorityLanes:
 
 
 def drained(lanes: PriorityLanes) -> list[int]:
-    """Take one after the other."""
+    """Take all messages, one after the other. Returns: their ids."""
     order = []
     while (level := lanes.highest()) is not None:
         if (again := lanes.next_again(level, 1)) is not None:

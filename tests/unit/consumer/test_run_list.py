@@ -7,7 +7,8 @@ ONE, TWO = Lessee(100), Lessee(100)
 
 
 def table() -> LeaseTable:
-    """Ids 0 to 3 inflight to one lessee, 4 to 5 to another, 6 ready after two deliveries, 7 to 8 held, 9 delayed."""
+    """Return a lease table: ids 0 to 3 inflight to one lessee, 4 to 5 to another, 6 ready after two deliveries, 7 to 8 held, 9
+    delayed."""
     made = LeaseTable()
     made.append_ready(0, 3, 4)
     assert made.take_ready(ONE, 4, 30.0) == [(0, 3, 5)]

@@ -1,4 +1,4 @@
-"""What does not answer is named, with what to do, and is not called ok."""
+"""Workers and groups that do not answer are named, with what to do, and are not called ok."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ AWAY = [{"place": "worker 1", "why": "does not answer within 2 s"}]
 
 
 def test_a_worker_that_stands_still_is_named_with_its_process_and_what_ends_it() -> None:
-    """The advice was to look at the log, which said nothing."""
+    """Found: the advice was to look at the log, which had no line about it."""
     (finding,) = examine_away(AWAY, WORKERS)
     assert (finding.check, finding.state) == ("worker 1", "FAIL")
     assert finding.found == "does not answer within 2 s: its topics are away, and not checked"
@@ -31,7 +31,7 @@ def test_a_group_that_has_its_line_gets_no_second_one() -> None:
 
 
 def test_what_was_not_looked_at_is_said_of_what_looks_at_all() -> None:
-    """`ok dead letters: none` was said while a worker with some stood still."""
+    """Found: the doctor printed `ok dead letters: none` while a worker that had some did not answer."""
     found = [Finding("dead letters", "ok", "none"), Finding("clock", "ok", "as ours"), Finding("lag", "warn", "w of t")]
     said = [one.found for one in without(found, AWAY)]
     assert said == ["none (without worker 1)", "as ours", "w of t (without worker 1)"]

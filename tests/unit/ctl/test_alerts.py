@@ -1,4 +1,4 @@
-"""What ``toymqctl alerts`` shows of a rule that fires. With a real broker: tests/e2e/ctl/test_alerts.py."""
+"""How ``toymqctl alerts`` shows a rule that fires. With a real broker: tests/e2e/ctl/test_alerts.py."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from toymqctl import alerts
     ("unit", "value", "shown"), [("ms", 199_139, "3.3m"), ("bytes", 52_944_699_392, "49.3GiB"), ("messages", 199_139, "199139")]
 )
 def test_a_value_is_shown_as_everywhere(monkeypatch: pytest.MonkeyPatch, unit: str, value: int, shown: str) -> None:
-    """An age was shown as `199139ms`."""
+    """Found: an age was shown as `199139ms`."""
     rule = {
         "name": "old", "when": "age", "topic": "orders", "threshold": 60_000, "for_ms": 0, "unit": unit, "url": None,
         "to": "alerts", "firing": 1, "failure": None,

@@ -1,4 +1,4 @@
-"""What ``toymqctl cluster move`` asks for and says, on an etcd in memory: no leader is there to do it."""
+"""The requests and the output of ``toymqctl cluster move``, on an etcd in memory: there is no leader to carry them out."""
 
 import asyncio
 import random
@@ -79,7 +79,7 @@ def test_it_waits_until_the_topic_is_there_also_of_another_command() -> None:
 @pytest.mark.parametrize("group", ["a", "b"])
 @pytest.mark.parametrize("before", [True, False])
 def test_a_group_without_a_leader_is_said_once_while_the_move_waits_for_it(group: str, *, before: bool) -> None:
-    """It waited for ever, and said nothing of it."""
+    """Found: the command waited for ever without a message."""
 
     async def scenario(rig: Rig) -> None:
         if before:
@@ -152,7 +152,7 @@ def test_what_cannot_be_moved_is_refused_at_once(topic: str, to: str, why: str) 
 
 
 def test_a_group_that_has_topics_says_what_to_do_with_them() -> None:
-    """Of partitions it said to move them, which is refused."""
+    """Found: for partitions the advice was to move them, which is refused."""
 
     async def scenario(rig: Rig) -> None:
         b = rig.of("b", "b")
@@ -182,7 +182,8 @@ def test_a_group_that_has_topics_says_what_to_do_with_them() -> None:
     [("p", "p is partitioned"), ("p#1", "p#1 is a partition of p"), ("p#1.dlq", "p#1.dlq is a partition of p")],
 )
 def test_a_partitioned_topic_and_a_part_of_it_are_refused_with_one_remedy(topic: str, what: str) -> None:
-    """The whole was written into etcd, and refused by a leader in other words; a part got no remedy."""
+    """Found: the move of a whole partitioned topic was written into etcd and refused by a leader in other words; that of a
+    partition got no remedy."""
 
     async def scenario(rig: Rig) -> None:
         await rig.of("a", "a").divide(StoredPartitions(Partitioned("p", 2)), None, "a", rig.epochs["a"])

@@ -1,4 +1,4 @@
-"""What an operator asks of a cluster, on etcd in memory, with a node that answers as the test says."""
+"""An operator's requests to a cluster, on an etcd in memory, with a node that answers as the test says."""
 
 import asyncio
 import random
@@ -54,7 +54,7 @@ class World:
         await self.nodes.revoke(self.leases[name])
 
     async def answer(self, *, accepted: bool = True, text: str = "yes", leads: Member | None = None) -> None:
-        """Be the node that takes the next request."""
+        """Answer the next request as a node."""
         while (state := await self.nodes.read()).request is None:
             await self.nodes.changed(state.revision)
         self.asked.append(state.request)

@@ -1,4 +1,4 @@
-"""A cluster in words: each state says what is waited for and what helps."""
+"""The state of a cluster in words: each line says what a node waits for and what helps."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def test_a_whole_cluster_is_a_line_and_a_table() -> None:
 
 
 def test_a_leader_that_was_just_killed_is_not_shown_as_if_all_were_well() -> None:
-    """It led, for etcd, until its lease ended."""
+    """In etcd a killed node is still the leader until its lease ends."""
     found = replace(cluster(N2, (N1, N2), seat(N1), LEADS), silent={N2.replica: "Connection refused"})
     assert shown("orders", found, NOW_S).splitlines()[2:] == [
         "n1    FOLLOWING           yes      10.0.0.1:6789   0B  5.0      -",
@@ -164,7 +164,7 @@ def test_a_node_that_was_killed_is_not_taken_for_the_copy_in_sync_nor_its_last_w
 
 
 def test_each_partition_is_a_topic_of_its_group_and_the_whole_is_none() -> None:
-    """As the limit and the metric count."""
+    """The count is the same as that of the limit and of the metric."""
     picture = Picture("/")
     picture.records = {name: Record("a", 1) for name in ("t", "p#0", "p#2")} | {"p#1": Record("b", 1)}
     picture.records["p"] = Record("a", 1, StoredPartitions(Partitioned("p", 3)))
@@ -176,7 +176,7 @@ def test_each_partition_is_a_topic_of_its_group_and_the_whole_is_none() -> None:
 
 
 def test_what_is_left_to_do_before_a_cluster_of_one_group_has_two() -> None:
-    """It said "topics 0" of the group that has them all, and not what to do next."""
+    """Found: the output was "topics 0" for the group that has all of them, without the next step."""
     picture = Picture("/")
     for name, is_placed in (("g0", False), ("b", True)):
         group = picture._group(name)

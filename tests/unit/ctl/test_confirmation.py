@@ -1,4 +1,4 @@
-"""What `toymqctl delete` knows of a topic before it asks."""
+"""What `toymqctl delete` shows of a topic before it asks for confirmation."""
 
 from typing import cast
 
@@ -24,7 +24,7 @@ def known(error: RequestError | None) -> bool:
 
 
 def test_a_delete_that_was_interrupted_can_be_completed() -> None:
-    """It was refused before anything was asked, each time."""
+    """Found: the command was refused before it asked, each time."""
     assert known(PlacementUnknown("t is being deleted, and that was interrupted: repeat DELETE t"))
     assert known(PlacementUnknown("t is being made or deleted; if that was interrupted, repeat the CREATE or DELETE of it"))
     assert [known(error) for error in (None, NoSuchTopic("there is no topic t"))] == [False, False]

@@ -1,4 +1,4 @@
-"""What ``toymqctl connections`` says of a subscription."""
+"""How ``toymqctl connections`` describes a subscription."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`toymqctl doctor` names each trouble, says what to do, and finds none where there is none."""
+"""`toymqctl doctor` names each problem with a remedy, and reports none on a healthy broker."""
 
 from typing import Any
 
@@ -73,7 +73,7 @@ def test_copies_that_are_in_sync_are_fine() -> None:
 
 
 def test_etcd_that_answers_is_fine_and_an_older_leader_does_not_say() -> None:
-    """All was ok while etcd hung."""
+    """Found: everything was ok while etcd hung."""
     for silent_s, said in ((0.0, ["answers the leader"]), (0.2, ["answers the leader"]), (None, [])):
         told = OF_THREE | {"in_sync": 3} | ({} if silent_s is None else {"etcd_silent_s": silent_s})
         assert [one.found for one in found(stats(cluster=told)) if one.check == "etcd"] == said
@@ -89,7 +89,7 @@ AWAY = {"group": "a", "groups": {"a": LED, "b": LED | {"leader": None, "nodes": 
 
 
 def test_the_copies_of_every_group_are_looked_at() -> None:
-    """Those of the group that answered were, and the last copy of another one was ok."""
+    """Found: only the copies of the group that answered were checked, and the last copy of another group was ok."""
     told = stats(cluster={"in_sync": 2, "damaged_segments": 0})
     findings = {one.check: one for one in examine(told, "toymq/1.0", "1.0", 2 << 20, 0.001, 0.0, GROUPS)}
     assert (findings["copies of group a"].state, findings["copies of group a"].found) == ("ok", "2 copies in sync")
@@ -106,7 +106,7 @@ def test_the_copies_of_every_group_are_looked_at() -> None:
 
 
 def test_a_group_that_is_away_is_named_and_the_rest_is_checked() -> None:
-    """The one line was that the broker, which had answered, was not reachable."""
+    """Found: the only line was that the broker, which had answered, was not reachable."""
     assert [(one.check, one.state) for one in examine_groups(AWAY)] == [("group a", "ok"), ("group b", "FAIL")]
     *_, away = examine_groups(AWAY)
     assert away.found == "no leader: its topics are away. Its nodes are, or were, b1:1, b2:1"
@@ -124,7 +124,7 @@ def test_a_group_that_is_away_is_named_and_the_rest_is_checked() -> None:
 
 
 def test_workers_are_counted_and_the_one_that_is_asked_is_named() -> None:
-    """Nothing said that the broker has any."""
+    """Found: no line mentioned the broker's workers."""
     cluster = {"worker": 2, "workers": [["h:1"], ["h:2"], ["h:3"]]}
     (finding,) = (one for one in examine(stats(), "toymq/1.0", "1.0", 2 << 20, 0.001, 0.0, cluster) if one.check == "workers")
     said = "3, all of them answer; worker 2 answers this command, with the figures of all"
@@ -137,7 +137,7 @@ def test_workers_are_counted_and_the_one_that_is_asked_is_named() -> None:
 
 
 def test_what_a_token_may_not_see_is_not_said_to_be_fine() -> None:
-    """`ok dead letters: none` was said of topics that were not listed."""
+    """Found: `ok dead letters: none` included topics that the token may not list."""
     seen = " (of the topics that this token may see)"
     whole = {one.check for one in examine(stats(), "toymq/1.0", "1.0", 2 << 20, 0.001, 0.0, seen=seen) if seen not in one.found}
     assert whole == {"round trip", "version", "durability", "disk", "fsync", "clock"}
@@ -147,7 +147,7 @@ def test_what_a_token_may_not_see_is_not_said_to_be_fine() -> None:
 
 
 def test_topics_are_counted_as_the_limit_counts_them() -> None:
-    """`43 of 10000 topics` stood above `topics: 47`."""
+    """Found: the output had `43 of 10000 topics` above `topics: 47`."""
     letters = topic(topic="t.dlq", messages=0)
     said = {one.check: one.found for one in found(stats(topics=[topic(), letters]))}
     assert said["limits"].startswith("1 of 100 connections, 1 of 10 topics,")
@@ -271,7 +271,8 @@ def test_a_consumer_that_works_is_no_trouble(quiet: dict[str, Any]) -> None:
 
 
 def test_many_attempts_that_end_are_no_trouble() -> None:
-    """A limit of its own, or the broker's: the message will be a dead letter. 0 of the broker's is none."""
+    """With a limit of attempts, the topic's or the broker's, the message will be a dead letter. The broker's 0 means no
+    limit."""
     told = stats(topics=[topic(consumers=[ENDLESS]), topic(settings={"max_attempts": 1000}, consumers=[ENDLESS])])
     assert {finding.state for finding in found(told)} == {"ok"}
     told["limits"]["max_attempts"] = 0

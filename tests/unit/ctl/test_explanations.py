@@ -1,4 +1,4 @@
-"""An error as one line: what failed and what to do."""
+"""An error as one line: what failed and the remedy."""
 
 import socket
 import ssl

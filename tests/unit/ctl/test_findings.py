@@ -1,4 +1,4 @@
-"""A finding without trouble has nothing to do."""
+"""A finding that is ok has no advice."""
 
 from toymqctl.findings import Finding, noted
 

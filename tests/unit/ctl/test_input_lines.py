@@ -16,7 +16,8 @@ from toymqctl.input_lines import Copies, InputLines
 
 @pytest.fixture(autouse=True)
 def _interrupts_are_pythons() -> Iterator[None]:
-    """Whatever the tests before have left: a worker of the suite died of the signal that it sent to itself."""
+    """Set Python's own handler of SIGINT, whatever earlier tests have left: a worker of the test suite once died of the signal
+    that it sent to itself."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -72,7 +73,7 @@ def test_a_file_is_one_burst(tmp_path: Path, text: bytes) -> None:
 
 
 def test_a_line_too_long_for_any_broker_ends_while_it_is_read() -> None:
-    """Else an input without a newline would fill the memory."""
+    """Otherwise an input without a newline would fill the memory."""
     endless = io.BytesIO(bytes(PAYLOAD_BYTES_LIMIT + 1_000_000))
     assert len(next(InputLines(endless).burst())) > PAYLOAD_BYTES_LIMIT
     assert endless.tell() < PAYLOAD_BYTES_LIMIT + 1_000_000
@@ -113,7 +114,7 @@ def test_a_second_interrupt_is_not_kept(pipe: tuple[BinaryIO, BinaryIO]) -> None
 
 
 def test_an_interrupt_that_is_ignored_stays_ignored(pipe: tuple[BinaryIO, BinaryIO]) -> None:
-    """A shell ignores it for its background jobs."""
+    """A shell ignores SIGINT for its background jobs."""
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with InputLines(pipe[0]).kept_on_interrupt():
@@ -123,7 +124,7 @@ def test_an_interrupt_that_is_ignored_stays_ignored(pipe: tuple[BinaryIO, Binary
 
 
 def test_copies_end_behind_an_interrupt() -> None:
-    """Ctrl-C was raised at once, and what was under way was not counted."""
+    """Found: Ctrl-C was raised at once, and messages under way were not counted."""
     copies = Copies(b"x", 5)
     with copies.kept_on_interrupt():
         assert copies.wait()

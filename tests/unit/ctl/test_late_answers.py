@@ -1,4 +1,4 @@
-"""A command that waits for an answer says so, once, and only when nothing comes."""
+"""A command that waits for an answer prints so, once, and only when none comes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Dead letters by their headers."""
+"""Dead letters grouped by their headers."""
 
 import pytest
 
@@ -37,7 +37,8 @@ def test_a_traceback_is_read_leniently(text: str, lines: list[str]) -> None:
 
 
 def test_the_broker_says_how_many_wait() -> None:
-    """A thousand ranges are in a description at most, and records that were lost are in them: the sum of both was wrong."""
+    """Found: the number was computed from the redriven ranges in DESCRIBE, which has a thousand at most, and which include lost
+    records."""
     described = {"topic": "t.dlq", "messages": 5000, "letters": 2990, "redriven": [[2 * n, 2 * n] for n in range(1000)]}
     assert waiting(described) == 2990
     assert waiting({"topic": "t.dlq", "messages": 7}) == 7, "a broker that does not count them"
@@ -56,7 +57,7 @@ def test_letters_that_failed_alike_are_counted_together() -> None:
 
 
 def test_letters_of_all_partitions_are_one_group_whose_ids_have_their_topic() -> None:
-    """Six partitions with two kinds of errors were twelve rows."""
+    """Found: six partitions with two kinds of errors were twelve rows."""
     rows = [
         letter(msg_id, f"orders#{number}.dlq", consumer="a", reason="attempts")
         for number, msg_id in ((0, 5), (0, 9), (1, 4), (1, 6))

@@ -1,4 +1,4 @@
-"""What is used of a broker's limits, which each worker and each group has for itself."""
+"""How much of a broker's limits is used; each worker and each group has limits of its own."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is said of a topic that a command makes."""
+"""The note about a topic that a command creates."""
 
 import pytest
 

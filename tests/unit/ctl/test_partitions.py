@@ -32,7 +32,7 @@ def test_names_of_ranges() -> None:
 
 
 class FakeClient:
-    """Publishes; ``full`` refuses its second message."""
+    """A client that publishes; with ``full`` its second message is refused."""
 
     def __init__(
         self, described: dict[str, Any] | None = None, full: str = "", *, away: bool = False,
@@ -108,7 +108,7 @@ def test_only_a_topic_that_is_said_to_be_partitioned_is_dealt_to() -> None:
 
 
 def test_how_many_partitions_there_are_is_known_while_a_group_is_away() -> None:
-    """`toymqctl pub` printed the id without its partition."""
+    """Found: `toymqctl pub` printed the id without its partition."""
     away = FakeClient({"partitions": 4}, away=True, counts={"t": 4})
     found = dealer(as_client(away), "t")
     assert found is not None
@@ -118,11 +118,11 @@ def test_how_many_partitions_there_are_is_known_while_a_group_is_away() -> None:
 
 @pytest.mark.parametrize("route", ["Ann Lee", "J\u00fcrgen", "", "caf\udce9", "x" * 513])
 def test_a_route_is_one_that_the_broker_takes(route: str) -> None:
-    """It chose a partition, where HTTP and the clients refuse such a route."""
+    """Found: `toymqctl pub` chose a partition for a route that HTTP and the clients refuse."""
     with pytest.raises(BadArgument, match=r"invalid route .*: write 1 to 512 printable ASCII characters without space"):
         Dealer("t", 7).choose(None, route, None)
 
 
 def test_a_key_or_header_that_is_no_text_is_left_to_the_client_to_refuse() -> None:
-    """It was a traceback, where a plain topic says what is wrong."""
+    """Found: it was a traceback, where a plain topic gives the client's error."""
     assert Dealer("t", 1).choose("caf\udce9", None, {"toymq-group": "caf\udce9"}) == "t#0"

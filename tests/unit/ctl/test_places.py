@@ -1,4 +1,4 @@
-"""Which group has a topic, and the topics of groups that are there."""
+"""Which group has a topic, and the topics of the groups that answer."""
 
 from typing import Any, cast
 
@@ -81,7 +81,7 @@ def test_an_older_broker_is_asked_for_the_figures_of_all() -> None:
 
 
 class WithoutOne:
-    """A client of a broker of which a worker is away."""
+    """A client of a broker of which one worker does not answer."""
 
     def __init__(self) -> None:
         self.away = [{"place": "worker 1", "why": "does not answer within 2 s"}]
@@ -103,7 +103,7 @@ class WithoutOne:
 def test_without_a_worker_the_topics_and_figures_of_the_others_are_shown_and_what_is_missing_is_said(
     capsys: pytest.CaptureFixture[str], pattern: str | None, listed: list[str]
 ) -> None:
-    """Lists were refused as a whole."""
+    """Found: lists were refused as a whole."""
     client = cast(sync.Client, WithoutOne())
     found, away = topics_of_those_there(client, pattern)
     assert [one["topic"] for one in found] == listed

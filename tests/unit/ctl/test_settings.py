@@ -35,7 +35,8 @@ def test_what_a_client_read_is_shown_with_units() -> None:
 
 
 def test_a_time_of_nothing_is_refused_with_the_units_that_a_time_needs_here() -> None:
-    """The broker's "a whole number of milliseconds" was said, and then "visibility needs a unit" of one."""
+    """Found: for 0s the error was the broker's "a whole number of milliseconds", and for such a number "visibility needs a
+    unit"."""
     with pytest.raises(click.UsageError, match="visibility is a time from 1ms to ten years, not '0s': write 30s or 2m"):
         parse_settings(["visibility=0s"])
     with pytest.raises(click.UsageError, match="ttl is a time from 1ms"):

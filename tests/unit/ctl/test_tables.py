@@ -1,4 +1,4 @@
-"""Tables for people: they fit the terminal, and no text of a stranger moves its cursor."""
+"""Tables for a terminal: they fit its width, and no text in them moves its cursor."""
 
 import pytest
 
@@ -50,7 +50,7 @@ def test_what_is_not_printable_is_a_dot() -> None:
 
 
 def test_one_long_text_does_not_move_the_columns_of_all_lines() -> None:
-    """A dead letter with a reason of a kilobyte padded every line of a pipe to it."""
+    """Found: a dead letter with a reason of a kilobyte padded every line of a pipe to its width."""
     rows = [("id", "reason", "size"), ("1", "x" * 1000, "7B"), ("2", "timeout", "7B")]
     head, long, short = table(rows, text=(1,)).split("\n")
     assert long == f" 1  {'x' * 1000}    7B", "nothing is cut where a program may read"

@@ -1,4 +1,4 @@
-"""Which broker a command means: the first that is there decides, and a context's token goes to no other broker."""
+"""Which broker a command uses: the first source that names one decides, and a context's token is sent to no other broker."""
 
 from pathlib import Path
 from typing import Any

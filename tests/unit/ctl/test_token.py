@@ -51,7 +51,7 @@ def test_a_token_without_a_right_is_told(tmp_path: Path) -> None:
 
 
 def test_an_admins_token_without_publish_and_subscribe_is_told() -> None:
-    """"admin" sounds like all rights."""
+    """The name "admin" sounds like all rights, so the command warns."""
     note = "toymqctl: ops may neither publish nor read messages: --admin does not include these\n"
     assert create("ops", "--admin").stderr == note
 
@@ -170,5 +170,5 @@ def test_a_time_that_is_none_or_over_is_refused(text: str) -> None:
 
 
 def test_a_time_from_now_needs_its_unit() -> None:
-    """It was taken for 90 milliseconds: the token had expired when it was read."""
+    """Found: 90 was taken for milliseconds, so the token had expired when it was read."""
     refused(create("a", "--expires", "90"), "--expires '90': write a time from now with its unit, 90d, at most ten years;")

@@ -1,4 +1,4 @@
-"""Paths of the gateway that a command asks; ``tests/unit/client/test_http_gateway.py`` has which gateway that is."""
+"""The gateway paths that commands request; ``tests/unit/client/test_http_gateway.py`` tests which gateway is used."""
 
 from urllib.parse import unquote, urlsplit
 

@@ -1,4 +1,4 @@
-"""What moves between topics and their dead-letter topics. Contract: delivery.md, "Attempts"."""
+"""Messages on their way between topics and their dead-letter topics. Contract: delivery.md, "Attempts"."""
 
 
 import pytest

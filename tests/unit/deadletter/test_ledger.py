@@ -1,4 +1,4 @@
-"""Moves whose acks are not durable yet, and how a restart finds them. ADR 0033."""
+"""Moved messages whose acks are not durable yet, and how a restart finds them. ADR 0033."""
 
 import errno
 
@@ -9,7 +9,7 @@ LARGE = b"x" * 3000
 
 
 def with_letters(count: int) -> BrokerRig:
-    """Of "t", all stored; messages that all consumers have acked are not kept."""
+    """Return a broker with so many stored dead letters of "t"; messages that all consumers have acked are not kept."""
     rig = BrokerRig(max_attempts=1, retain_acked_for_ms=0, segment_bytes=4096)
     rig.publish("t", *[LARGE] * count)
     assert len(rig.take(rig.subscribe("t"))) == count
@@ -20,7 +20,8 @@ def with_letters(count: int) -> BrokerRig:
 
 
 def test_what_came_back_and_was_acked_stays_until_its_letter_is_stored_as_gone() -> None:
-    """Queue seed 2233: the record's segment went before the ack of ``#redrive`` was stored, and its key with it."""
+    """Found by queue seed 2233: a redriven record's segment, and its dedupe key, were removed before the ack of ``#redrive``
+    was stored."""
     rig = with_letters(2)
     rig.disk.fail("pwrite", 1, errno.EIO, sticky=True, path="t.dlq/offsets")
     assert rig.redrive("t.dlq") == (2, "STORAGE")
@@ -67,7 +68,8 @@ def test_a_letter_of_a_topic_that_was_deleted_is_no_witness() -> None:
 
 
 def test_a_letter_that_was_acked_stays_until_its_message_is_stored_as_done() -> None:
-    """Queue seed 197: the letter's segment went before the ack of its message was stored; the message became a second one."""
+    """Found by queue seed 197: a dead letter's segment was removed before the ack of its message was stored, so the message
+    became a second letter."""
     rig = BrokerRig(max_attempts=1, retain_acked_for_ms=0, segment_bytes=4096)
     rig.publish("t", LARGE, LARGE, LARGE)
     assert len(rig.take(rig.subscribe("t", window=2))) == 2
@@ -102,7 +104,7 @@ def test_a_dead_letter_topic_that_is_deleted_keeps_nothing_where_its_letters_wen
 
 
 def test_on_a_full_disk_nothing_is_kept_for_that() -> None:
-    """What all consumers have acked holds the space that the offsets need."""
+    """Acked records occupy the space that the offsets need."""
     rig = with_letters(2)
     rig.disk.fail("pwrite", 1, errno.ENOSPC, sticky=True, path="offsets")
     rig.redrive("t.dlq")

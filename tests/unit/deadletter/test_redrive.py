@@ -1,4 +1,4 @@
-"""REDRIVE: dead letters on their way back. Contract: delivery.md, "Attempts"; ADR 0023."""
+"""REDRIVE: dead letters go back to their topic. Contract: delivery.md, "Attempts"; ADR 0023."""
 
 import errno
 

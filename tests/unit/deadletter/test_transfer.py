@@ -1,4 +1,4 @@
-"""What both ways between a topic and its dead letters share. Contract: delivery.md, "Attempts"; ADR 0023, 0041."""
+"""The common part of both ways between a topic and its dead letters. Contract: delivery.md, "Attempts"; ADR 0023, 0041."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""What an embedded host refuses before it starts."""
+"""Configurations that an embedded host refuses before it starts."""
 
 import os
 import threading
@@ -76,7 +76,7 @@ def test_a_directory_that_is_not_the_one_that_was_opened_is_lost(tmp_path: Path,
 
 
 def test_the_socket_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
-    """Another user connected and took messages where the application's umask is 0."""
+    """Found: with an application umask of 0 another user could connect and take messages."""
     directory = tmp_path / "d"
     directory.mkdir()
     directory.chmod(0o777)
@@ -92,7 +92,7 @@ def test_the_socket_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path) ->
 
 
 def test_a_machine_without_a_thread_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the exit of the process, the host that had not started raised again."""
+    """Found: at the exit of the process the host that had not started raised again."""
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

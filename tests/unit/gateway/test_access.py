@@ -1,4 +1,4 @@
-"""Tokens over HTTP: every operation without one, with a wrong one, with one that may not, with one that may."""
+"""Tokens over HTTP: every operation without a token, with a wrong one, with one without the right, and with one that has it."""
 
 import asyncio
 import json
@@ -57,7 +57,7 @@ async def test_nothing_is_done_without_a_token(rig: HttpRig, operation: Operatio
 async def test_no_query_is_parsed_of_a_client_without_a_token(
     rig: HttpRig, operation: Operation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Found by an attack: the line of the audit trail parsed it, 60 KB took 45 ms, and eight clients stalled the broker."""
+    """Found by an attack: the audit trail's line parsed the query, 60 KB took 45 ms, and eight clients stalled the broker."""
     caplog.set_level(logging.INFO, "toymq_py.audit")
     parsed: list[bytes] = []
     monkeypatch.setattr(http_request, "QueryParams", lambda raw: parsed.append(raw) or {})
@@ -71,7 +71,7 @@ async def test_no_query_is_parsed_of_a_client_without_a_token(
 
 
 async def test_no_query_is_parsed_where_none_is_taken(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``/healthz`` took 30 ms to say that it takes no parameters."""
+    """Found: ``/healthz`` took 30 ms to answer that it takes no parameters."""
     parsed: list[bytes] = []
     monkeypatch.setattr(http_request, "QueryParams", lambda raw: parsed.append(raw) or {})
     monkeypatch.setattr("starlette.requests.QueryParams", lambda raw: parsed.append(raw) or {})
@@ -99,7 +99,8 @@ IN_DIALECTS = [operation for name in DIALECTS for operation in DIALECTS[name]]
 async def test_a_request_without_a_token_learns_nothing_of_what_else_is_wrong_with_it(
     authority: Authority, operation: Operation
 ) -> None:
-    """Found by an attack: without its parameters, or with a reserved name, a request was answered 400 or 409."""
+    """Found by an attack: a request without a token but with another fault, missing parameters or a reserved name, was answered
+    400 or 409."""
     if operation.name in OPEN:
         assert operation.needs is None
         return
@@ -205,7 +206,7 @@ async def test_a_wait_under_a_token_that_is_taken_away_gets_nothing(rig: HttpRig
 
 
 async def test_a_wait_ends_when_its_token_is_taken_away(authority: Authority) -> None:
-    """It answered 401 at the end of its wait."""
+    """Found: the request was answered 401 only at the end of its wait."""
     async with gateway("/data/d", fs=SimDisk(random.Random(1)), authority=authority, dialects=["tinymq"]) as rig:
         assert rig.gateway is not None
         rig.broker.topic_or_new("orders.1")
@@ -253,7 +254,7 @@ async def test_no_wait_of_a_dialect_outlives_its_token(authority: Authority) -> 
 async def test_a_stream_ends_with_its_token_and_is_in_the_audit_trail(
     authority: Authority, caplog: pytest.LogCaptureFixture, path: str, line: str
 ) -> None:
-    """It had no line, where a session, a WebSocket and a poll that end so have one."""
+    """Found: the end of a stream had no line, but that of a session, a WebSocket and a poll had one."""
     async with gateway("/data/d", fs=SimDisk(random.Random(1)), authority=authority, dialects=["tinymq"]) as rig:
         published = await rig.ask("POST", "/v1/topics/orders.1/messages", content=b"x", headers=bearer("billing"))
         assert published.status_code == 201
@@ -292,7 +293,7 @@ async def test_a_webhook_of_a_dialect_pushes_what_its_token_may_read(authority: 
 
 
 async def test_metrics_name_only_what_a_token_sees(rig: HttpRig) -> None:
-    """The rest is added up, so that a sum stays right."""
+    """Metrics of hidden topics are added up without names, so that a sum stays right."""
     for topic in ("orders.1", "secret-plan"):
         assert (await rig.ask("PUT", f"/v1/topics/{topic}", headers=bearer("operator"))).status_code == 201
     expected: dict[str, set[str]] = {"operator": {"orders.1", "secret-plan"}, "billing": {"orders.1"}, "outsider": set()}
@@ -320,7 +321,7 @@ OF_DIALECTS = [(dialect, operation) for dialect, operations in DIALECTS.items() 
 
 @pytest.mark.parametrize(("dialect", "operation"), OF_DIALECTS, ids=lambda one: getattr(one, "name", one))
 async def test_no_old_path_leads_past_the_tokens(authority: Authority, dialect: str, operation: Operation) -> None:
-    """Nothing is made or told without a token, whatever a path of another queue is called."""
+    """Without a token no path of a dialect creates or shows a topic, whatever queue name is in it."""
     async with gateway("/data/d", fs=SimDisk(random.Random(1)), authority=authority, dialects=[dialect]) as rig:
         assert (await rig.ask("PUT", "/v1/topics/secretplan", headers=bearer("operator"))).status_code == 201
         path = re.sub(r"\{\w+(:\w+)?\}", "secretplan", operation.path)
@@ -335,7 +336,8 @@ async def test_no_old_path_leads_past_the_tokens(authority: Authority, dialect: 
 
 
 async def test_a_connection_is_its_tokens_before_its_first_request_costs_anything(rig: HttpRig) -> None:
-    """What newcomers asked for was in the share of their address, in front of all others there."""
+    """Found: the first request of each new connection ran in the share of its address, and so before other requests from
+    there."""
     assert rig.gateway is not None
     quotas = rig.broker.quotas
 

@@ -52,7 +52,7 @@ async def test_what_is_wrong_is_said(rig: HttpRig) -> None:
 
 @pytest.mark.parametrize("member", ["topic", "to"])
 async def test_a_topic_of_another_worker_is_refused(rig: HttpRig, member: str) -> None:
-    """Its notices would all fail, or it would never fire."""
+    """Found: such a rule would never fire, or all its notices would fail."""
     rig.broker.placement = Placement(0, ("host:1", "host:2"))
     problem = refused(await rig.ask("PUT", "/v1/alerts/late", json=RULE | {member: topic_of(1, 2)}), 421, "MOVED")
     assert problem["detail"] == f"host:2 (worker 1) has the topic {topic_of(1, 2)}"
@@ -101,7 +101,8 @@ async def test_a_secret_is_kept_by_a_put_without_one_and_never_shown(rig: HttpRi
 
 
 async def test_rights_and_the_audit_trail(caplog: pytest.LogCaptureFixture) -> None:
-    """``admin`` alone may watch; to write to a topic needs ``publish`` for it: a notice is a message of the definer's."""
+    """Only ``admin`` may define rules; one that writes to a topic needs ``publish`` there, as its notices are messages of the
+    token that defined it."""
     caplog.set_level("INFO", "toymq_py.audit")
     authority = three_tokens()
     async with gateway(DIR, fs=SimDisk(random.Random(1)), authority=authority) as rig:

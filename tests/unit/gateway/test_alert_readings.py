@@ -1,4 +1,4 @@
-"""What alert rules measure, of a real broker."""
+"""The values that alert rules measure, on a real broker."""
 
 import random
 
@@ -39,7 +39,7 @@ def test_a_name_is_looked_up() -> None:
 
 
 async def lagging(rig: HttpRig) -> None:
-    """``t`` with 5 messages: ``slow`` has acked none, ``fast`` all but one."""
+    """Make topic ``t`` with 5 messages: ``slow`` has acked none, ``fast`` all but one."""
     topic = rig.broker.topic_or_new("t")
     for name in ("slow", "fast"):
         topic.seek(name, EARLIEST)
@@ -65,7 +65,8 @@ async def test_the_worst_consumer_counts() -> None:
 
 
 async def test_what_a_consumer_fails_at_and_gives_back_is_lag_and_grows_old_until_it_is_acked() -> None:
-    """Found by trials: an endpoint was dead, and alerts on lag and age were resolved, since all was given back for a time."""
+    """Found by trials: while a webhook's endpoint was dead, alerts on lag and age were resolved, since all messages were given
+    back for a while."""
     async with gateway("/data/d", fs=SimDisk(random.Random(1))) as rig:
         await rig.publish("t", "a", "b", "c")
         topic = rig.broker.topic("t")

@@ -1,4 +1,4 @@
-"""States of an alert rule: when it fires, repeats and is resolved, and which notices wait."""
+"""States of an alert rule: when it fires, repeats and is resolved, and which notices are pending."""
 
 import json
 
@@ -12,7 +12,7 @@ ALERT = Alert("lag", ">", 100, 80, for_ms=60_000, repeat_ms=3600_000, url="http:
 
 
 class Passes:
-    """Looks at topics at times; ``said`` has the states of the notices for the log, by time."""
+    """Evaluates topics at given times; ``said`` has the states that were logged, by time."""
 
     def __init__(self, alert: Alert = ALERT) -> None:
         self.states = AlertStates(alert)
@@ -25,7 +25,7 @@ class Passes:
         self.said += [(now, notice.subject, notice.state) for notice in notices if notice is not None]
 
     def sent(self) -> list[tuple[str, str, int]]:
-        """Send all that is due."""
+        """Send all due notices. Returns: them."""
         found = []
         while (notice := self.states.next_due()) is not None:
             self.states.settle(notice)
@@ -107,7 +107,7 @@ def test_what_cannot_be_measured_stays_as_it_is() -> None:
 
 
 def test_what_was_never_sent_needs_no_end() -> None:
-    """The receiver was not asked in between: a storm that is over sends nothing."""
+    """The trouble was over before its first notice was sent: the receiver gets neither."""
     passes = Passes()
     for now, value in ((0, 100), (60, 100), (70, 0)):
         passes.at(now, t=value)
@@ -128,7 +128,8 @@ def test_an_attempt_that_failed_may_have_arrived_so_the_end_is_sent() -> None:
 
 
 def test_an_end_that_waits_is_owed_also_when_a_new_trouble_takes_its_place() -> None:
-    """Told to begin, over before that could be told, in trouble again, over again: the receiver thought that it fires."""
+    """Found: a receiver was told that a rule fires; before the end could be sent a second trouble began and ended, and the
+    receiver never got an end."""
     passes = Passes(Alert("lag", ">", 100, 80, for_ms=0, url="http://a/"))
     passes.at(0, t=100)
     assert passes.sent() == [("t", "firing", 1)]

@@ -1,4 +1,4 @@
-"""Alert rules at work over a real broker: they fire, are sent, kept and bounded."""
+"""Alert rules on a real broker: they fire, their notices are sent, stored and bounded."""
 
 import asyncio
 import base64
@@ -40,12 +40,12 @@ class Watched:
         self.watch = AlertWatch(rig.broker, self.sender, self.clock, asyncio.get_running_loop(), rig.gateway.waiting)
 
     async def after(self, seconds: float) -> None:
-        """Let time pass, and evaluate."""
+        """Let time pass, then evaluate."""
         self.clock.advance(seconds)
         await self.watch.evaluate()
 
     async def alerts_of(self, topic: str, count: int) -> list[dict[str, Any]]:
-        """What is written to a topic, once there are so many."""
+        """Return the notices in a topic, once there are so many."""
         await self.rig.until(lambda: topic in self.broker.topics and self.broker.topic(topic).log.committed_id >= count)
         log = (await self.rig.ask("GET", f"/v1/topics/{topic}/log?max=100")).json()["messages"]
         return [json.loads(message["payload"]) for message in log]
@@ -53,7 +53,7 @@ class Watched:
 
 @asynccontextmanager
 async def watched(fs: SimDisk | None = None, **options: Any) -> AsyncIterator[Watched]:
-    """``run`` is at work, and evaluates when it is told to only."""
+    """Yield a broker whose alert task runs, and evaluates only when it is told to."""
     async with gateway(DIR, fs=fs or SimDisk(random.Random(1)), **options) as rig, asyncio.TaskGroup() as tasks:
         found = Watched(rig)
         running = tasks.create_task(found.watch.run())
@@ -161,7 +161,7 @@ async def test_a_notice_is_given_up_after_its_attempts_and_said_once(
 
 
 async def test_logins_that_end_use_up_no_attempts_of_a_notice() -> None:
-    """Each logout wakes what waits, and twelve of them were twelve attempts in a moment."""
+    """Found: each logout woke the pending notices, and twelve logouts were twelve attempts in a moment."""
     async with watched() as here, receiving() as receiver:
         receiver.answer = lambda number: 503
         await here.watch.put("lost", to_url(receiver, **{"for": "0"}))
@@ -239,7 +239,7 @@ async def test_a_private_address_is_refused_unless_allowed() -> None:
 
 
 async def test_an_address_that_became_private_is_not_called() -> None:
-    """The address is checked for every notice, not for the definition alone."""
+    """The address is checked for every notice, not only when the rule is defined."""
     async with watched() as here, receiving() as receiver:
         await here.watch.put("lost", to_url(receiver, **{"for": "0"}))
         here.sender.private = False
@@ -346,7 +346,7 @@ async def test_a_topic_that_refuses_is_said() -> None:
 
 
 async def test_a_pass_over_many_topics_gives_the_loop_back() -> None:
-    """Bounded: a turn of the loop for every 64 measures, however many rules there are; none without a pattern."""
+    """A pass yields to the loop after every 64 measurements, however many rules there are; without a pattern it does not."""
     async with watched() as here:
         for number in range(1000):
             here.broker.topic_or_new(f"t{number}")
@@ -373,7 +373,7 @@ async def test_a_pass_over_many_topics_gives_the_loop_back() -> None:
 
 
 async def test_what_the_passes_cost_decides_how_often_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pass over 10,000 topics takes some tenths of a second: it is made so seldom that all of them take 2 % of a core."""
+    """A pass over 10,000 topics takes some tenths of a second, so passes are spaced to take 2 % of a core."""
     slept: list[float] = []
     monkeypatch.setattr(alert_watch, "EVERY_MIN_S", 1.0)
     async with watched() as here:

@@ -1,4 +1,4 @@
-"""Exchanges, queues and bindings over HTTP: pages, searches, declarations, by admins alone."""
+"""Exchanges, queues and bindings over HTTP: pages, searches, declarations; for admins only."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ WANTED = {
 
 
 def serve(rig: HttpRig) -> AmqpServer:
-    """A broker that speaks AMQP, without a listener."""
+    """Make the broker speak AMQP, without a listener."""
     assert rig.gateway is not None
     rig.gateway.amqp = server = AmqpServer(rig.broker, SystemClock(), asyncio.get_running_loop())
     return server
@@ -112,7 +112,7 @@ async def test_a_name_that_a_frame_of_amqp_cannot_have_is_refused(rig: HttpRig) 
 
 
 async def test_arguments_that_no_client_could_declare_are_refused(rig: HttpRig) -> None:
-    """Found in review: 900 arrays in each other were INTERNAL, and 450 were kept, where a frame may have 32."""
+    """Found in review: 900 nested arrays were answered INTERNAL, and 450 were stored, where an AMQP frame may have 32."""
 
     def nested(depth: int) -> str:
         return f'{{"queue": [{{"name": "q{depth}", "arguments": {{"a": {"[" * depth}{"]" * depth}}}}}]}}'

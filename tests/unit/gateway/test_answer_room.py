@@ -1,4 +1,4 @@
-"""``answer_room``: clients that do not read: what they hold is bounded, whatever they asked for."""
+"""``answer_room``: the memory for clients that do not read is bounded, whatever they request."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ CONNECTIONS = 16
 
 
 def connect(rig: HttpRig, request: bytes) -> socket.socket:
-    """Send, and never read."""
+    """Send a request, and never read."""
     connection = socket.create_connection(("127.0.0.1", rig.port))
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.setblocking(False)
@@ -39,7 +39,7 @@ def get(path: str) -> bytes:
 
 
 async def subscribe(rig: HttpRig, consumer: str) -> socket.socket:
-    """Subscribe over a WebSocket, and read no more than the handshake's answer."""
+    """Subscribe over a WebSocket, and read only the handshake's answer."""
     connection = connect(rig, HANDSHAKE + b"\r\n")
     loop = asyncio.get_running_loop()
     assert b" 101 " in await loop.sock_recv(connection, 4096)
@@ -60,7 +60,8 @@ async def subscribe(rig: HttpRig, consumer: str) -> socket.socket:
     ],
 )
 async def test_answers_that_are_not_read_count_as_held(path: str) -> None:
-    """Found by a trial: 120 connections of one token took the process to its memory limit, and all publishes were refused."""
+    """Found by a trial: unread answers to 120 connections of one token took the process to its memory limit, and all publishes
+    were refused."""
     async with listening(DIR, fs=SimDisk(random.Random(1)), max_held_bytes=HELD_BYTES_MAX, dialects=["tinymq"]) as rig:
         for _ in range(3):
             rig.broker.topic_or_new("t").publisher.publish([b""], [b"x" * MESSAGE_BYTES])
@@ -100,7 +101,7 @@ async def test_a_websocket_goes_on_when_others_have_read() -> None:
     "path", ["/v1/topics/t/log?max=1000", "/consume/t?peek=true&limit=1000", "/v1/topics/t/messages?consumer=c&max=9"]
 )
 async def test_the_request_of_a_client_that_is_gone_is_not_answered(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its bytes counted for no limit: 800 clients that asked for 60 MB each and left took 5.5 GiB after they were gone."""
+    """Found: the bytes of such an answer counted for no limit: 800 clients that asked for 60 MB each and left took 5.5 GiB."""
     async with listening(DIR, fs=SimDisk(random.Random(1)), dialects=["tinymq"]) as rig:
         await rig.publish("t", *["x" * 1_000_000 for _ in range(8)])
         held: list[int] = []
@@ -125,7 +126,7 @@ TOPICS = 2000
 
 @pytest.mark.parametrize("path", ["/v1/topics", "/metrics", "/api/queues"])
 async def test_what_tells_of_the_broker_counts_while_it_is_made(path: str) -> None:
-    """Two hundred lists of a MB each were made at a time, and publishes were refused for lack of memory."""
+    """Found: two hundred lists of a MB each were made at a time, and publishes were refused for lack of memory."""
     disk = SimDisk(random.Random(1))
     async with listening(DIR, fs=disk, max_held_bytes=1 << 20, dialects=["tinymq"]) as rig, asyncio.timeout(60):
         for number in range(TOPICS):
@@ -149,7 +150,8 @@ async def test_what_tells_of_the_broker_counts_while_it_is_made(path: str) -> No
 
 
 async def test_a_watcher_gets_all_topics_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each that did not read held the topics of all, and nothing looked at it before."""
+    """Found: each client of ``/v1/events`` that did not read held a list of all topics, and no limit was checked before it was
+    made."""
     monkeypatch.setattr(answer_room, "LOOK_S", 0.0)
     async with listening(DIR, fs=SimDisk(random.Random(1)), max_held_bytes=1 << 20) as rig, asyncio.timeout(60):
         rig.broker.topic_or_new("t")

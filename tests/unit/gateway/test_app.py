@@ -1,4 +1,4 @@
-"""What holds of every route, whichever dialect it is of."""
+"""What holds for every route, of whichever dialect."""
 
 import asyncio
 import random
@@ -36,7 +36,7 @@ def paths_of(app: Application) -> set[str]:
 
 
 async def look(app: Application, method: str, path: str, headers: dict[str, str]) -> int:
-    """Ask for a path until all of the answer is there, or its first bytes: an answer may be endless. Returns: its status."""
+    """Request a path until all of the answer has come, or its first bytes: an answer may be endless. Returns: its status."""
     begun = asyncio.Event()
     said: list[dict[str, Any]] = []
 
@@ -62,7 +62,7 @@ async def look(app: Application, method: str, path: str, headers: dict[str, str]
 
 
 def state_of(rig: HttpRig) -> object:
-    """All that a look might leave behind."""
+    """Return all state that a GET might change."""
     return [
         (name, topic.log.committed_id, topic.settings,
          [(consumer, state.counts(topic.log.committed_id)) for consumer, state in topic.consumers.items()])
@@ -71,7 +71,7 @@ def state_of(rig: HttpRig) -> object:
 
 
 def path_to(template: str, topic: str) -> str:
-    """A route's path for a topic, with what its query must have."""
+    """Return a route's path for a topic, with the required query."""
     path = re.sub(r"\{\w+(:\w+)?\}", topic, template)
     query = [f"{each.name}={topic}" for each in (ALL[template].parameters if template in ALL else ())
              if each.where == "query" and each.required]  # fmt: skip
@@ -79,8 +79,8 @@ def path_to(template: str, topic: str) -> str:
 
 
 async def test_no_get_of_a_page_makes_or_takes_anything() -> None:
-    """Found by a trial: ``<img src="…/stream/evil">`` made a topic, with a directory and settings. Every route is asked, a
-    new one, too."""
+    """Found by a trial: ``<img src="…/stream/evil">`` created a topic, with a directory and settings. Every route is tried, new
+    ones included."""
     fs = SimDisk(random.Random(1))
     async with gateway(DIR, fs=fs, dialects=list(DIALECTS)) as rig:
         await rig.publish("there", "x")
@@ -112,7 +112,7 @@ OTHERS = {
 
 
 async def test_the_way_without_a_task_leads_where_the_router_leads(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks only at the routes that may match."""
+    """The way without a task checks only the routes that may match, and must find the router's."""
     asked: list[tuple[Endpoint, dict[str, Any]]] = []
 
     async def respond(self: Endpoint, request: HttpRequest) -> Response:
@@ -120,7 +120,7 @@ async def test_the_way_without_a_task_leads_where_the_router_leads(rig: HttpRig,
         return Response()
 
     async def nothing(*_: object) -> None:
-        """What is sent."""
+        """Ignore what is sent."""
 
     monkeypatch.setattr(Endpoint, "respond", respond)
     app = application(rig)

@@ -1,4 +1,4 @@
-"""Lines of a body, however it arrived, and its JSON."""
+"""Lines of a request body, however it arrived, and its JSON."""
 
 import json
 
@@ -36,7 +36,8 @@ def test_a_line_is_bounded_wherever_its_pieces_end(pieces: list[bytes], bytes_ma
     "text", ["[" + "[]," * 30_000 + "[]]", '{"payload":"x","headers":{' + '"a":"b",' * 9000 + '"a":"b"}}', " " * 70_000 + "{}"]
 )
 def test_json_is_mostly_long_texts_or_short(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by a trial: a line of empty lists held every other client for three seconds. It is refused before it is decoded."""
+    """Found by a trial: a line of empty lists held up every other client for three seconds. Text with so much structure is
+    refused before it is decoded."""
     monkeypatch.setattr(bodies, "_JSON", None)
     monkeypatch.setattr(bodies, "_REPEATING", None)
     with pytest.raises(ValueError, match=f"more than {STRUCTURE_CHARS_MAX} characters"):
@@ -67,7 +68,7 @@ def test_all_other_json_is_taken(value: object) -> None:
     "text", ['{"key":"a","key":"b"}', '{"a": {"key": 1, "b": {}, "key": 1}}', '{"a": [{"key": 1, "\\u006bey": 2}], "b": 1}']
 )
 def test_a_member_that_is_given_twice_is_refused_by_its_name(text: str) -> None:
-    """The last one counted, where another reader of the same request takes the first."""
+    """Found: the last value was used, but another reader of the same request may use the first."""
     with pytest.raises(BadFraming, match="the frame has the member 'key' twice"):
         parse_object(text, "frame")
     assert parse_json(text, may_repeat=True) == json.loads(text)
@@ -76,7 +77,7 @@ def test_a_member_that_is_given_twice_is_refused_by_its_name(text: str) -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
 def test_json_in_another_encoding_is_refused_by_its_name(encoding: str) -> None:
-    """It was taken; of a batch of lines, some were and others not."""
+    """Found: it was accepted; in a batch of lines, some were and others not."""
     name = "-".join(encoding.upper().split("-")[:2])
     data = '{"payload": "grün"}'.encode(encoding)
     with pytest.raises(BadFraming, match=f"^the body is not in UTF-8, but in {name}[-A-Z]*: JSON is sent in UTF-8$"):
@@ -92,7 +93,7 @@ def test_bytes_that_are_no_utf_8_are_said_to_be_none() -> None:
 
 
 def test_a_byte_order_mark_is_ignored() -> None:
-    """PowerShell writes one; RFC 8259, 8.1."""
+    """PowerShell writes a byte order mark; RFC 8259, 8.1 allows to ignore it."""
     assert parse_object('{"a": 1}'.encode("utf-8-sig")) == parse_object('\ufeff{"a": 1}') == {"a": 1}
 
 

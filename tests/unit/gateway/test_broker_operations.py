@@ -1,4 +1,4 @@
-"""The broker over HTTP: options with their sources, limits, tokens without secrets; for admins alone."""
+"""The broker over HTTP: options with their sources, limits, tokens without secrets; for admins only."""
 
 import random
 from hashlib import sha256

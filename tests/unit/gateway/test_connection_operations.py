@@ -1,4 +1,4 @@
-"""Open connections over HTTP: all protocols, searched, closed, by admins alone."""
+"""Open connections over HTTP: of all protocols, searched and closed; for admins only."""
 
 import asyncio
 import random

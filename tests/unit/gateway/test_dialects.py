@@ -1,4 +1,4 @@
-"""Go's durations and time stamps, which two dialects have."""
+"""Go's durations and timestamps, which two dialects use."""
 
 import pytest
 

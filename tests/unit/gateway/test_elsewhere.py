@@ -1,4 +1,4 @@
-"""What is shown of other workers and groups: what they said last, what is old, and what was never heard of."""
+"""Data of other workers and groups: their last answers, which of them are out of date, and which never came."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ T0_MS = 1_000_000
 
 
 class Groups(Placement):
-    """Groups a, here, and b and c. ``problem``: of b."""
+    """Group a, which is this one, and groups b and c. ``problem``: of b."""
 
     is_divided, passes_on = True, False
     here: Place = "a"
@@ -38,7 +38,7 @@ class Groups(Placement):
 
 
 class Asked:
-    """Places that answer, or not, as a test says; it moves their clocks."""
+    """Workers or groups that answer, or not, as a test says; the test moves their clocks."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -67,13 +67,13 @@ class Asked:
         return {"publish_total": 5, "connections": 2}, topics
 
     async def shown(self) -> dict[str, Any]:
-        """``as_of_ms`` of each topic; "fresh" without."""
+        """Return ``as_of_ms`` of each topic, or "fresh" where it is absent."""
         await self.elsewhere.look()
         return {topic["topic"]: topic.get("as_of_ms", "fresh") for topic in self.elsewhere.topics()}
 
 
 async def test_topics_of_a_group_that_is_away_are_old_and_those_of_the_others_are_not() -> None:
-    """Nothing said so: the figures of all groups stood still while one was away."""
+    """Found: while one group was down, the figures of all groups stood still without a note."""
     asked = Asked()
     assert await asked.shown() == dict.fromkeys(("b1", "c1", "w#0", "w#1"), "fresh")
     asked.silent, asked.now_s = {"b"}, OLD_S - 0.5
@@ -90,7 +90,7 @@ async def test_topics_of_a_group_that_is_away_are_old_and_those_of_the_others_ar
 
 
 async def test_topics_of_a_group_that_nobody_has_heard_are_named_and_it_is_not_asked_while_it_has_no_leader() -> None:
-    """They were left out without a word."""
+    """Found: these topics were left out without a note."""
     asked = Asked()
     asked.groups.problem = "has had no leader for 9 s: look at its nodes"
     assert await asked.shown() == {"b1": None, "b2": None, "c1": "fresh", "w#0": None, "w#1": "fresh"}
@@ -118,7 +118,7 @@ async def test_without_other_places_nothing_is_elsewhere() -> None:
 
 
 async def test_partitions_of_a_worker_that_nobody_has_heard_are_named_and_so_is_its_process() -> None:
-    """A topic with six partitions had four on a page that was opened while a worker stood still."""
+    """Found: on a page opened while a worker hung, a topic with six partitions had four."""
     asked = Asked()
     whole = Partitioned("jobs", 6)
     asked.broker.partitioned.by_name["jobs"] = whole

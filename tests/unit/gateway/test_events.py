@@ -1,4 +1,4 @@
-"""Server-sent events: of a topic, and of the broker."""
+"""Server-sent events of a topic, and of the broker."""
 
 import asyncio
 import json
@@ -76,7 +76,7 @@ async def test_a_shutdown_ends_streams_and_answers_what_was_asked() -> None:
 
 
 async def test_a_stream_goes_on_in_turns() -> None:
-    """Two thousand that were opened at once each read and encoded their log outside of any share."""
+    """Found: two thousand streams opened at once each read and encoded their log outside of any share of the loop."""
     loop, steps, told = asyncio.get_running_loop(), list[str](), list[Message]()
 
     class Counted(Turns):

@@ -1,4 +1,5 @@
-"""HTTP over any worker: requests for topics of another one, streams and WebSockets among them, rights and limits as there."""
+"""HTTP at any worker: requests for another worker's topics, streams and WebSockets included, with the rights and limits that
+hold there."""
 
 import asyncio
 import http.client
@@ -35,7 +36,7 @@ OPEN = ("--http", "127.0.0.1:0")
 
 
 class Curl:
-    """One connection to a worker."""
+    """An HTTP client with one connection to a worker."""
 
     def __init__(self, address: str) -> None:
         url = urlsplit(address)
@@ -98,7 +99,7 @@ def test_http_1_0_needs_no_host(workers: Workers, topic: str) -> None:
 
 
 def test_the_header_of_workers_counts_for_nothing_from_a_client(workers: Workers) -> None:
-    """Nor does it stop a request from being passed on."""
+    """A client's copy of the header does not stop its request from being forwarded either."""
     with Curl(workers.http(0)) as curl:
         assert curl.ask("PUT", f"/v1/topics/{THERE}", b"{}", toymq_forwarded="https 10.0.0.1 1 admin")[0] in (200, 201)
         assert "address=10.0.0.1" not in workers.said
@@ -201,8 +202,8 @@ async def test_tokens_and_logins_hold_at_the_other_worker(tmp_path: Path) -> Non
 async def test_a_worker_that_does_not_answer_is_not_waited_for_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found by a trial: the system takes the connection of a worker that is not up. A request had no answer for as long as it
-    was away, and what was sent was done by the next one, when its client had gone."""
+    """Found by a trial: the kernel accepts connections for a worker that is not up. A request got no answer as long as the
+    worker was down, and its successor executed it after the client had gone."""
     monkeypatch.setattr(neighbours_module, "REACH_S", 0.02)
     paths = str(tmp_path / "0"), str(tmp_path / "1")
     forward = forwarding_to(*paths)
@@ -251,7 +252,7 @@ def forwarding_to(*paths: str) -> Forwarding:
 
 
 async def post(forward: Forwarding) -> tuple[int, str]:
-    """Status and code of a publish that worker 1 is to have."""
+    """Return status and code of a publish that is for worker 1."""
     scope = {
         "type": "http", "method": "POST", "path": "/v1/topics/t/messages", "raw_path": b"/v1/topics/t/messages",
         "query_string": b"", "headers": [(b"content-length", b"1")], "scheme": "http", "client": None, "state": {},
@@ -268,7 +269,8 @@ async def post(forward: Forwarding) -> tuple[int, str]:
 
 
 def test_a_batch_for_a_partitioned_topic_is_divided_by_the_worker_that_is_asked(tmp_path: Path) -> None:
-    """The worker that would have a plain topic of the name divided it, and its death left all of it unknown."""
+    """Found: the worker that a plain topic of this name would have divided the batch, and its death left the outcome of all
+    messages unknown."""
     forward = forwarding_to(str(tmp_path / "0"), str(tmp_path / "1"))
     forward._gateway.broker.partitioned.by_name[THERE] = Partitioned(THERE, 4)
     scope = {"path": f"/v1/topics/{THERE}/messages:batch", "method": "POST", "state": {}}
@@ -311,8 +313,8 @@ class Room:
 async def waiting_websocket(
     path: Path, monkeypatch: pytest.MonkeyPatch, login: Login | None = None, *, answered: bool = False
 ) -> AsyncIterator[tuple[Room, asyncio.StreamReader, asyncio.StreamWriter, socket.socket]]:
-    """A WebSocket of a worker that does not answer: its room, its client, and the worker's socket. ``answered``: it has, a
-    moment ago."""
+    """Yield a WebSocket for a worker that does not answer: its room, its client, and the worker's socket. ``answered``: the
+    worker answered a moment ago."""
     forward = forwarding_to(str(path / "0"), str(path / "1"))
     if answered:
         forward.neighbours._answered[1] = asyncio.get_running_loop().time()
@@ -338,7 +340,7 @@ async def waiting_websocket(
 async def test_a_websocket_of_a_worker_that_does_not_answer_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waited for ever."""
+    """Found: the WebSocket's client waited for ever."""
     monkeypatch.setattr(neighbours_module, "REACH_S", 0.02)
     async with waiting_websocket(tmp_path, monkeypatch) as (room, reader, _, worker):
         assert code_of(await reader.read()) == (503, "PLACEMENT_UNKNOWN")
@@ -363,7 +365,7 @@ async def test_a_websocket_of_a_worker_that_hangs_behind_its_last_answer_is_refu
 async def test_what_a_websocket_sends_before_its_worker_is_reached_is_not_read_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of it was kept in memory, for as long as the worker was away."""
+    """Found: all that the client sent was kept in memory, as long as the worker was down."""
     async with waiting_websocket(tmp_path, monkeypatch) as (room, reader, writer, worker):
         sent = b"x" * 8 * 1024 * 1024
         writer.write(sent)
@@ -409,6 +411,6 @@ async def test_a_websocket_whose_worker_is_not_reached_ends_with(
 
 
 def code_of(answer: bytes) -> tuple[int, str]:
-    """Status and code of a refusal."""
+    """Return status and code of a refusal."""
     head, _, body = answer.partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body)["code"]

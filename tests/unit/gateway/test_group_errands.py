@@ -1,4 +1,4 @@
-"""What the gateway of a group shows of the others: lists of all, and what is known of one that is away."""
+"""What the gateway of a group shows of other groups: lists of all, and the last known data of one that is down."""
 
 import json
 import random
@@ -20,7 +20,7 @@ THERE = {"topic": "there", "consumers": [{"consumer": "c", "backlog": 1, "oldest
 
 
 class Groups(passing_rig.Groups):
-    """Group a is here."""
+    """Two groups, of which a is this one."""
 
     def place_of(self, topic: str) -> Place:
         return "b" if topic == "there" else "a"
@@ -30,7 +30,7 @@ class Groups(passing_rig.Groups):
 
 
 class Asked(Errands):
-    """Two groups: this one, and one with a topic; ``away``: it does not answer."""
+    """Two groups: this one, and one with a topic; ``away``: the other one does not answer."""
 
     def __init__(self, rig: HttpRig) -> None:
         assert rig.gateway is not None

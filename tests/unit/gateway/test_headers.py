@@ -1,4 +1,4 @@
-"""A message's headers between HTTP, JSON and the log."""
+"""A message's headers in HTTP, in JSON and in the log."""
 
 import pytest
 from hypothesis import given

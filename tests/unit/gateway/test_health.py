@@ -1,4 +1,4 @@
-"""Probes and counters of the gateway."""
+"""Health probes and counters of the gateway."""
 
 import random
 from collections.abc import AsyncIterator
@@ -26,7 +26,8 @@ async def test_health(rig: HttpRig) -> None:
 
 
 async def test_a_leader_whose_lease_is_over_says_that_it_does_not_lead(rig: HttpRig) -> None:
-    """Cut off from etcd and its followers it can commit nothing, and answered 200: a load balancer kept its clients there."""
+    """Found: a leader cut off from etcd and its followers, which can commit nothing, answered 200, so a load balancer kept its
+    clients there."""
     assert rig.gateway is not None
     assert (await rig.ask("GET", "/leader")).json() == {"role": "leader"}
     rig.broker.permit.extend(rig.gateway.clock.monotonic())

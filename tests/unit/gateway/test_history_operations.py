@@ -1,4 +1,4 @@
-"""The broker's hour over HTTP: of the whole, of every topic, of one; by rights; empty before the first samples."""
+"""The broker's last hour over HTTP: of the whole broker, of every topic, of one; by rights; empty before the first samples."""
 
 import json
 import random

@@ -43,7 +43,7 @@ class Transport:
 
 
 class Application:
-    """Answers ``brief`` without a task, if there is one; else does what ``call`` says."""
+    """Answers with ``brief``, without a task, if that is set; otherwise calls ``call``."""
 
     brief: Coroutine[Any, Any, Response | None] | None = None
     parts: tuple[Message, ...] = ()
@@ -60,7 +60,7 @@ class Application:
 
 
 class Link:
-    """A connection."""
+    """A connection that keeps what is written."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -92,7 +92,7 @@ def cycle_of(link: Link, method: str = "GET", version: str = "1.1", *, keep_aliv
 
 
 async def answered(link: Link, *parts: Message, **of: Any) -> tuple[list[bytes], bytes, Cycle]:
-    """The lines of a head, the body, and the cycle of an application that sends these parts."""
+    """Return the lines of a head, the body, and the cycle of an application that sends these parts."""
     link.application.parts = parts
     cycle = cycle_of(link, **of)
     cycle.whole()
@@ -219,7 +219,7 @@ async def test_a_brief_operation_is_answered_at_once_in_one_write(link: Link) ->
 async def test_an_answer_ahead_of_a_long_rest_of_the_body_says_that_the_connection_closes(
     link: Link, headers: list[tuple[bytes, bytes]], kept: bool
 ) -> None:
-    """Chunked, it did not, and the next request on that connection failed."""
+    """Found: with a chunked body the answer did not announce it, and the next request on that connection failed."""
     link.application.brief = brief(Response(b"no", 413))
     cycle = cycle_of(link, "POST")
     cycle.scope["headers"] = headers
@@ -263,7 +263,7 @@ class Seat:
 
 
 async def test_a_request_has_its_turn_whatever_another_owner_asked_for_before(link: Link) -> None:
-    """Found by an attacker: each request was carried out as it came, and a hundred large answers in front of all others."""
+    """Found by an attacker: each request was executed as it came, and a hundred large answers were made before all others."""
     clock = FakeClock(monotonic_s=0.0)
     queue = FairQueue(clock, link.loop)
     done: list[str] = []
@@ -294,7 +294,7 @@ async def test_a_request_has_its_turn_whatever_another_owner_asked_for_before(li
 @pytest.mark.parametrize("ends", ["lost", "cancelled"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_what_nobody_waits_for_is_not_begun(link: Link, method: str, ends: str) -> None:
-    """What four thousand had asked for went on after they had left."""
+    """Found: the requests of four thousand clients were executed after they had disconnected."""
     done: list[str] = []
 
     class Asked(Application):
@@ -314,7 +314,8 @@ async def test_what_nobody_waits_for_is_not_begun(link: Link, method: str, ends:
 
 
 async def test_a_connection_of_a_new_token_takes_a_turn_of_it(link: Link) -> None:
-    """All that newcomers asked for was in the share of their address, in front of what an admin there asked for."""
+    """Found: first requests of new connections ran in the share of their address, before an admin's request from the same
+    address."""
     seat = Seat("the address")
     owners: list[str] = []
 

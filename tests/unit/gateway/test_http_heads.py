@@ -1,4 +1,4 @@
-"""Heads of requests, beside tests/unit/gateway/test_http_server.py, which sends them."""
+"""Heads of requests; tests/unit/gateway/test_http_server.py sends them to a server."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def test_heads_that_are_refused(
 
 @pytest.mark.parametrize("escape", [b"%", b"%4", b"%g1", b"%%41", b"%u0041"])
 def test_an_escape_that_is_none_is_refused(escape: bytes) -> None:
-    """To decode 60 KB of them took 30 ms."""
+    """Found: 60 KB of invalid percent escapes took 30 ms to decode."""
     for url in (b"/v1/topics/" + escape, b"/v1/topics?pattern=a" + escape):
         with pytest.raises(BadFraming, match="write %25 for a percent sign"):
             check_head(b"GET", "1.1", url, [HOST])
@@ -74,7 +74,7 @@ def test_a_head_may_have_sixty_four_kib() -> None:
 
 @pytest.mark.parametrize("host", [b"localhost", b"", b"evil.example"])
 def test_the_host_of_an_absolute_target_is_the_one_that_counts(host: bytes) -> None:
-    """RFC 9112, 3.2.2; the header was the one that was checked."""
+    """Found: the Host header was checked instead, against RFC 9112, 3.2.2."""
     given = [(b"x", b"1"), (b"host", host)]
     assert with_host_of_target(b"/healthz", given) == with_host_of_target(b"//a/b", given) == given
     assert with_host_of_target(b"*", given) == given

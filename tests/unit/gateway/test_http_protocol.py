@@ -37,7 +37,7 @@ def statuses(answer: bytes) -> list[int]:
 
 
 async def test_requests_sent_ahead_are_answered_in_their_order(rig: HttpRig) -> None:
-    """Brief ones, one that waits in a task, and one of an ASGI call."""
+    """The requests are answered without a task, by a task that waits, and by an ASGI call."""
     sent = b"".join(PUBLISH % n for n in range(3)) + LEASE % b"" + LEASE % b"&wait_s=20" + ACK % 0 + ACK % 0 + PUBLISH % 3
     answer = await exchange(rig.port, sent + b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n" + LAST)
     assert statuses(answer) == [201, 201, 201, 200, 200, 204, 404, 201, 200, 200]
@@ -45,7 +45,7 @@ async def test_requests_sent_ahead_are_answered_in_their_order(rig: HttpRig) -> 
 
 
 async def test_a_publish_a_lease_and_an_ack_make_no_task(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each cost a task and an ASGI call."""
+    """Found: each of these requests cost a task and an ASGI call."""
     made: list[object] = []
     await rig.publish("t", "first")
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
@@ -60,7 +60,8 @@ async def test_a_publish_a_lease_and_an_ack_make_no_task(rig: HttpRig, monkeypat
 
 
 def test_a_connection_that_is_gone_leaves_no_cycle_behind(tmp_path: Path) -> None:
-    """Its parser held it, and so did its place among the limits: the garbage collector, which seldom comes, had all to free."""
+    """Found: the parser and the limits still referred to a closed connection, so only the garbage collector, which runs seldom,
+    freed it."""
 
     async def come_and_go() -> None:
         async with listening(tmp_path / "d") as rig:
@@ -83,7 +84,7 @@ def test_a_connection_that_is_gone_leaves_no_cycle_behind(tmp_path: Path) -> Non
 
 
 async def test_the_host_that_counts_is_the_one_that_is_checked(rig: HttpRig) -> None:
-    """A request for another host passed the check with a harmless header; one with the right target did not."""
+    """Found: a request for another host passed the check with a harmless Host header; one with the right target did not."""
     head = b"GET http://%b HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n"
     assert statuses(await exchange(rig.port, head % (b"evil.example/healthz", b"localhost"))) == [403]
     assert statuses(await exchange(rig.port, head % (b"localhost/healthz", b"evil.example"))) == [200]
@@ -96,7 +97,7 @@ async def test_the_host_that_counts_is_the_one_that_is_checked(rig: HttpRig) -> 
 
 
 async def test_the_preface_of_http_2_is_refused_wherever_it_is_cut(rig: HttpRig) -> None:
-    """The parser waited for the rest of it, and the client for an answer."""
+    """Found: the parser waited for the rest of the preface, and the client for an answer."""
     for at in range(1, 18):
         reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
         async with asyncio.timeout(10):
@@ -108,7 +109,7 @@ async def test_the_preface_of_http_2_is_refused_wherever_it_is_cut(rig: HttpRig)
 
 
 async def test_a_handshake_sent_ahead_is_refused(rig: HttpRig) -> None:
-    """The answers to both would have been mixed."""
+    """A WebSocket handshake behind an unanswered request is refused, since both answers would be mixed."""
     answer = await exchange(rig.port, PUBLISH % 0 + LEASE % b"&wait_s=0.05" + LEASE % b"&wait_s=0.05" + HANDSHAKE + b"\r\n")
     assert statuses(answer) == [201, 200, 204, 400]
     assert b"must not be sent ahead" in answer
@@ -117,7 +118,7 @@ async def test_a_handshake_sent_ahead_is_refused(rig: HttpRig) -> None:
 async def test_a_request_whose_body_is_still_to_come_is_not_discarded(
     rig: HttpRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer to the one ahead was taken for its own, and the rest of its body got a second."""
+    """Found: the answer to the request before was taken for its own, and the rest of its body got a second answer."""
     discarded: list[object] = []
     monkeypatch.setattr(http_protocol.GatewayProtocol, "_discard", discarded.append)
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
@@ -131,7 +132,7 @@ async def test_a_request_whose_body_is_still_to_come_is_not_discarded(
 
 
 async def test_an_idle_connection_is_closed(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted from its last answer, by one timer."""
+    """The time runs from the last answer, with one timer."""
     monkeypatch.setattr(idle_timer, "KEEP_ALIVE_S", 0.03)
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
     async with asyncio.timeout(10):
@@ -157,7 +158,7 @@ async def test_a_shutdown_answers_what_is_begun(rig: HttpRig) -> None:
 @pytest.mark.parametrize("size", [900, 1_100, 100_000])
 @pytest.mark.parametrize("ahead", [LEASE % b"&wait_s=0.05", PUBLISH % 0, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"])
 async def test_a_request_that_goes_on_behind_one_piece_of_a_read_is_answered(rig: HttpRig, ahead: bytes, size: int) -> None:
-    """Its rest was parsed no more, for ever, and the seat of the connection stayed taken when the client had gone."""
+    """Found: the rest of such a request was never parsed, and the connection kept its place after the client had gone."""
     large = b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (size, b"x" * size)
     answer = await exchange(rig.port, ahead + large + ahead + large + LAST)
     assert len(statuses(answer)) == 5
@@ -177,7 +178,7 @@ async def test_a_request_that_goes_on_behind_one_piece_of_a_read_is_answered(rig
 )  # fmt: skip
 @pytest.mark.parametrize("together", [True, False])
 async def test_an_error_does_not_overtake_the_answers_to_what_came_before(rig: HttpRig, bad: bytes, together: bool) -> None:
-    """A publish was stored and answered by the 400 that a later request got."""
+    """Found: a publish was stored, and its client got the 400 of a later request as its answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
     async with asyncio.timeout(20):
         ahead = LEASE % b"&wait_s=0.05" + PUBLISH % 0 + PUBLISH % 1
@@ -198,7 +199,7 @@ LARGE = PUBLISH.replace(b"Length: 1\r\n", b"Length: 100000\r\n").replace(b"%d", 
 
 
 async def after_eof(rig: HttpRig, *parts: bytes) -> bytes:
-    """What a client gets that sends all it has to say and then ends its side, as ``nc -N`` does."""
+    """Send parts, then end the sending side, as ``nc -N`` does. Returns: all answers."""
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
     async with asyncio.timeout(10):
         for part in parts:
@@ -231,7 +232,7 @@ async def after_eof(rig: HttpRig, *parts: bytes) -> bytes:
 async def test_a_client_that_ends_its_side_gets_the_answers_to_what_it_sent_whole(
     rig: HttpRig, sent: list[bytes], expected: list[int]
 ) -> None:
-    """A publish was stored, and the connection closed without an answer."""
+    """Found: a publish was stored, and the connection closed without an answer."""
     answer = await after_eof(rig, *sent)
     assert statuses(answer) == expected
     stored = expected.count(201) if b"u HTTP" not in b"".join(sent) else 0
@@ -239,7 +240,7 @@ async def test_a_client_that_ends_its_side_gets_the_answers_to_what_it_sent_whol
 
 
 async def test_a_long_poll_ends_when_the_client_ends_its_side(rig: HttpRig) -> None:
-    """It may be gone: a lease would wait for its deadline."""
+    """The client may be gone: a message leased to it would wait for the end of its lease."""
     assert statuses(await after_eof(rig, LEASE % b"&wait_s=50")) == [204]
     await rig.publish("t", "a")
     assert [message["attempt"] for message in await rig.lease("t")] == [1]
@@ -250,7 +251,8 @@ async def test_a_long_poll_ends_when_the_client_ends_its_side(rig: HttpRig) -> N
     "lease", [LEASE % b"&wait_s=60", CONSUME % b"", CONSUME % b"&auto_ack=true", CONSUME % b"&filter_key=k&filter_val=v"]
 )
 async def test_long_polls_sent_ahead_end_when_the_client_ends_its_side(rig: HttpRig, lease: bytes, *, vanishes: bool) -> None:
-    """No more was read behind the first: each was held for its time, and took messages for a client that was gone."""
+    """Found: the server did not read past the first poll: each was held for its full time, and leased messages to a client that
+    was gone."""
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
     async with asyncio.timeout(10):
         writer.write(lease * 20)
@@ -267,7 +269,8 @@ async def test_long_polls_sent_ahead_end_when_the_client_ends_its_side(rig: Http
 
 @pytest.mark.parametrize("ahead", [LEASE % b"&wait_s=60" * 4000, LEASE % b"&wait_s=60" + b"GARBAGE\r\n\r\n"])
 async def test_no_long_poll_waits_when_no_more_is_read_behind_it(rig: HttpRig, ahead: bytes) -> None:
-    """It is not seen whether the client is gone. Each is answered, and what is there is leased."""
+    """While reading is paused the server cannot see that a client is gone, so each poll is answered at once with what is
+    there."""
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
     async with asyncio.timeout(20):
         writer.write(ahead)
@@ -286,7 +289,7 @@ async def test_what_is_sent_ahead_of_its_turn_counts_as_held(rig: HttpRig) -> No
 
 
 async def test_what_was_leased_is_given_back_when_the_client_ended_its_side_meanwhile(rig: HttpRig) -> None:
-    """Its consumer is new, and the lease waits for the disk."""
+    """The client ends its side while the lease waits until its new consumer is on the disk."""
     await rig.publish("t", "a")
     for query in (b"", b"&wait_s=50"):
         answer = await after_eof(rig, PUBLISH % 1 + LEASE.replace(b"=c", b"=d") % query)
@@ -303,7 +306,7 @@ async def test_a_stream_ends_when_the_client_ends_its_side(rig: HttpRig) -> None
 
 @pytest.mark.parametrize("blank", [b" ", b"\t", b" \t \t"])
 async def test_blanks_behind_a_field_are_not_part_of_it(rig: HttpRig, blank: bytes) -> None:
-    """``Content-Length: 1 `` was refused, and a key with a blank behind it was another key, or invalid."""
+    """Found: ``Content-Length: 1 `` was refused, and a key with a trailing blank was another key, or invalid."""
     for header in (b"Content-Length: 1", b"Idempotency-Key: k", b"Host: localhost", b"X-Delay-Ms: 0"):
         request = (PUBLISH % 1).replace(b"Host", b"Idempotency-Key: k\r\nX-Delay-Ms: 0\r\nHost")
         answer = await exchange(rig.port, request.replace(header, header + blank) + LAST)
@@ -320,7 +323,7 @@ async def test_blanks_behind_a_field_are_not_part_of_it(rig: HttpRig, blank: byt
     ],
 )  # fmt: skip
 async def test_an_expectation_is_met_or_refused(rig: HttpRig, version: bytes, expect: bytes, expected: list[int]) -> None:
-    """A client of HTTP/1.0 got an answer 100, which it does not know; other expectations were ignored."""
+    """Found: a client of HTTP/1.0 got an answer 100, which it does not know; other expectations were ignored."""
     head = b"POST /v1/topics/t/messages HTTP/%b\r\nHost: localhost\r\nExpect: %b\r\nConnection: close\r\nContent-Length: 1\r\n"
     answer = await exchange(rig.port, head % (version, expect) + b"\r\nx")
     assert statuses(answer) == expected
@@ -328,7 +331,7 @@ async def test_an_expectation_is_met_or_refused(rig: HttpRig, version: bytes, ex
 
 
 async def test_the_extensions_of_a_chunk_are_refused_before_they_cost(rig: HttpRig) -> None:
-    """Of what was read only some pieces are parsed; nothing of it is kept."""
+    """Only a part of what was read is parsed before the refusal, and nothing of it is kept."""
     begin = (PUBLISH % 1)[:-1].replace(b"Content-Length: 1", b"Transfer-Encoding: chunked") + b"1;"
     fed: list[int] = []
     usual = http_protocol.GatewayProtocol._feed
@@ -340,7 +343,7 @@ async def test_the_extensions_of_a_chunk_are_refused_before_they_cost(rig: HttpR
 
 
 async def test_heads_of_many_connections_are_bounded() -> None:
-    """Nothing of a head counted: three thousand of 60 KB, of clients without a token, took 500 MB."""
+    """Found: heads did not count as held memory: three thousand of 60 KB, from clients without a token, took 500 MB."""
     head = b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"x%d: %b\r\n" % (n, b"y" * 50) for n in range(900)) + b"z"
     async with listening("/data/d", fs=SimDisk(random.Random(1)), max_held_bytes=1 << 20) as rig, asyncio.timeout(60):
         wires = [await asyncio.open_connection("127.0.0.1", rig.port) for _ in range(40)]

@@ -1,4 +1,4 @@
-"""Headers of a request, looked up."""
+"""Looking up headers of a request."""
 
 import pytest
 

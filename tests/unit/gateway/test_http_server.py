@@ -82,7 +82,7 @@ async def test_a_target_and_headers_of_the_limits_are_served() -> None:
 
 
 async def test_a_transfer_coding_that_is_not_undone_is_refused() -> None:
-    """Found by a gzip whose bytes were stored as the payload."""
+    """Found: the bytes of a gzip coding were stored as the payload."""
     async with listening(DIR, fs=disk()) as rig:
         for coding in (b"gzip, chunked", b"gzip\r\nTransfer-Encoding: chunked", b"chunked, gzip"):
             assert problem_of(await exchange(rig.port, CODED % coding)) == (400, "BAD_FRAMING")
@@ -92,7 +92,8 @@ async def test_a_transfer_coding_that_is_not_undone_is_refused() -> None:
 
 
 async def test_empty_lines_before_a_request_have_an_end() -> None:
-    """They counted as nothing: connections without a token sent them for ever, and publishes of others took seconds."""
+    """Found: empty lines counted as nothing: connections without a token sent them for ever, and others' publishes took
+    seconds."""
     async with listening(DIR, fs=disk()) as rig:
         ask = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         assert b" 200 " in await exchange(rig.port, b"\r\n" * 32 + ask)
@@ -101,7 +102,7 @@ async def test_empty_lines_before_a_request_have_an_end() -> None:
 
 
 async def test_bodies_of_many_chunks_are_parsed_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each connection had what it had sent parsed at once: with sixty of them, publishes of others took twelve seconds."""
+    """Found: all that a connection had sent was parsed at once: with sixty of them, others' publishes took twelve seconds."""
     parsed: list[int] = []
     parse = GatewayProtocol._parse_piece
 
@@ -120,7 +121,7 @@ async def test_bodies_of_many_chunks_are_parsed_in_turn(monkeypatch: pytest.Monk
 
 
 async def test_many_small_chunks_are_a_body() -> None:
-    """What the bound of trailers counts begins again with every chunk."""
+    """The bound on trailers and extensions counts anew for every chunk."""
     async with listening(DIR, fs=disk()) as rig:
         chunks = b"1;ext=12345\r\nx\r\n" * 20_000
         assert b" 201 " in await exchange(rig.port, CODED.replace(b"1\r\nx\r\n", chunks) % b"chunked", until_closed=False)
@@ -148,7 +149,8 @@ async def test_a_line_without_an_end_is_refused_while_it_arrives() -> None:
 
 @pytest.mark.parametrize("tokens", [True, False])
 async def test_without_tokens_a_name_is_another_sites_on_any_address(tokens: bool) -> None:
-    """Found by a trial: with ``--insecure-public`` a page read and deleted by a name that its own DNS led to the broker."""
+    """Found by a trial: with ``--insecure-public`` a web page could use a broker under a name that its own DNS resolved to
+    it."""
     rights = authority(EVERYTHING) if tokens else None
     async with listening(DIR, fs=disk(), local=False, authority=rights, allowed_hosts=["toymq"]) as rig:
         statuses = []
@@ -158,7 +160,7 @@ async def test_without_tokens_a_name_is_another_sites_on_any_address(tokens: boo
 
 
 async def test_a_stream_has_an_end_when_only_its_head_is_asked_for() -> None:
-    """Found by a review: the whole log was read into nothing, and what came behind was never answered."""
+    """Found by a review: for HEAD the whole log was read and dropped, and later requests were never answered."""
     async with listening(DIR, fs=disk()) as rig:
         await rig.publish("t", "x")
         for path in (b"/v1/topics/t/stream?from=0", b"/v1/events"):
@@ -169,7 +171,7 @@ async def test_a_stream_has_an_end_when_only_its_head_is_asked_for() -> None:
 
 
 async def test_bodies_are_not_taken_for_heads() -> None:
-    """Found by the first load: the end of a large body counted towards the head of the next request."""
+    """Found by the first load: the end of a large body counted towards the size of the next request's head."""
     async with listening(DIR, fs=disk()) as rig:
         for _ in range(3):
             await rig.publish("t", "x" * 4 * HEAD_BYTES_MAX)
@@ -237,7 +239,7 @@ async def test_heads_and_bodies_that_never_end(monkeypatch: pytest.MonkeyPatch, 
 
 
 async def test_empty_lines_between_requests_begin_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by one behind a body: the connection that should have been kept was told 408."""
+    """Found with an empty line behind a body: the connection got a 408 instead of being kept alive."""
     monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.02)
     begun: list[http_protocol.GatewayProtocol] = []
     usual = http_protocol.GatewayProtocol._parse_piece
@@ -267,7 +269,7 @@ async def test_empty_lines_between_requests_begin_none(monkeypatch: pytest.Monke
 
 
 async def test_a_body_that_comes_fast_enough_and_a_poll_that_waits_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of them for longer than a period; the second with half of the next request behind it."""
+    """Each takes longer than a period; behind the poll waits half of the next request."""
     monkeypatch.setattr(http_protocol, "BODY_PERIOD_BYTES", 1)
     timed: list[http_protocol.GatewayProtocol] = []
     monkeypatch.setattr(http_protocol.GatewayProtocol, "_await_more", lambda self: timed.append(self))  # periods end by hand
@@ -292,7 +294,7 @@ async def test_a_body_that_comes_fast_enough_and_a_poll_that_waits_are_left_alon
 
 
 async def test_the_rest_of_an_answered_body_is_dropped_as_long_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was for a second: on a busy machine a third of the clients with a MB got a reset in the place of their 429."""
+    """Found: it was dropped for a second only: on a busy machine a third of the clients got a reset, not their 429."""
     monkeypatch.setattr(http_protocol, "DISCARD_S", 0.02)
     looks: list[http_protocol.GatewayProtocol] = []
     usual = http_protocol.GatewayProtocol._discard
@@ -318,7 +320,7 @@ async def test_the_rest_of_an_answered_body_is_dropped_as_long_as_it_comes(monke
 
 
 async def test_requests_behind_an_answered_body_are_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They counted for what is dropped of it at most, and the connection was cut: clients got a reset."""
+    """Found: later requests counted towards the part of the body that may be dropped, and the connection was reset."""
     refused = b"POST /v1/nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n" + bytes(1_000_000)
     rest = refused[500:] + refused + b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     arrived = bytearray()
@@ -342,7 +344,7 @@ async def test_requests_behind_an_answered_body_are_no_part_of_it(monkeypatch: p
 
 
 async def test_requests_that_are_sent_ahead_are_not_parsed_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else thousands of them would be held as objects, and the loop with them."""
+    """Otherwise thousands of them would be held as objects, and block the loop."""
     waiting: list[int] = []
     usual = http_protocol.GatewayProtocol.data_received
 
@@ -374,7 +376,7 @@ async def test_who_asks_before_it_sends_a_body_is_told_to() -> None:
 @pytest.mark.parametrize("upgrade", ["h2c", "TLS/1.0, HTTP/1.1", "websocket", "websocket, h2c"])
 @pytest.mark.parametrize("behind", [True, False], ids=["one-write", "body-later"])
 async def test_an_upgrade_that_is_not_made_leaves_a_request_its_body(upgrade: str, behind: bool) -> None:
-    """Found by ``curl --http2``: an empty message was stored, and what was sent for its payload executed."""
+    """Found by ``curl --http2``: an empty message was stored, and the payload executed as a request."""
     async with listening(DIR, fs=disk()) as rig, asyncio.timeout(10):
         await rig.publish("victim", "v")
         inner = b"DELETE /v1/topics/victim HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -418,7 +420,7 @@ async def test_one_connection_too_many() -> None:
 
 
 async def test_idle_connections_lock_nobody_out() -> None:
-    """Two hundred that were kept alive on ``/healthz`` kept an admin out, with or without tokens."""
+    """Found: two hundred idle keep-alive connections on ``/healthz`` kept an admin out, with or without tokens."""
     for authority_ in (None, authority(EVERYTHING)):
         async with listening(DIR, fs=disk(), max_connections=8, authority=authority_) as rig:
             idle = [await asyncio.open_connection("127.0.0.1", rig.port) for _ in range(20)]
@@ -435,7 +437,7 @@ async def test_idle_connections_lock_nobody_out() -> None:
 
 
 async def test_held_bodies_are_bounded_over_all_connections() -> None:
-    """One token held 600 MiB of bodies that did not end."""
+    """Found: one token held 600 MiB of bodies that did not end."""
     head = b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300001\r\n\r\n"
     async with listening(DIR, fs=disk(), max_held_bytes=1 << 20) as rig:
         wires = [await asyncio.open_connection("127.0.0.1", rig.port) for _ in range(12)]
@@ -458,7 +460,7 @@ async def test_held_bodies_are_bounded_over_all_connections() -> None:
 
 
 async def test_pages_that_are_not_read_count_as_held() -> None:
-    """A trial's 100 connections that read nothing held 600 MB of pages, and no limit knew of it."""
+    """Found by a trial: 100 connections that read nothing held 600 MB of pages, which counted for no limit."""
     async with listening(DIR, fs=disk(), max_held_bytes=8 << 20) as rig:
         await rig.publish("t", *["x" * 1_000_000] * 3)
         head = b"GET /v1/topics/t/log?max=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -482,7 +484,7 @@ async def test_pages_that_are_not_read_count_as_held() -> None:
 
 @pytest.mark.parametrize("timeout_ms", [0, 1, 300, 2_499, 5_000])
 async def test_the_shutdown_has_the_time_that_was_set(timeout_ms: int, caplog: pytest.LogCaptureFixture) -> None:
-    """It was rounded to whole seconds, and never less than one. An idle connection takes none of it."""
+    """Found: the time was rounded to whole seconds, and never less than one. Idle connections take none of it."""
     asked: list[float] = []
     usual = Serving.shut_down
 

@@ -1,4 +1,4 @@
-"""The end of an idle connection, by a loop whose time the test sets."""
+"""Closing an idle connection, on a loop whose time the test sets."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from toymq_py.gateway.idle_timer import ANONYMOUS_KEEP_ALIVE_S, KEEP_ALIVE_S, Id
 
 
 class Loop:
-    """Time, and the timers that are set."""
+    """An event loop with a settable time and its timers."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -25,7 +25,7 @@ class Loop:
         self.timers.clear()
 
     def fire(self) -> None:
-        """Go on to the only timer that is set."""
+        """Advance to the only timer that is set."""
         ((self.now, call),) = self.timers
         self.timers.clear()
         call()

@@ -12,7 +12,7 @@ from toymq_py.gateway.read_ahead import ReadAhead
 
 
 class Transport:
-    """What was done to it, in order."""
+    """A transport that records the calls, in order."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -49,7 +49,7 @@ ERROR = BadFraming("no")
 
 
 def test_what_comes_behind_it_is_read_for_a_moment() -> None:
-    """Closed with bytes unread, the socket would be reset."""
+    """A socket that is closed with unread bytes is reset."""
     transport, loop = Transport(), SimEventLoop(random.Random(1))
     answer = last_answer(transport, loop)
     answer.say(ERROR, lingers=True)

@@ -43,7 +43,7 @@ async def test_the_login_makes_a_cookie_that_no_script_sees(rig: HttpRig) -> Non
 
 
 async def test_a_login_ends_what_was_begun_under_it(rig: HttpRig) -> None:
-    """A stream, an event stream and a poll, without a change of the tokens."""
+    """The end of a login ends a stream, an event stream and a poll, without a change of the tokens."""
     assert (await rig.ask("POST", "/v1/topics/orders.1/messages", content=b"x", headers=bearer("billing"))).status_code == 201
     assert (await rig.ask("POST", "/v1/login", json={"token": "billing-token"})).status_code == 200
     assert rig.gateway is not None

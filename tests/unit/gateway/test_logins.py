@@ -30,7 +30,7 @@ def grant(tokens: Authority, name: str) -> Grant:
 
 
 def allowed(logins: Logins, login_id: str) -> str | None:
-    """The name of the token behind an id, used."""
+    """Use a login. Returns: the name of its token."""
     login = logins.find(login_id)
     used = None if login is None else logins.use(login)
     return None if used is None else used.name

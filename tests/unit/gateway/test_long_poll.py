@@ -1,4 +1,4 @@
-"""Polls that wait."""
+"""Long polls: requests that wait for messages."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Reads of the log that change nothing."""
+"""Reads of the log over HTTP, which change nothing."""
 
 
 from tests.support.http_rig import HttpRig, refused

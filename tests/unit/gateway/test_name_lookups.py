@@ -1,4 +1,4 @@
-"""Lookups of names: those that do not answer leave threads for the others."""
+"""DNS lookups: names whose server does not answer leave threads for the others."""
 
 import asyncio
 import threading
@@ -11,7 +11,7 @@ from toymq_py.gateway.name_lookups import SLOW_THREADS_MAX, THREADS_MAX, NameLoo
 
 
 class Names:
-    """A DNS in which names that begin with "dark" do not answer before ``light``."""
+    """A DNS in which names that begin with "dark" get no answer before ``light``."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -43,7 +43,7 @@ async def until_running(lookups: NameLookups, count: int) -> None:
 
 
 async def test_silent_names_stop_no_others(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four webhooks whose DNS server was silent stopped all webhooks that have a name."""
+    """Found: four webhooks whose DNS server was silent stopped all webhooks with a host name."""
     monkeypatch.setattr(name_lookups, "SLOW_S", 0.0)
     lookups = NameLookups(asyncio.get_running_loop(), names)
     for n in range(SLOW_THREADS_MAX):
@@ -113,7 +113,7 @@ async def test_a_name_that_is_not_known(names: Names) -> None:
 
 
 async def test_a_machine_without_a_thread_for_it_delays_a_lookup(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The RuntimeError of ``Thread.start`` ended the task that pushes webhooks, and the gateway with it."""
+    """Found: the RuntimeError of ``Thread.start`` ended the task that pushes webhooks, and the gateway with it."""
     refused: list[str] = []
     start = threading.Thread.start
 

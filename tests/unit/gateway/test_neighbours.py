@@ -1,4 +1,4 @@
-"""What a worker's lists, figures and metrics say of the others."""
+"""The data of other workers in a worker's lists, figures and metrics."""
 
 import asyncio
 import json
@@ -142,7 +142,7 @@ def test_metrics_are_one_text() -> None:
 
 
 async def test_one_that_is_known_to_stand_still_is_not_asked(tmp_path: Path) -> None:
-    """Each request for its topics waited 20 s, and a list 5 s."""
+    """Found: each request for the topics of a worker that hangs waited 20 s, and a list 5 s."""
     still: set[int] = {1}
     sockets = (str(tmp_path / "0"), str(tmp_path / "1"))  # none is there: a try would say so
     neighbours = Neighbours(Placement(0, ("h:1", "h:2"), (), sockets, pids=[76, 77], stands_still=still.__contains__))
@@ -160,7 +160,7 @@ async def test_one_that_is_known_to_stand_still_is_not_asked(tmp_path: Path) -> 
 async def test_one_that_is_found_to_stand_still_is_waited_for_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    """Of what it was sent the outcome is unknown; of what was not sent it is known."""
+    """The outcome of a request that was sent to it is unknown; one that was not sent was not done."""
     monkeypatch.setattr(neighbours_module, "LOOK_AT_BEATS_S", 0.0)
     still: set[int] = set()
     sockets = (str(tmp_path / "0"), str(tmp_path / "1"))

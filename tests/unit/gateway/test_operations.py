@@ -1,4 +1,4 @@
-"""What every operation checks: its path, its parameters, the site that asks."""
+"""The checks of every operation: its path, its parameters, and the web site that sends the request."""
 
 import random
 import re
@@ -36,7 +36,7 @@ async def test_parameters_that_are_not_known_are_refused(rig: HttpRig) -> None:
     ids=["topic", "pattern or topic", "pattern"],
 )  # fmt: skip
 def test_the_schema_of_a_name_takes_what_the_broker_takes(parameter: Parameter[str], names: list[str]) -> None:
-    """A partition was not of the form that `/openapi.json` gives, and a generated client refused it."""
+    """Found: a partition's name did not match the pattern in `/openapi.json`, so a generated client refused it."""
     for name in names:
         assert parameter.parse(name) == name
         assert re.search(parameter.schema["pattern"], name), name
@@ -101,7 +101,7 @@ READS = [
 
 @pytest.mark.parametrize(("dialect", "operation"), READS, ids=lambda one: getattr(one, "name", one))
 async def test_no_image_of_a_page_takes_a_message(dialect: str, operation: Operation) -> None:
-    """Found by a trial: ``<img src="…/consume/orders?auto_ack=true">`` acked, on any page, without a token."""
+    """Found by a trial: ``<img src="…/consume/orders?auto_ack=true">`` in any web page acked messages, without a token."""
     async with gateway(DIR, fs=SimDisk(random.Random(1)), dialects=[dialect] if dialect else []) as rig:
         await rig.publish("t", "x")
         path = re.sub(r"\{\w+(:\w+)?\}", "t", operation.path)
@@ -117,7 +117,7 @@ async def test_no_image_of_a_page_takes_a_message(dialect: str, operation: Opera
 
 
 def test_there_are_reads_that_take() -> None:
-    """Or the test above would have none to try."""
+    """Otherwise the test above would have no operation to try."""
     assert {dialect for dialect, _ in READS} == {"", "mq", "tinymq"}
 
 
@@ -127,7 +127,7 @@ def test_there_are_reads_that_take() -> None:
      ("GET", "/healthz"), ("POST", "/publish/t"), ("POST", "/t/messages"), ("DELETE", "/t")],
 )  # fmt: skip
 async def test_a_line_break_at_the_end_makes_another_path(method: str, path: str) -> None:
-    """Found by a purge that was not asked for."""
+    """Found: a path with a line break at its end was taken for the path of a purge."""
     async with gateway(DIR, fs=SimDisk(random.Random(1)), dialects=["tinymq", "mq"]) as rig:
         await rig.publish("t", "x")
         refused(await rig.ask(method, f"{path}%0A", content=b"y"), 404, "UNKNOWN_COMMAND")

@@ -1,4 +1,4 @@
-"""The dashboard without a browser: what its files may contain, and that they speak of what is there."""
+"""The dashboard without a browser: which constructs its files may contain, and that all they refer to exists."""
 
 import random
 import re
@@ -24,7 +24,7 @@ CONTROL_CONTRAST = 3.0
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_text_becomes_text_and_nothing_else(script: Path) -> None:
-    """Payloads, keys and headers come from strangers: nothing that parses markup or runs text stands in any script."""
+    """Payloads, keys and headers are untrusted: no script may contain a construct that parses markup or runs text."""
     markup = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|srcdoc"
     assert re.findall(rf"{markup}|\beval\b|new Function", script.read_text()) == []
 

@@ -1,4 +1,4 @@
-"""Leases over HTTP: polls, acks, what comes again, and what survives."""
+"""Leases over HTTP: polls, acks, redeliveries, and their state after a restart."""
 
 import errno
 

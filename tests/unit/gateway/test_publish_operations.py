@@ -1,4 +1,4 @@
-"""Publishing over HTTP: what is answered, and what is in the log then."""
+"""Publishing over HTTP: the answers, and the records in the log."""
 
 import asyncio
 import base64
@@ -79,7 +79,7 @@ async def test_what_was_answered_survives_a_power_cut(fs: SimDisk) -> None:
 
 
 async def test_delays_and_ttls_of_every_form(rig: HttpRig) -> None:
-    """Delayed ones are not delivered, those that expire say when; each form of publishing has both."""
+    """Delayed messages are not delivered yet, expiring ones report when; every form of publishing supports both."""
     part = b"--x\r\nX-Delay-Ms: 3600000\r\nX-Ttl-Ms: 7200000\r\n\r\npart\r\n--x--\r\n"
     batch = lines({"payload": "now"}, {"payload": "line", "delay_ms": 3_600_000, "ttl_ms": 7_200_000}, {"payload": "too"})
     for path, body, headers in (
@@ -211,7 +211,7 @@ async def test_a_low_disk_refuses_publishes_and_nothing_else(fs: SimDisk) -> Non
 
 
 async def test_a_full_disk_without_a_mark_is_not_ready_until_there_is_room(rig: HttpRig, fs: SimDisk) -> None:
-    """It was ready, and a load balancer sent it the publishes that it refused."""
+    """Found: /readyz was 200, so a load balancer sent publishes to a broker that refused them."""
 
     async def reasons() -> list[str]:
         found: list[str] = (await rig.ask("GET", "/readyz")).json()["reasons"]
@@ -303,7 +303,7 @@ async def test_a_bad_line_harms_no_other_and_is_no_2xx(rig: HttpRig, bad: str) -
 
 
 async def test_what_could_never_be_delivered_is_refused(rig: HttpRig) -> None:
-    """Found by a trial: a delay as long as the ttl was taken, and the message expired when it was due."""
+    """Found by a trial: a delay as long as the ttl was accepted, and the message expired when it was due."""
     times = {"X-Delay-Ms": "5000", "X-Ttl-Ms": "5000"}
     answer = await rig.ask("POST", "/v1/topics/t/messages", content=b"x", headers=times)
     assert "a delay of 5s with a ttl of 5s: it would expire" in refused(answer, 422, "BAD_ARGUMENT")["detail"]
@@ -318,7 +318,7 @@ async def test_a_line_over_the_limit_is_refused_alone(rig: HttpRig) -> None:
 
 
 async def test_refused_lines_take_turns_too(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by a trial: what is refused counted for nothing, and 128 large ones were parsed in one piece."""
+    """Found by a trial: refused lines counted for nothing, and 128 large ones were parsed in one turn."""
     turns: list[int] = []
     one_turn = publish_operations._one_turn
 
@@ -368,7 +368,7 @@ async def test_more_messages_than_a_batch_takes(rig: HttpRig) -> None:
 
 
 async def test_as_many_messages_as_a_batch_takes_end_where_the_body_does(rig: HttpRig) -> None:
-    """Also when the last piece of the body is empty."""
+    """A full batch is accepted even when the last piece of the body is empty."""
 
     async def body() -> AsyncIterator[bytes]:
         yield b'{"payload":""}\n' * BATCH_MESSAGES_MAX
@@ -379,7 +379,7 @@ async def test_as_many_messages_as_a_batch_takes_end_where_the_body_does(rig: Ht
 
 
 async def test_large_messages_are_taken_one_after_the_other(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by a batch of 16 MiB in 15 messages: it held the loop for 61 ms."""
+    """Found: a batch of 16 MiB in 15 messages blocked the loop for 61 ms."""
     monkeypatch.setattr(publish_operations, "BYTES_PER_TURN", 500)
     appended: list[int] = []
     usual = publish_operations.append
@@ -411,8 +411,8 @@ async def test_nothing_is_begun_while_the_broker_shuts_down(rig: HttpRig) -> Non
 async def test_a_batch_that_loses_a_worker_says_of_each_message_what_is_known(
     rig: HttpRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of a worker that was not up, and of one that died, had one error, and could be stored or not. That of a worker that
-    hung was given up after 5 s, and stored later."""
+    """Found: messages for a worker that was not up, and for one that died, had the same error, although only the latter may be
+    stored. A worker that hung was given up after 5 s, and stored its messages later."""
     monkeypatch.setattr(neighbours, "REACH_S", 0.5)
     sockets = [str(tmp_path / str(worker)) for worker in range(3)]
     rig.broker.placement = placement = Placement(0, ("a", "b", "c"), (), sockets)

@@ -1,4 +1,4 @@
-"""What is read ahead of the parser: when reading is held, what counts, what stops it."""
+"""Bytes read before the parser needs them: when reading is paused, which bytes count, and what ends it."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from toymq_py.metrics import Metrics
 
 
 class Transport:
-    """Whether it reads."""
+    """A transport that records whether it reads."""
 
     reads = True
     closing = False
@@ -102,7 +102,7 @@ def test_what_is_stopped_is_dropped_and_not_read_again(ahead: ReadAhead, transpo
 
 
 def test_a_transport_that_ends_is_left_alone(ahead: ReadAhead, transport: Transport) -> None:
-    """uvloop raises for one that is closing; behind the end of the stream nothing is to be read."""
+    """uvloop raises for a transport that is closing, and after the end of the stream there is nothing to read."""
     transport.closing = True
     ahead.add(MUCH, stays=True)
     assert transport.reads

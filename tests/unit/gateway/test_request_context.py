@@ -1,4 +1,4 @@
-"""What all requests of the gateway share."""
+"""The context that all requests of the gateway share."""
 
 import errno
 

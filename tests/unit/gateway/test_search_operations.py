@@ -31,7 +31,7 @@ async def filled(rig: HttpRig, *messages: dict[str, Any]) -> None:
 
 
 async def found(rig: HttpRig, **query: Any) -> tuple[list[int], int | None]:
-    """Ids, and where to go on."""
+    """Return the ids, and the id to continue from."""
     answer = await rig.ask("GET", PATH, params=query)
     assert answer.status_code == 200, answer.text
     content = answer.json()
@@ -223,7 +223,7 @@ async def test_the_state_of_a_message_at_each_consumer() -> None:
 
 
 async def test_a_dead_letter_is_named_and_not_called_acked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It counts as acked, and an operator who looked for it believed that it was handled."""
+    """Found: a dead-lettered message was shown as acked, so an operator who searched for it believed that it was handled."""
     monkeypatch.setattr(broker_module, "LETTER_KEYS", 2)
 
     async def states(rig: HttpRig, msg_id: int) -> list[Any]:

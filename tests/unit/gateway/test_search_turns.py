@@ -25,7 +25,7 @@ class Rig:
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
     async def begin(self, name: str) -> asyncio.Task[None]:
-        """A search of the token before the dash."""
+        """Begin a search for the token whose name is before the dash."""
         self.ends[name] = asyncio.Event()
         self.tasks[name] = asyncio.ensure_future(self._search(name))
         await turns_of_the_loop()

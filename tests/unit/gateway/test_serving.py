@@ -1,4 +1,4 @@
-"""The end of all connections of a server."""
+"""Closing all connections of a server."""
 
 import asyncio
 import random
@@ -13,7 +13,7 @@ from toymq_py.gateway.serving import Serving
 
 
 class Connection:
-    """Closes at once, or only when it is cut."""
+    """A connection that closes at once, or only when it is aborted."""
 
     def __init__(self, serving: Serving, *, stays: bool = False) -> None:
         self.transport = self  # type: ignore[assignment]

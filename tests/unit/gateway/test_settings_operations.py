@@ -1,4 +1,4 @@
-"""The settings in force of a topic, and where each is from."""
+"""The settings in force of a topic, and the source of each."""
 
 import random
 from dataclasses import fields
@@ -60,7 +60,7 @@ async def test_an_option_of_the_broker_is_named_and_letters_are_never_given_up(t
 
 
 async def test_a_partitioned_topic_has_what_all_its_partitions_have() -> None:
-    """It was refused as PARTITIONED."""
+    """Found: the request was refused as PARTITIONED."""
     async with gateway(DIR, fs=SimDisk(random.Random(1))) as rig:
         await rig.ask("PUT", "/v1/topics/t", json={"partitions": 3, "visibility": 90_000})
         await rig.ask("PATCH", "/v1/topics/t%231", json={"ttl": 5000})

@@ -1,4 +1,4 @@
-"""What is sent to whoever looks at the dashboard, and what is not."""
+"""The data that is sent to each viewer of the dashboard, and what is left out."""
 
 import json
 import random
@@ -27,7 +27,8 @@ def test_the_age_of_what_lies_still_changes_nothing() -> None:
 
 
 def test_consumers_of_topics_elsewhere_are_slow_by_their_age() -> None:
-    """On the dashboard of another worker, or group, they were never slow, and nothing was attached to them unsaid."""
+    """Found: on the dashboard of another worker or group, consumers were never slow, and a consumer without a session was not
+    reported."""
 
     def seen(at_ms: int | None, now_ms: int, before: dict[str, Any] | None = None) -> dict[str, Any]:
         item = {"consumers": [{"consumer": "c", "oldest_unacked_at_ms": at_ms}]}

@@ -1,4 +1,4 @@
-"""Coroutines without a task."""
+"""Coroutines that run without a task."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

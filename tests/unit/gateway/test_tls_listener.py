@@ -1,4 +1,5 @@
-"""The gateway over TLS: peers that speak none, say nothing, or are one too many; and a real process, on uvloop."""
+"""The gateway over TLS: peers that do not speak TLS, that send nothing, or that exceed the limit; and a real process, on
+uvloop."""
 
 import asyncio
 import json
@@ -34,7 +35,7 @@ def certificates() -> Certificates:
 
 
 async def wire(rig: HttpRig, *, shakes_hands: bool = False) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to the port with TLS."""
+    """Open a connection to the TLS port."""
     return await asyncio.open_connection("127.0.0.1", rig.tls_port, ssl=client_context() if shakes_hands else None)
 
 
@@ -138,7 +139,8 @@ async def test_the_logins_cookie_is_for_tls_only() -> None:
 
 
 async def test_a_name_is_the_certificates_matter() -> None:
-    """Without TLS a name that leads to this machine is another's; with it, no other has a certificate for it."""
+    """Without TLS an unknown host name may be another site's that resolves to this machine; with TLS no other site has a
+    certificate for it."""
     async with listening(DIR, fs=disk(), certificates=certificates()) as rig:
         for url, status in ((f"http://127.0.0.1:{rig.port}", 403), (f"https://127.0.0.1:{rig.tls_port}", 200)):
             async with httpx.AsyncClient(base_url=url, verify=client_context()) as client:
@@ -156,7 +158,7 @@ async def test_a_page_without_tls_is_another_site() -> None:
 
 
 async def test_a_large_answer_arrives_whole_and_the_connection_ends() -> None:
-    """More than any buffer holds, to a client that reads it late."""
+    """The answer is larger than any buffer, and its client reads it late."""
     payload = bytes(range(256)) * 4096
     async with listening(DIR, fs=disk(), certificates=certificates()) as rig, asyncio.timeout(TIMEOUT_S):
         assert (await rig.ask("POST", "/v1/topics/t/messages", content=payload)).status_code == 201
@@ -171,7 +173,7 @@ async def test_a_large_answer_arrives_whole_and_the_connection_ends() -> None:
 
 
 def test_a_process_and_its_certificates_read_again(tmp_path: Path) -> None:
-    """Connected clients stay so, later ones see the new certificate; a shutdown waits for no idle client."""
+    """Clients stay connected, later ones get the new certificate, and a shutdown waits for no idle client."""
     for source, name in ((CERT, "cert.pem"), (KEY, "key.pem")):
         shutil.copy(source, tmp_path / name)
     options = ["--https", "127.0.0.1:0", "--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem")]
@@ -220,7 +222,8 @@ def test_serve_refuses(tmp_path: Path, arguments: list[str], says: str) -> None:
 
 
 def test_a_client_that_was_refused_and_goes_on_sending_is_cut_off(tmp_path: Path) -> None:
-    """uvloop waited 30 s for the answer to its close, and decrypted what came: publishes of others took a second."""
+    """Found: uvloop waited 30 s for the answer to its close, and decrypted all that arrived: others' publishes took a
+    second."""
     context = client_context()
     with BrokerProcess(tmp_path / "d", "--https", "127.0.0.1:0", "--tls-cert", CERT, "--tls-key", KEY) as broker:
         assert broker.https

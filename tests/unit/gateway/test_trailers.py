@@ -1,4 +1,5 @@
-"""Fields behind the last chunk of a body are parsed, bounded and dropped. The rest: tests/unit/gateway/test_http_server.py."""
+"""Trailer fields behind the last chunk of a body are parsed, bounded and dropped. The rest:
+tests/unit/gateway/test_http_server.py."""
 
 import asyncio
 import random
@@ -20,7 +21,7 @@ def disk() -> SimDisk:
 
 
 async def test_a_trailer_is_no_header() -> None:
-    """Found by a trial: ``Authorization`` behind the body was obeyed, and ``X-Header-*`` stored."""
+    """Found by a trial: ``Authorization`` in a trailer was obeyed, and ``X-Header-*`` stored."""
     async with listening(DIR, fs=disk(), authority=authority(EVERYTHING)) as rig:
         trailer = b"Authorization: Bearer %b\r\nX-Header-Color: red\r\n" % token("all").encode()
         sent = CODED.replace(b"0\r\n\r\n", b"0\r\n" + trailer + b"\r\n") % b"chunked"
@@ -33,7 +34,8 @@ async def test_a_trailer_is_no_header() -> None:
 
 
 async def test_of_an_answered_body_chunk_extensions_are_not_read_for_ever() -> None:
-    """The bytes of the body alone were counted: a MiB of them, in chunks of one with an extension each, is gigabytes."""
+    """Found: only the bytes of the body were counted: a MiB of it, in chunks of one byte with an extension each, is
+    gigabytes."""
     async with listening(DIR, fs=disk()) as rig, asyncio.timeout(10):
         reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
         writer.write(b"POST /v1/nothing HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -52,7 +54,7 @@ async def test_of_an_answered_body_chunk_extensions_are_not_read_for_ever() -> N
     "endless", [b"0\r\n" + b"x: y\r\n" * 200_000, b"0\r\nx: " + b"y" * 1_000_000, b"1;e=" + b"y" * 1_000_000]
 )
 async def test_trailers_and_chunk_extensions_are_bounded(endless: bytes) -> None:
-    """Found by a trial: 16 MiB of them, without a token, took 400 MiB."""
+    """Found by a trial: 16 MiB of them, without a token, took 400 MiB of memory."""
     async with listening(DIR, fs=disk()) as rig:
         reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
         async with asyncio.timeout(10):
@@ -67,7 +69,7 @@ async def test_trailers_and_chunk_extensions_are_bounded(endless: bytes) -> None
 @pytest.mark.parametrize(("over", "status"), [(0, b" 201 "), (1, b" 431 ")])
 @pytest.mark.parametrize("fields", [1, 2, 7])
 async def test_trailers_have_eight_kib_and_no_byte_more(fields: int, over: int, status: bytes) -> None:
-    """Found by a trial: 9,000 bytes of them were stored beside."""
+    """Found by a trial: 9,000 bytes of trailers were accepted and kept."""
     sizes = [TRAILER_BYTES_MAX // fields] * (fields - 1)
     sizes.append(TRAILER_BYTES_MAX + over - sum(sizes))
     trailers = b"".join(b"x: " + b"y" * (size - 1) + b"\r\n" for size in sizes)

@@ -1,4 +1,4 @@
-"""Requests in turns: whose step is next, and that tasks do not notice."""
+"""Requests take turns on the loop: whose step is next, and that the requests' tasks do not notice."""
 
 import asyncio
 import weakref
@@ -49,7 +49,7 @@ async def hall() -> Hall:
 
 @pytest.mark.parametrize("waits", ["pass", "future"])
 async def test_a_request_waits_for_a_few_turns_of_others_however_many_they_have(hall: Hall, waits: str) -> None:
-    """All hundred had each of their steps ahead of it."""
+    """Found: all steps of a hundred other requests ran before it."""
 
     async def much() -> None:
         for _ in range(5):
@@ -95,7 +95,7 @@ async def test_results_and_errors_come_as_from_a_task(hall: Hall) -> None:
 
 @pytest.mark.parametrize("passes", range(4))
 async def test_a_cancellation_says_why_wherever_it_comes(hall: Hall, passes: int) -> None:
-    """Libraries know theirs by the message: without it, a cancelled scope ended the task around it."""
+    """Libraries recognize their own cancellation by its message: without it, a cancelled scope ended the task around it."""
     ended: list[str] = []
 
     async def wait() -> None:
@@ -127,7 +127,8 @@ async def test_timeouts_and_task_groups_work_in_turns(hall: Hall) -> None:
 
 
 async def test_who_is_woken_to_take_messages_takes_no_turn(hall: Hall) -> None:
-    """A poll came a pass later than a WebSocket of its consumer, and got nothing for as long as that took all."""
+    """Found: a poll was woken a pass later than a WebSocket of the same consumer, and got nothing as long as that took all
+    messages."""
     woken, order = Prompt(loop=hall.loop), list[str]()
 
     async def poll() -> None:
@@ -164,7 +165,7 @@ async def test_a_bug_in_a_step_ends_no_turns(hall: Hall) -> None:
 
 @pytest.mark.parametrize("left", [0, 2])
 async def test_of_a_lost_connection_nothing_stays_and_what_began_ends(hall: Hall, left: int) -> None:
-    """The collector looks rarely: ten thousand that leave would stay for minutes."""
+    """The garbage collector runs rarely: what ten thousand closed connections held would stay for minutes."""
     turns, done = hall.turns_of("one"), list[int]()
     for number in range(left):
         turns.take(partial(done.append, number))

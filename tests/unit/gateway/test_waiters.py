@@ -10,7 +10,7 @@ from toymq_py.gateway.waiters import Waiting
 
 
 class Source:
-    """Something to wait for."""
+    """An object to wait for."""
 
     def __init__(self) -> None:
         self.call: Callable[[], None] | None = None
@@ -80,7 +80,7 @@ async def test_a_cancelled_wait_is_withdrawn() -> None:
 
 
 async def test_one_pause_ends_in_a_pass() -> None:
-    """A hundred large answers that are encoded at a time hold the loop no longer than one."""
+    """One paused request goes on in each pass of the loop, so a hundred large answers block it no longer than one."""
     waiting, passes = Waiting(asyncio.get_running_loop()), 0
     ended: list[tuple[int, int]] = []
 

@@ -1,4 +1,4 @@
-"""Where webhooks may push to."""
+"""The addresses to which webhooks may push."""
 
 import pytest
 
@@ -31,13 +31,14 @@ def test_addresses_of_the_internet(address: str) -> None:
 
 
 def test_this_machines_addresses_are_its_own_wherever_they_come_from() -> None:
-    """Loopback stands for all of them: the kernel answers from the address itself."""
+    """An address counts as this machine's also when it is embedded in an IPv6 address. Loopback stands for all: the kernel
+    answers from the address itself."""
     assert [is_own(address) for address in ("127.0.0.1", "::ffff:127.0.0.1", "2002:7f00:1::")] == [True] * 3
     assert not is_own("192.0.2.1")
 
 
 def test_a_public_address_of_this_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by a trial: a machine with an address of the Internet pushed to its own services."""
+    """Found by a trial: a webhook on a machine with a public address could push to the machine's own services."""
     monkeypatch.setattr(webhook_addresses, "is_public", lambda address: True)
     with pytest.raises(Forbidden, match="of this machine"):
         allowed_address(Target.parse("http://127.0.0.1/"), ["127.0.0.1"], private=False)
@@ -77,6 +78,6 @@ def test_one_address_that_is_not_public_is_enough() -> None:
 
 
 def test_an_address_is_named_once() -> None:
-    """It was "127.0.0.1 is 127.0.0.1, of this machine or its network"."""
+    """Found: the error was "127.0.0.1 is 127.0.0.1, of this machine or its network"."""
     with pytest.raises(Forbidden, match=r"^127\.0\.0\.1 is of this machine or its network \("):
         allowed_address(Target.parse("http://127.0.0.1/"), ["127.0.0.1"], private=False)

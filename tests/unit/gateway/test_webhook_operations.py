@@ -1,4 +1,4 @@
-"""Webhooks: pushed, signed, tried again, kept."""
+"""Webhooks: pushed, signed, retried, stored."""
 
 import asyncio
 import base64
@@ -122,7 +122,7 @@ async def test_private_addresses_are_refused_unless_allowed(fs: SimDisk) -> None
 
 
 async def test_a_name_that_no_server_answers_for_is_refused_in_time(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The request hung for over a minute."""
+    """Found: the request hung for over a minute."""
     monkeypatch.setattr(webhook_sender, "CHECK_S", 0.01)
     assert rig.webhooks is not None
     light = threading.Event()
@@ -134,7 +134,8 @@ async def test_a_name_that_no_server_answers_for_is_refused_in_time(rig: HttpRig
 
 
 async def test_a_secret_of_no_bytes_is_refused(rig: HttpRig) -> None:
-    """The variable behind the prefix was not set: every stranger could sign."""
+    """Found: when the secret's environment variable was not set, the secret was only its prefix, and every stranger could
+    sign."""
     async with receiving() as receiver:
         for secret, size in (("whsec_", 0), ("whsec_YQ==", 1)):
             answer = await rig.ask("PUT", "/v1/webhooks/mine", json=definition(receiver, secret=secret))
@@ -145,7 +146,8 @@ async def test_a_secret_of_no_bytes_is_refused(rig: HttpRig) -> None:
 async def test_a_secret_that_was_taken_away_meanwhile_does_not_come_back(
     rig: HttpRig, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A PUT that keeps the secret looks up its host for seconds: the one before it would have been stored again."""
+    """A PUT that keeps the secret may look up its host for seconds; it must not store a secret again that was removed
+    meanwhile."""
     body: dict[str, object] = {"topic": "t", "url": "http://localhost/"}
     if "alerts" in path:
         body |= {"when": "lag", "threshold": 10}
@@ -168,7 +170,7 @@ async def test_a_secret_that_was_taken_away_meanwhile_does_not_come_back(
 
 
 class Other:
-    """Worker 1 as the test plays it: it has webhooks, and may end within a change."""
+    """Worker 1, simulated: it has webhooks, and may die during a change."""
 
     def __init__(self) -> None:
         self.webhooks: dict[str, dict[str, Any]] = {}
@@ -204,7 +206,7 @@ async def two_workers(fs: SimDisk, path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert rig.gateway is not None
 
         async def allow(url: str) -> None:
-            """Any URL: nothing is pushed."""
+            """Allow any URL: nothing is pushed."""
 
         monkeypatch.setattr(rig.gateway.sender, "check", allow)
         rig.broker.placement = placement = Placement(0, ("a", "b"), (), (str(path / "0"), str(path / "1")))
@@ -221,7 +223,7 @@ TOPIC_HERE = next(f"t{number}" for number in range(9) if worker_of(f"t{number}",
 async def test_a_webhook_of_all_workers_is_not_put_before_all_answer(
     fs: SimDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was at some and not at others."""
+    """Found: the webhook was stored at some workers and not at others."""
     monkeypatch.setattr(neighbours, "REACH_S", 0.5)
     async with two_workers(fs, tmp_path, monkeypatch) as (rig, other):
         (tmp_path / "1").rename(tmp_path / "away")
@@ -254,7 +256,8 @@ async def test_a_worker_that_ends_within_a_change_of_a_webhook_of_all_is_named_a
 async def test_a_delete_that_was_done_here_and_not_there_is_completed_by_a_repeat_at_any(
     fs: SimDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The repeat came to this worker, said that there is no such webhook, and the other one went on pushing."""
+    """Found: the repeated DELETE at this worker was answered that there is no such webhook, and the other worker went on
+    pushing."""
     async with two_workers(fs, tmp_path, monkeypatch) as (rig, other):
         other.webhooks["mine"] = dict(HOOK)
         assert (await rig.ask("DELETE", "/v1/webhooks/mine")).status_code == 204

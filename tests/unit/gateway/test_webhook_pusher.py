@@ -1,4 +1,4 @@
-"""Pushes of webhooks: tried again, apart from each other, and never where they may not go."""
+"""Pushes of webhooks: retried, independent of each other, and never sent to a forbidden address."""
 
 import random
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ def definition(receiver: Receiver, **more: object) -> dict[str, object]:
 async def test_a_bug_under_one_webhook_ends_neither_the_broker_nor_another_one(
     rig: HttpRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ended the broker, and each start after that."""
+    """Found: the bug ended the broker, and each start after that."""
     make = webhook_pusher.LongPoll
 
     def failing(broker: Any, waiting: Any, topic: str, *rest: Any, **options: Any) -> Any:
@@ -63,7 +63,7 @@ async def test_targets_behind_one_address_share_no_cookies(rig: HttpRig) -> None
 
 
 async def test_names_behind_one_address_share_no_connection(rig: HttpRig) -> None:
-    """Over TLS it would be one name's certificate that was checked."""
+    """With a shared TLS connection only one name's certificate would be checked."""
     async with receiving() as receiver:
         for host in ("localhost", "127.0.0.1"):
             url = f"http://{host}:{receiver.port}/"
@@ -154,7 +154,7 @@ async def test_dead_letters_of_webhooks_are_counted_one_by_one_and_logged_by_the
 
 
 async def test_a_name_that_moves_to_a_private_address_is_not_followed(fs: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The address is checked for every push, not for the definition alone."""
+    """The address is checked for every push, not only when the webhook is defined."""
     async with receiving() as receiver, listening(DIR, fs=fs, private_webhooks=True) as rig:
         assert (await rig.ask("PUT", "/v1/webhooks/mine", json=definition(receiver))).status_code == 201
         assert rig.webhooks is not None
@@ -168,7 +168,7 @@ async def test_a_name_that_moves_to_a_private_address_is_not_followed(fs: SimDis
 async def test_a_push_that_waits_for_the_lookups_of_others_counts_no_attempt(
     rig: HttpRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was said to have timed out, and brought the message nearer to its end as a dead letter."""
+    """Found: the push was reported as timed out, and used up an attempt of its message."""
     async with receiving() as receiver:
         await rig.ask("PUT", "/v1/webhooks/mine", json=definition(receiver))
         assert rig.webhooks is not None

@@ -16,7 +16,7 @@ OK = b"HTTP/1.1 204 No Content\r\n\r\n"
 
 
 class Receiver:
-    """Answers each connection with the same bytes; ``heads`` has what was asked."""
+    """A server that answers each connection with the same bytes; ``heads`` has the requests."""
 
     def __init__(self, answer: bytes) -> None:
         self.port = 0
@@ -76,7 +76,8 @@ async def test_the_host_names_a_port_that_is_not_the_default(url: str, host: str
 
 @pytest.mark.parametrize("part", [b"HTTP/1.1 103 E\r\nLink: x\r\n\r\n", b"HTTP/1.1 100 Continue\r\n" + b"a: b\r\n" * 99])
 async def test_interim_answers_have_an_end(part: bytes) -> None:
-    """They kept the broker busy until the timeout, and again with each attempt: publishes of others took 3 s."""
+    """Found: endless 1xx answers kept the broker busy until the timeout, and again with each attempt: others' publishes took 3
+    s."""
     async with receiving(part * (2 * INTERIM_BYTES_MAX // len(part))) as receiver:
         with pytest.raises(ConnectionError, match=r"example.org sent more than 65536 bytes of interim answers \(1xx\)"):
             await ask(receiver)
@@ -89,7 +90,7 @@ async def test_interim_answers_are_skipped() -> None:
 
 
 async def test_an_answer_before_the_body_was_read_counts() -> None:
-    """A server that refuses by the head alone reads no more; the body is larger than the sockets' buffers."""
+    """A server that refuses a request by its head does not read the body, which is larger than the sockets' buffers."""
     async with receiving(b"HTTP/1.1 413 Too Large\r\n\r\n") as receiver:
         assert await ask(receiver, body=bytes(16 << 20)) == 413
 
@@ -113,7 +114,7 @@ async def test_what_is_not_http_is_an_error_that_says_so(answer: bytes, said: st
 
 
 async def test_the_certificate_must_be_for_the_host_of_the_url() -> None:
-    """The broker connects to an address; the name in the URL is the one that TLS checks."""
+    """The broker connects to an address, but TLS checks the host name of the URL."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(CERT, KEY)
     async with receiving(tls=tls) as receiver:

@@ -1,4 +1,4 @@
-"""The signature of a push, the wait after one that failed, and what is said of it."""
+"""The signature of a push, the wait after a failed one, and how it is reported."""
 
 import asyncio
 import socket
@@ -10,7 +10,7 @@ from toymq_py.gateway.webhook_sender import WebhookSender, backoff_s, sign
 
 
 def test_the_signature_of_the_specification() -> None:
-    """The example of the Standard Webhooks specification's reference libraries."""
+    """Compare with the example of the Standard Webhooks specification's reference libraries."""
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
     signature = sign(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
     assert signature == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="

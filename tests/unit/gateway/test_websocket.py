@@ -1,4 +1,4 @@
-"""WebSockets of the gateway, spoken by another implementation than the one that serves them."""
+"""WebSockets of the gateway, with a client of another implementation than the server's."""
 
 import asyncio
 import json
@@ -84,7 +84,7 @@ async def test_a_lease_that_has_ended_does_not_act_on_the_next_one(rig: HttpRig)
 
 
 def settlements(rng: random.Random) -> list[dict[str, Any]]:
-    """Frames about messages 0 to 19: runs of alike ones, other ones among them."""
+    """Return frames about messages 0 to 19: runs of the same operation, and others among them."""
     kinds: list[dict[str, Any]] = [
         {"op": "ack"}, {"op": "extend"}, {"op": "extend", "visibility_s": 90}, {"op": "nack", "delay_s": 60},
         {"op": "nack", "delay_s": 60, "dead": False}, {"op": "nack", "delay_s": 60, "dead": 0}, {"op": "nack", "dead": True},
@@ -203,7 +203,7 @@ async def test_a_refusal_has_the_ref_of_its_frame(rig: HttpRig, frame: str) -> N
 
 
 async def test_a_ref_has_a_limit(rig: HttpRig) -> None:
-    """Found by 215 frames with 4 MB each, whose answers were not read: 2.5 GB."""
+    """Found: the unread answers to 215 frames with a ``ref`` of 4 MB each took 2.5 GB."""
     async with frames(rig) as ws:
         assert (await ws.ask(op="unsubscribe", ref="x" * (REF_CHARS_MAX - 2)))["ref"] == "x" * (REF_CHARS_MAX - 2)
         answer = await ws.ask(op="unsubscribe", ref="x" * REF_CHARS_MAX)
@@ -230,7 +230,7 @@ async def test_a_payload_over_the_limit(rig: HttpRig, more: dict[str, Any], code
 
 @pytest.mark.parametrize("character", ["\u0434", "x"])
 async def test_a_payload_of_the_limit_may_be_escaped(character: str) -> None:
-    """`json.dumps` escapes what is not ASCII: six bytes for two. The connection was closed with 1009."""
+    """Found: `json.dumps` turns two bytes that are not ASCII into six, and the connection was closed with 1009."""
     size = 300_000
     payload = character * (size // len(character.encode()))
     async with listening(DIR, fs=SimDisk(random.Random(1)), max_payload_bytes=size) as rig, frames(rig) as ws:
@@ -280,13 +280,12 @@ async def test_a_second_subscription_and_a_takeover(rig: HttpRig) -> None:
 
 
 def pumps() -> int:
-    """Tasks that deliver."""
+    """Return the number of tasks that deliver."""
     return sum("_deliver" in repr(task.get_coro()) for task in asyncio.all_tasks())
 
 
 async def test_subscribe_unsubscribe_subscribe_in_one_go(rig: HttpRig) -> None:
-    """Found by pipelining them: two took for the second subscription, messages came out of order, and one stayed for ever. The
-    rig stops the listener, and fails with what is left."""
+    """Found by pipelining them: two tasks delivered for the second subscription, out of order, and one never ended."""
     await rig.publish("t", *map(str, range(50)))
     async with frames(rig) as ws:
         for frame in ({"op": "subscribe", "consumer": "a"}, {"op": "unsubscribe"}, {"op": "subscribe", "consumer": "b"}):
@@ -302,7 +301,7 @@ async def test_subscribe_unsubscribe_subscribe_in_one_go(rig: HttpRig) -> None:
 
 
 async def test_what_was_said_before_the_end_is_carried_out(rig: HttpRig) -> None:
-    """And what it began ends with it: a subscription that was made then was held for ever."""
+    """Found: a subscription that was made right before a close frame was held for ever."""
     await rig.publish("t", "a")
     async with frames(rig) as ws:
         assert (await ws.ask(op="subscribe", consumer="c"))["op"] == "subscribed"
@@ -346,7 +345,7 @@ async def test_a_shutdown_closes_it(rig: HttpRig) -> None:
 
 
 async def test_what_was_begun_is_answered_before_a_shutdown_closes_it(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A publish was stored, and its client told only that the broker goes away. What comes later is refused or not answered."""
+    """Found: a publish was stored, and its client was told only that the broker goes away."""
     held: list[Callable[[], None]] = []
     usual = Commit.add_waiter
     async with frames(rig) as ws:
@@ -385,8 +384,8 @@ async def test_what_was_begun_is_answered_before_a_shutdown_closes_it(rig: HttpR
     ids=["length", "body", "chunked", "many-headers", "long-header"],
 )
 async def test_a_handshake_that_is_none_is_refused_and_a_shutdown_is_not_disturbed(rig: HttpRig, more: bytes) -> None:
-    """Found by holding connections with them: they were open for ever, and the shutdown failed on the first. The rig stops the
-    listener, and fails with it."""
+    """Found: connections with an invalid handshake stayed open for ever, and a shutdown failed on the first of them. The rig
+    stops the listener, and fails with it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
     writer.write(HANDSHAKE + more)
     async with asyncio.timeout(10):
@@ -402,7 +401,7 @@ async def test_a_handshake_that_is_none_is_refused_and_a_shutdown_is_not_disturb
 async def test_frames_before_the_answer_to_the_handshake_are_served_behind_it(
     rig: HttpRig, caplog: pytest.LogCaptureFixture, head: bytes, writes: int, count: int
 ) -> None:
-    """They were dropped when they came with the handshake, and a failed assertion of the library when they came behind it."""
+    """Found: frames with the handshake were dropped, and those right after it failed an assertion of the library."""
     published = b"".join(frame_of(1, b'{"op":"publish","payload":"%d"}' % n) for n in range(count))
     said = HANDSHAKE + head + b"\r\n" + published
     cut = len(said) - len(published)
@@ -424,7 +423,7 @@ def no_errors(caplog: pytest.LogCaptureFixture) -> bool:
 
 
 async def told(port: int, request: bytes) -> tuple[bytes, dict[str, str], dict[str, Any]]:
-    """(status, headers, problem) of a response behind which the connection is closed."""
+    """Return (status, headers, problem) of a response after which the connection is closed."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
     async with asyncio.timeout(10):
@@ -481,7 +480,7 @@ async def test_a_request_that_asks_for_no_upgrade(rig: HttpRig) -> None:
 
 @pytest.mark.parametrize("late", [False, True], ids=["shutdown", "timeout"])
 async def test_a_handshake_that_nobody_completes_ends(rig: HttpRig, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
-    """By itself after a while, and with the listener."""
+    """A connection with half a handshake is closed after a while, or with the listener."""
     begun: list[GatewayWebSocket] = []
 
     async def never(self: GatewayWebSocket) -> None:

@@ -1,4 +1,4 @@
-"""The end of a WebSocket: what comes first, and its code."""
+"""The end of a WebSocket: the order of its steps, and its close code."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from toymq_py.gateway.websocket_end import leave
 
 
 class Socket:
-    """Keeps what happens, in its order."""
+    """Records the calls, in order."""
 
     def __init__(self) -> None:
         self.events: list[object] = []

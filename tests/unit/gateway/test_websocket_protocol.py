@@ -38,7 +38,8 @@ class Parts(GatewayWebSocket):
 
 @pytest.mark.parametrize("part", [b"", b"x", b"xy"])
 def test_parts_of_a_message_take_the_memory_of_their_bytes(part: bytes) -> None:
-    """Each part stood in a list: empty ones, which no limit of a message's size counts, filled the memory."""
+    """Found: each fragment was an entry of a list: empty ones, which do not count towards a message's size, filled the
+    memory."""
     ws = Parts()
     ws.take_frame(Frame(Opcode.TEXT, b"{", fin=False))
     for _ in range(20_000):
@@ -66,7 +67,7 @@ CLOSE = frame_of(8, (1000).to_bytes(2, "big"))
 async def test_what_was_begun_is_answered_before_the_connection_closes(
     rig: HttpRig, monkeypatch: pytest.MonkeyPatch, end: bytes, last: bytes
 ) -> None:
-    """Five publishes were stored, and none was answered: their client published them again."""
+    """Found: five publishes were stored, and none was answered, so their client published them again."""
     held: list[Callable[[], None]] = []
     usual = Commit.add_waiter
     monkeypatch.setattr(Commit, "add_waiter", lambda self, call: held.append(partial(usual, self, call)))
@@ -100,7 +101,7 @@ async def test_a_subscription_that_is_begun_at_the_end_is_undone_with_its_answer
 
 
 async def test_messages_that_do_not_end_have_room_together_or_end_their_connection() -> None:
-    """A hundred connections with up to six MB each: the kernel killed the broker."""
+    """Found: a hundred connections with unfinished messages of up to six MB each got the broker killed by the kernel."""
     whole = b"\x81\xff" + (900_000).to_bytes(8, "big") + bytes(4) + b"x" * 900_000
     async with listening("/data/d", fs=SimDisk(random.Random(1)), max_held_bytes=1 << 20) as rig, asyncio.timeout(10):
         wires = [await asyncio.open_connection("127.0.0.1", rig.port) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""What every WebSocket has in common: each refusal is answered, counted, and in the audit trail."""
+"""The common part of all WebSocket routes: each refusal is answered, counted, and in the audit trail."""
 
 import json
 import logging
@@ -57,7 +57,7 @@ async def opened(rig: HttpRig, path: str, name: str = "reader", **more: Any) -> 
 async def test_a_refused_handshake_is_in_the_audit_trail(
     rig: HttpRig, caplog: pytest.LogCaptureFixture, path: str, name: str, more: dict[str, Any], who: str, result: str
 ) -> None:
-    """Those of ``/ws`` were not."""
+    """Found: refusals on ``/ws`` were not in the trail."""
     with pytest.raises(InvalidStatus) as refused:
         async with opened(rig, path, name, **more):
             pass

@@ -49,7 +49,7 @@ async def test_alerts_and_webhooks_take_the_pattern(rig: HttpRig) -> None:
 async def test_nothing_is_changed_before_all_workers_answer(
     method: str, path: str, body: object, rig: HttpRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was changed here, and not there."""
+    """Found: the change was made at this worker, and not at the other one."""
     monkeypatch.setattr(neighbours, "REACH_S", 0.02)
     await rig.ask("PUT", "/v1/topics/orders", json={"partitions": 8})
     await rig.publish("orders", *"abcdefgh")
@@ -96,7 +96,7 @@ async def test_a_worker_that_ends_within_a_change_leaves_it_done_in_part_and_tha
 async def test_a_worker_that_ends_behind_a_change_that_was_made_is_no_refusal(
     method: str, path: str, body: object, rig: HttpRig, tmp_path: Path
 ) -> None:
-    """15 of 15 of them said that nothing was done, "try again", of a change that all workers had made."""
+    """Found: 15 of 15 such changes, which all workers had made, were answered that nothing was done, "try again"."""
     await rig.ask("PUT", "/v1/topics/orders", json={"partitions": 8})
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -116,7 +116,8 @@ async def test_a_worker_that_ends_behind_a_change_that_was_made_is_no_refusal(
 
 @pytest.mark.parametrize("said", ["#3/messages/17?consumer=c", "#3/consumers/c", "#3", "?partitions=3", ""])
 async def test_a_path_that_a_client_cut_off_at_its_hash_changes_no_whole_topic(said: str, rig: HttpRig) -> None:
-    """The ack of a message deleted the topic: clients send nothing of what is behind a `#`."""
+    """Found: clients do not send what is behind a `#` in a URL, so a DELETE meant for a message of one partition deleted the
+    whole topic."""
     await rig.ask("PUT", "/v1/topics/orders", json={"partitions": 4})
     await rig.publish("orders", "a")
     detail = "4 partitions of orders, orders#0 to orders#3: name one, or all by ?partitions=4; in a path # is written %23"

@@ -1,4 +1,4 @@
-"""Accepting: in bursts, and without descriptors."""
+"""Accepting connections: in bursts, and without descriptors."""
 
 import errno
 import logging
@@ -15,7 +15,7 @@ from toymq_py.net.acceptor import ACCEPTS_PER_PASS, Acceptor
 
 
 class Listener:
-    """Hands out what waits; ``refusals`` come first."""
+    """A listening socket that hands out waiting connections; ``refusals`` come first."""
 
     def __init__(self) -> None:
         self.waiting = 0
@@ -103,7 +103,7 @@ def test_without_descriptors_it_waits_longer_each_time_and_says_so_once(door: Do
 
 
 def test_without_descriptors_connections_make_room_for_those_that_wait(door: Door, caplog: pytest.LogCaptureFixture) -> None:
-    """An admin waited until the time of anonymous connections was over, 10 s, once files had taken the last descriptor."""
+    """Found: when files had taken the last descriptor, an admin waited 10 s until anonymous connections timed out."""
     listener = door.listener
     listener.waiting, door.evictable = 1, 8
     listener.refusals = [errno.EMFILE] * 8

@@ -1,4 +1,4 @@
-"""A read brings as much as there is room for. ``BoundedProtocol`` over a real socket."""
+"""A read returns at most as many bytes as there is room for. ``BoundedProtocol`` over a real socket."""
 
 import asyncio
 import socket
@@ -25,7 +25,7 @@ class Reader(BoundedProtocol):
 
 
 async def read(most: int, sent: bytes) -> list[list[bytes]]:
-    """What two connections with one buffer get, each of what was sent."""
+    """Return what two connections with one buffer receive, each of ``sent``."""
     buffer, loop = ReadBuffer(), asyncio.get_running_loop()
     buffer.limit(most)
     readers: list[Reader] = []

@@ -1,4 +1,4 @@
-"""What the broker shows to clients that speak TLS. Contract: reliability.md, "Security"."""
+"""The broker's TLS certificate and the CA of its clients. Contract: reliability.md, "Security"."""
 
 import shutil
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_a_damaged_file_is_said(tmp_path: Path, which: str) -> None:
 
 
 def test_another_certificate_is_shown_from_then_on(tmp_path: Path) -> None:
-    """Connected clients stay. A bad file changes nothing, and a CA that is no more believed lets no client in."""
+    """Connected clients stay. A bad file changes nothing, and clients of a CA that was removed are refused."""
     cert, key, ca = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem"
     for source, target in ((CERT, cert), (KEY, key), (CLIENT_CERT, ca)):
         shutil.copy(source, target)

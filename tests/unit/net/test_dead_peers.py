@@ -1,4 +1,4 @@
-"""Connections whose client is gone are ended, and those whose client only does not read are not."""
+"""Connections whose client is gone are closed; those whose client only does not read are kept."""
 
 import asyncio
 import contextlib
@@ -75,7 +75,7 @@ class Transport:
 
 
 class Loop:
-    """Runs what is due, and counts it."""
+    """An event loop that runs what is due, and counts it."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
@@ -100,7 +100,7 @@ class Loop:
 
 
 class World:
-    """Transports, and what the kernel says of them."""
+    """Transports, and the kernel's information about them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int = 1) -> None:
         self.transports = [Transport() for _ in range(count)]
@@ -145,7 +145,8 @@ def test_where_the_kernel_says_nothing_nothing_is_done(monkeypatch: pytest.Monke
 
 
 def test_one_that_the_broker_closed_may_take_the_rest_as_long_as_it_takes_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It lives, and reads nothing more: it would hold its place for ever."""
+    """The client of a closed connection may read the rest slowly. One that reads nothing more would hold its place for ever,
+    and is cut off."""
     world = World(monkeypatch)
     (transport,) = world.transports
     transport.closing, transport.unsent_bytes = True, 1_000_000
@@ -175,7 +176,7 @@ def test_many_connections_are_looked_at_a_slice_at_a_time_and_the_gone_are_forgo
 
 @contextlib.asynccontextmanager
 async def full(listener: socket.socket, client: Callable[[], contextlib.AbstractContextManager[Any]]) -> AsyncIterator[Any]:
-    """A transport to a client that reads nothing, when the kernel takes no more; and the client."""
+    """Yield a transport to a client that reads nothing, once the kernel takes no more bytes; and the client."""
     loop = asyncio.get_running_loop()
     listener.setblocking(False)
     with client() as there:
@@ -197,7 +198,7 @@ async def until(true: Callable[[], object]) -> None:
 
 @linux
 async def test_a_client_that_does_not_read_is_left_alone_and_its_data_is_there() -> None:
-    """Probes are out now and then, and answered: each is seen before and behind one."""
+    """The kernel sends TCP probes now and then, and the client's kernel answers them: each check falls before or after one."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with full(listener, lambda: socket.create_connection(listener.getsockname())) as (transport, client):
             connections, clock = OpenConnections(), FakeClock()

@@ -1,4 +1,4 @@
-"""Which is next: those that take little come first, those that take much share what is left of a pass, owners share both."""
+"""Which connection has the next turn: cheap ones come first, expensive ones share the rest of a pass, and owners share both."""
 
 import random
 from collections import Counter
@@ -21,7 +21,7 @@ class Seat:
 
 
 class Worker:
-    """Takes ``cost_s`` in each turn, and has ``left`` turns' worth of work."""
+    """A connection that takes ``cost_s`` in each turn, and has work for ``left`` turns."""
 
     def __init__(self, hall: "Hall", name: str, cost_s: float, left: int, owner: str = "one") -> None:
         self.hall = hall
@@ -39,7 +39,7 @@ class Worker:
 
 
 class Hall:
-    """Workers, and a loop whose passes are counted."""
+    """Connections, and a loop whose passes are counted."""
 
     def __init__(self) -> None:
         self.clock = FakeClock(monotonic_s=0.0)
@@ -48,7 +48,7 @@ class Hall:
         self.done: list[str] = []
 
     def one_pass(self) -> list[str]:
-        """Which had a turn."""
+        """Run one pass. Returns: which connections had a turn."""
         self.done.clear()
         self.loop.call_soon(self.loop.stop)
         self.loop.run_forever()
@@ -141,7 +141,7 @@ def test_a_closed_place_has_no_turn_and_holds_nothing(hall: Hall) -> None:
 
 
 class Alternating(Worker):
-    """Takes a light turn and one that is none, again and again: it always is light when its next costly turn comes."""
+    """A connection whose turns are cheap and expensive by turns, so it always looks cheap before an expensive one."""
 
     costs: Iterator[float]
 
@@ -159,7 +159,8 @@ def crowd(hall: Hall, count: int, owner: str) -> list[Alternating]:
 
 
 def test_two_hundred_sessions_of_one_owner_hold_up_another_owner_for_a_pass(hall: Hall) -> None:
-    """One token whose connections came, took one costly turn each and came again had all of them in one pass: a second."""
+    """Found: when connections of one token came, took one expensive turn each and reconnected, all their turns were in one
+    pass, which took a second."""
     crowd(hall, 200, "alice")
     counts: Counter[str] = Counter()
     for n in range(300):
@@ -184,7 +185,7 @@ def test_two_hundred_sessions_have_as_much_as_fifty_of_another_owner(hall: Hall)
 
 
 def test_one_who_takes_much_of_another_owner_is_not_behind_two_hundred(hall: Hall) -> None:
-    """It had one of 201 turns, and none while light ones took the pass."""
+    """Found: bob's only connection had one of 201 turns, and none while cheap ones took the pass."""
     for n in range(200):
         Worker(hall, f"alice{n}", 2 * SLICE_S, 1000, "alice").place.wake()
     Worker(hall, "bob", 2 * SLICE_S, 1000, "bob").place.wake()
@@ -195,7 +196,7 @@ def test_one_who_takes_much_of_another_owner_is_not_behind_two_hundred(hall: Hal
 
 
 def test_nobody_starves_while_light_ones_of_many_owners_take_the_pass(hall: Hall) -> None:
-    """One turn of a heavy one is in every pass, of each owner in turn."""
+    """Every pass has one expensive turn, of each owner in turn."""
     for owner in "xyz":
         Worker(hall, f"heavy {owner}", 2 * SLICE_S, 1000, owner).place.wake()
     hall.one_pass()
@@ -210,7 +211,7 @@ def test_nobody_starves_while_light_ones_of_many_owners_take_the_pass(hall: Hall
 
 
 def test_an_owner_that_is_alone_has_all_its_light_ones_in_one_pass(hall: Hall) -> None:
-    """What they publish is one batch, as before there were owners."""
+    """Their publishes then form one batch, as they did before turns were shared by owners."""
     crowd(hall, 200, "alice")
     assert [len(hall.one_pass()) for _ in range(2)] == [200, 200]
     assert hall.clock.monotonic() > 200 * STEP_S
@@ -235,7 +236,7 @@ def test_where_tokens_are_needed_an_owner_that_is_alone_has_no_more_than_a_pass(
 
 
 def test_a_session_whose_owner_becomes_known_has_its_next_turn_as_that_owners(hall: Hall) -> None:
-    """A token is accepted in a turn of its address, which others have, too."""
+    """A session sends its token in a turn of its address, which it shares with others."""
     crowd(hall, 200, "an address")
     newcomer = Worker(hall, "newcomer", 0.0001, 3, "bob")
     newcomer.place.seat = seat = Seat("an address")

@@ -1,4 +1,4 @@
-"""A half-closed connection takes what comes; one that the peer has reset is no error."""
+"""A half-closed connection still receives; one that the peer has reset is not an error."""
 
 import asyncio
 import socket
@@ -20,7 +20,7 @@ async def test_the_peer_reads_what_was_written_and_the_end() -> None:
 
 
 async def test_a_connection_that_is_reset_already_is_aborted() -> None:
-    """A session over TLS ended "by a bug" in the log, seen once in three runs of all tests on a busy machine."""
+    """Found in one of three runs of all tests on a busy machine: a TLS session's end was logged as a bug."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         _, writer = await asyncio.open_connection(*server.getsockname())
         client, _ = server.accept()

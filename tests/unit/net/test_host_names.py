@@ -1,4 +1,4 @@
-"""Names under which a listener answers."""
+"""Host names under which a listener answers."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_addresses_and_localhost_are_allowed_and_no_name(host: str, allowed: boo
 
 
 def test_what_is_too_long_for_a_host_is_not_kept() -> None:
-    """Answers are kept by what was said, which a client chooses."""
+    """Results are cached by host name, which a client chooses."""
     kept = is_address_or_localhost.cache_info()
     assert not AllowedHosts().allow("a" * 60_000)
     assert not AllowedHosts(["a"]).allow("a" * (HOST_CHARS_MAX + 1))

@@ -1,4 +1,4 @@
-"""What is said of an open connection, and what is not known of one."""
+"""The description of an open connection, and what is unknown about one."""
 
 import asyncio
 import socket
@@ -13,7 +13,7 @@ from toymq_py.net.open_connections import NAME_CHARS_MAX, SUBSCRIPTIONS_MAX, Ope
 
 
 class Transport:
-    """As much of a transport as is asked."""
+    """A transport with only the information that is asked for."""
 
     def __init__(self, connection: Any = None, *, closing: bool = False) -> None:
         self._known = {"socket": connection, "peername": ("127.0.0.1", 5)}

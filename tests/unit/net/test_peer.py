@@ -1,4 +1,4 @@
-"""The other end of a connection."""
+"""The address of the other end of a connection."""
 
 import asyncio
 import socket
@@ -11,7 +11,7 @@ from toymq_py.net.peer import described_peer, network_of, peer_address, peer_of
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def test_a_connection_that_is_gone_has_no_address(new_loop: object) -> None:
-    """uvloop asks the system each time, and raised ValueError for a transport that was closed."""
+    """Found: uvloop asks the kernel each time, and raised ValueError for a closed transport."""
 
     async def connect() -> tuple[asyncio.Transport, str | None]:
         loop = asyncio.get_running_loop()

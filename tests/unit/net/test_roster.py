@@ -1,4 +1,4 @@
-"""The open connections of a listener: a walk over them, and the memory of those that have left."""
+"""The set of a listener's open connections: iteration, and the memory of closed ones."""
 
 import sys
 import weakref
@@ -11,7 +11,8 @@ class Connection:
 
 
 def test_a_walk_keeps_no_connection_alive_that_has_left() -> None:
-    """Found by ten thousand connections: a check of them for dead peers takes three seconds, and held all that had closed."""
+    """Found with ten thousand connections: a check for dead peers takes three seconds, and kept all connections alive that
+    closed meanwhile."""
     roster: Roster[Connection, int] = Roster()
     connections = [Connection() for _ in range(4)]
     for number, connection in enumerate(connections):

@@ -1,7 +1,6 @@
-"""TLS under a session: every promise that holds without it, on a network that cuts and delays as it likes.
+"""TLS under a session keeps every promise of plain TCP, on a network that splits and delays bytes at will.
 
-Contract: reliability.md, "Security"; delivery.md, "Attempts" and "Sessions"; ADR 0019.
-"""
+Contract: reliability.md, "Security"; delivery.md, "Attempts" and "Sessions"; ADR 0019."""
 
 import logging
 import ssl
@@ -29,14 +28,14 @@ def publish(served: SimServed, count: int, size: int = 1000) -> None:
 
 
 def broker_end(client: SimClient) -> SimTransport:
-    """The broker's end of a connection."""
+    """Return the broker's end of a connection."""
     far = client.transport._wire.other(client.transport)
     assert far is not None
     return far
 
 
 def deliveries(received: bytes) -> list[tuple[int, int]]:
-    """(id, attempt) of the MSG frames, whose bodies have no newline."""
+    """Return (id, attempt) of the MSG frames, whose bodies have no newline."""
     return [(int(line.split()[2]), int(line.split()[3])) for line in received.split(b"\n") if line.startswith(b"MSG ")]
 
 
@@ -56,7 +55,7 @@ def test_a_conversation(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(10, 30))
 def test_what_is_in_our_buffer_when_it_ends_is_no_attempt(seed: int) -> None:
-    """A client that stops to read and is lost: what the socket did not take whole comes again as the first attempt."""
+    """A client stops reading and is lost: a message that the socket did not take whole is redelivered as the first attempt."""
     with serving(seed=seed) as served:
         publish(served, 400)
         client = served.tls_client(client_context(), b"SUB t c window=1000\n")
@@ -111,7 +110,7 @@ def test_an_end_without_goodbye_is_an_end() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_reason_of_a_fatal_error_is_read(seed: int) -> None:
-    """Also when the client goes on sending, as long as that is not too much."""
+    """The client reads the error even when it goes on sending, within a bound."""
     with serving(seed=seed) as served:
         client = served.tls_client(client_context(), b"PUB t x\n" + b"y" * 100_000)
         served.advance(LINGER_S / 2)
@@ -140,7 +139,7 @@ def test_who_speaks_no_tls_gets_one_line(data: bytes, caplog: pytest.LogCaptureF
 
 @pytest.mark.parametrize("head", [b"\x16\x03\x01\xff\xff", b"\x16\x03\x01\x40\x00\x01\xff\xff\xff", b"\x16\x02"])
 def test_a_handshake_that_is_none_ends_at_once(head: bytes) -> None:
-    """Too long a record, too long a message, no version: nothing is kept for them."""
+    """The record or the message is too long, or the version is missing: no memory is kept for them."""
     with serving() as served:
         client = served.tls_client(None, head + bytes(10_000_000))
         served.advance(1)
@@ -149,7 +148,7 @@ def test_a_handshake_that_is_none_ends_at_once(head: bytes) -> None:
 
 
 def test_tls_on_the_port_without_gets_an_answer() -> None:
-    """A client would wait: it says no newline."""
+    """Otherwise the client would wait: a TLS hello has no newline."""
     with serving() as served:
         client = SimTlsClient(client_context())
         client.transport = served.listener.connect(client)
@@ -227,7 +226,7 @@ def test_handshakes_that_never_end_give_way_to_others() -> None:
 
 
 def test_handshakes_beyond_the_limit_are_counted() -> None:
-    """Beyond the limit some hear the reason, after a handshake; the others are closed at once."""
+    """Beyond the limit some clients get the reason, after a handshake; the others are closed at once."""
     with serving(max_connections=3) as served:
         busy = [served.client(b"PING\n") for _ in range(3)]
         served.advance(0.1)

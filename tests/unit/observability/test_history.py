@@ -1,4 +1,4 @@
-"""The hour that the broker keeps: rates, what waits, slow consumers, and the bounds. ADR 0145."""
+"""The broker's history of an hour: rates, backlog, slow consumers, and bounds. ADR 0145."""
 
 import tracemalloc
 

@@ -1,4 +1,4 @@
-"""``--metrics``: what a connection may keep of its places, and heads that are not those of a scraper."""
+"""``--metrics``: how long a connection may keep its place, and requests that are not a scraper's."""
 
 import asyncio
 import socket
@@ -50,14 +50,14 @@ async def test_a_head_that_comes_in_drops_ends_at_one_deadline(port: int, monkey
 
 
 async def connected(port: int, *, says: bytes = b"G") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection that was accepted, and is not served."""
+    """Open a connection that is accepted, and gets no answer yet."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
     writer.write(says)
     return reader, writer
 
 
 async def test_silent_connections_keep_no_scrape_out(port: int) -> None:
-    """Found by a trial: eight that sent one byte stopped every scrape."""
+    """Found by a trial: eight connections that sent one byte stopped every scrape."""
     silent = [await connected(port) for _ in range(2 * metrics_server.WAITING_MAX)]
     for _ in range(3):
         assert (await say(port, SCRAPE)).startswith(b"HTTP/1.1 200 OK")
@@ -129,7 +129,7 @@ async def test_a_head_that_is_cut_off_is_hung_up_on(port: int) -> None:
 
 @pytest.mark.parametrize("end", [b"", b"\r\n\r\n"], ids=["without an end", "whole"])
 async def test_a_head_that_is_too_long_is_answered_as_the_gateway_does(port: int, end: bytes) -> None:
-    """It was hung up on without a word."""
+    """Found: the connection was closed without an answer."""
     answer = await say(port, b"GET /metrics HTTP/1.1\r\nX: " + b"x" * HEAD_BYTES_MAX + end)
     assert answer.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
     assert answer.endswith(b"\r\n\r\nat most 8192 bytes are accepted\n")

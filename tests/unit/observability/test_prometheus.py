@@ -41,7 +41,7 @@ async def scrape(rig: BrokerRig) -> Found:
 
 
 def cluster_rows() -> ClusterRows:
-    """Of a leader with a follower."""
+    """Return the rows of a leader with a follower."""
     follower = ("n2",)
     labels = {
         "role": ("LEADING", "a"), "replica_lag_bytes": follower, "replica_lag_seconds": follower,
@@ -163,7 +163,7 @@ async def test_degraded_and_failed_topics_are_counted() -> None:
 
 
 def buckets(found: Found, name: str) -> dict[float, float]:
-    """What lies in each bucket alone, by its bound; empty ones left out."""
+    """Return the count of each bucket alone, by its bound; empty ones are left out."""
     below, alone = 0.0, {}
     for (bound,), total in found[f"toymq_{name}_bucket"].items():
         if total > below:
@@ -257,7 +257,7 @@ async def test_topics_beyond_the_limit_are_added_up_and_no_sum_changes() -> None
 
 
 async def test_the_loop_is_given_back_between_topics_and_between_pieces() -> None:
-    """Everything in a scrape of 400 topics takes a millisecond: it never runs for more than a few of them."""
+    """A scrape of 400 topics takes a millisecond in all: it never runs longer than a few topics without a break."""
     rig = BrokerRig(metrics_objects=10_000)
     for n in range(400):
         rig.broker.topic_or_new(f"t{n}")
@@ -280,7 +280,7 @@ async def test_the_loop_is_given_back_between_topics_and_between_pieces() -> Non
 @pytest.mark.usefixtures("thawed")
 @one_in(10)
 async def test_five_thousand_topics_do_not_hold_the_loop(share: int) -> None:
-    """In CPU time of this thread: what others do on the machine does not count."""
+    """Measured in CPU time of this thread, so other processes do not count."""
     topics = 5_000 // share
     rig = BrokerRig(metrics_objects=2 * topics)
     for n in range(topics):
@@ -337,7 +337,7 @@ async def test_errors_of_real_sessions_are_counted_by_code(tmp_path: Path) -> No
 
 
 async def test_openmetrics_has_the_same_numbers() -> None:
-    """Read by the parser of that format, which is strict about names, order and the end."""
+    """Read with the parser of OpenMetrics, which is strict about names, order and the end."""
     rig = BrokerRig()
     rig.publish("t", b"a", b"b")
     rig.take(rig.subscribe("t", "c"))
@@ -360,7 +360,7 @@ async def test_openmetrics_has_the_same_numbers() -> None:
 
 
 async def test_a_bucket_names_the_newest_message_that_is_followed() -> None:
-    """With a trace to look at, in OpenMetrics; the text format knows none."""
+    """OpenMetrics gives a bucket an exemplar with a trace; the text format has none."""
     trace, span = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     metrics = BrokerRig().broker.metrics
     metrics.publish_seconds.observe(0.2, 3)

@@ -1,4 +1,4 @@
-"""Time slices: the loop goes on when one is used up, and not before."""
+"""Time slices: work yields to the loop when its slice is used up, and not before."""
 
 import asyncio
 

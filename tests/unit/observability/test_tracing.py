@@ -1,4 +1,4 @@
-"""The broker's spans: what hangs on what, when they begin and end, and what is not followed."""
+"""The broker's spans: their parents, when they begin and end, and which messages are not traced."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ SYNC_S = 0.25
 
 @dataclass
 class Followed:
-    """A rig whose disk takes ``SYNC_S`` for a sync, and the spans that ended."""
+    """A rig whose disk takes ``SYNC_S`` for a sync, and its finished spans."""
 
     rig: BrokerRig
     exporter: InMemorySpanExporter
@@ -43,7 +43,7 @@ class Followed:
         return [span.name for span in self.spans()]
 
     def tree(self) -> dict[str, str]:
-        """Each span's name with its parent's; a parent that is none of ours by its id."""
+        """Return each span's name with its parent's; a foreign parent by its id."""
         spans = self.spans()
         names = {span.context.span_id: span.name for span in spans}
         return {
@@ -206,7 +206,7 @@ def test_what_is_out_with_consumers_is_bounded(followed: Followed, monkeypatch: 
 
 
 class ToldExporter(SpanExporter):
-    """Answers what it is told to, and takes its time."""
+    """An exporter that answers what the test sets, and takes its time."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
@@ -251,7 +251,7 @@ def test_without_a_tracer_nothing_looks_into_headers() -> None:
 
 
 def test_the_histograms_name_messages_that_are_followed(followed: Followed) -> None:
-    """A slow bucket leads to a trace: the publish to its span, the sync to the one of the disk."""
+    """A slow bucket leads to a trace: that of publishes to a publish's span, that of syncs to a sync's."""
     metrics = followed.rig.broker.metrics
     followed.rig.publish("orders", b"no span asks for this one")
     assert metrics.publish_seconds.exemplars == {} == metrics.fsync_seconds.exemplars

@@ -1,4 +1,4 @@
-"""Batches of pipelined PUBs and ACKs: what is taken at once, and what is left to be parsed alone."""
+"""Batches of pipelined PUBs and ACKs: which are parsed together, and which one by one."""
 
 from collections.abc import Callable
 

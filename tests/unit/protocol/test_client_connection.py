@@ -1,4 +1,4 @@
-"""Replies and pushes at the client's end, and what is refused to be believed."""
+"""Replies and pushes at the client's end, and invalid ones that it refuses."""
 
 import pytest
 
@@ -84,7 +84,8 @@ def test_a_port_that_speaks_http_is_named() -> None:
     ],
 )
 def test_another_version_and_headers_longer_than_their_message_are_named(data: bytes, text: str) -> None:
-    """They were taken for version 1, and for a message without a payload."""
+    """Found: another protocol version was taken for version 1, and headers longer than their message for a message without a
+    payload."""
     connection = ClientConnection()
     connection.receive_data(data)
     with pytest.raises(ProtocolViolation, match=text):

@@ -1,4 +1,4 @@
-"""Header lines: what they mean, and what is refused under which code. Contract: protocol.md."""
+"""Header lines: how they are parsed, and with which code they are refused. Contract: protocol.md."""
 
 import re
 import subprocess
@@ -201,7 +201,8 @@ def test_publishes_are_encoded_with_their_bodies() -> None:
 
 
 def test_an_unknown_option_is_shown_without_an_import() -> None:
-    """A codec that the first one imported, among ten thousand connections, kept memory of theirs (ADR 0203)."""
+    """Found: with ten thousand connections, the first unknown option imported a codec, whose objects kept memory of theirs from
+    being freed (ADR 0203)."""
     program = (
         "import sys; from toymq_py.protocol.header_lines import parse_line\n"
         "before = set(sys.modules)\n"

@@ -1,4 +1,4 @@
-"""Encoded replies: runs of OK, errors of one line, and MSG frames that are the same whichever way they are made."""
+"""Encoded replies: runs of OK, errors of one line, and MSG frames that are the same whichever way they are encoded."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a broker sends, split into frames: the same whatever pieces it comes in."""
+"""A broker's output split into frames: the same frames however the bytes are split."""
 
 import pytest
 

@@ -10,7 +10,7 @@ from toymq_py.protocol import Ack, Ping, Publish, Quit, Rejected, ServerConnecti
 
 
 def codes(data: bytes, max_payload: int = 100) -> list[object]:
-    """Events, refusals as their code alone."""
+    """Return the events; a refusal as its code alone."""
     found, _, _ = events_of(data, max_payload=max_payload)
     return [event[0] if isinstance(event, tuple) and len(event) == 3 else event for event in found]
 
@@ -177,7 +177,7 @@ def test_no_more_commands_at_a_time_than_asked_for() -> None:
 
 
 def peak_while(feed: list[bytes], max_payload: int = 64 * 1024 * 1024) -> tuple[int, list[object]]:
-    """Most memory that a connection took for this stream, and the codes that it answered."""
+    """Return the peak memory of a connection that reads this stream, and the codes that it answered."""
     connection = ServerConnection(max_payload)
     found: list[object] = []
     tracemalloc.start()
@@ -228,8 +228,8 @@ def test_a_body_that_trickles_in_is_copied_a_bounded_number_of_times() -> None:
 
 
 def test_a_refusal_holds_no_frames_of_the_parser() -> None:
-    """The traceback of each refused line held the parser's frames, these the refusals: a circle that only the collector broke,
-    and until then ten times the memory of the line."""
+    """Found: the traceback of each refused line held the parser's frames, and these the refusals: a reference cycle that only
+    the garbage collector broke, with ten times the memory of the line."""
     connection = ServerConnection()
     connection.receive_data(b"FROB\nPUB ../x - 1\nx\nPUB t - 1 hdr=5\nx\nZ" + bytes(5000))
     refused = connection.next_commands()
@@ -240,7 +240,7 @@ def test_a_refusal_holds_no_frames_of_the_parser() -> None:
 
 
 def test_long_lists_of_ids_count_as_many_commands() -> None:
-    """512 of them in one piece kept the loop, and with it every other client, for half a second."""
+    """Found: 512 such lists in one read blocked the loop, and every other client, for half a second."""
     line = b"ACK t c " + b",".join(b"%d" % n for n in range(1, 1600, 2)) + b"\n"
     connection = ServerConnection()
     connection.receive_data(line * 100)

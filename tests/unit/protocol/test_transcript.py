@@ -1,4 +1,4 @@
-"""What the wire debug shows: header lines as they are said, no body, never a token."""
+"""The lines of wire debug: header lines as they were sent, no bodies, never a token."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a follower reports is what its leader reads."""
+"""A follower's reports, encoded and decoded by its leader."""
 
 import pytest
 from hypothesis import given

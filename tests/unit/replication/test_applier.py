@@ -1,4 +1,4 @@
-"""The order in which a follower does things, and what it reports when."""
+"""The order in which a follower applies operations, and what it reports when."""
 
 import errno
 import random
@@ -50,13 +50,13 @@ class Rig:
             self.applier.apply(kind(self.applier.received + 1))
 
     def finish(self, at: int = 0) -> None:
-        """End one of the jobs that run."""
+        """End one of the running jobs."""
         job, done = self.jobs.pop(at)
         job()
         done()
 
     def done(self) -> list[str]:
-        """What the disk was asked for since the last call, files by their topic."""
+        """Return the disk calls since the last one, files by their topic."""
         found = [f"{op} {path.removeprefix(f'{ROOT}/topics')}" for op, path, _ in self.disk.trace]
         self.disk.trace.clear()
         return [line.replace(f"/{0:020d}.log", "") for line in found if not line.startswith(("close", "size"))]
@@ -86,7 +86,7 @@ def test_changes_are_done_at_once_and_a_sync_on_a_thread() -> None:
 
 
 def test_what_follows_a_sync_waits_for_it_in_its_topic_and_nowhere_else() -> None:
-    """A power cut must not leave the segment after it, and it torn."""
+    """Otherwise a power cut could leave the new segment and tear the one before it."""
     rig = Rig()
     rig.apply(sync("a"), lambda seq: ops.Create(seq, log("a", 7)), write("b"), sync("b"), write("b"))
     assert rig.done() == ["pwrite /b"]

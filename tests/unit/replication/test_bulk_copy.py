@@ -1,4 +1,4 @@
-"""The pieces of live files make the same files; the rate holds; what the disk refuses is said."""
+"""The pieces of live files make the same files at the follower; the rate is kept; disk errors are reported."""
 
 import asyncio
 import random
@@ -37,7 +37,7 @@ def disk_with(path: str, content: bytes) -> SimDisk:
 
 
 def copied(disk: SimDisk, plan: FilePlan, before: bytes | None = None) -> tuple[bytes | None, list[Copy]]:
-    """The file at the follower after its copy, and the pieces."""
+    """Return the file at the follower after its copy, and the pieces."""
     pieces = [replace(piece, data=bytes(piece.data)) for piece in pieces_of(disk, ROOT, [plan], StopFlag())]
     follower = new_disk() if before is None else disk_with(plan.path, before)
     files = ReplicaFiles(follower, ROOT)
@@ -116,7 +116,7 @@ def test_small_pieces_go_together_and_large_ones_alone() -> None:
 
 
 def test_a_copy_that_is_late_catches_up() -> None:
-    """Each piece waited its whole time after the one before was sent: a copy at 50 MB/s came to 20."""
+    """Found: each piece waited its whole time after the one before was sent: a copy at 50 MB/s reached 20."""
     loop = SimEventLoop(random.Random(1))
     pace = Pace(1000)
 

@@ -1,4 +1,5 @@
-"""The digest of a file is read once, and again when the file was written, has rotted, or may have been written unseen."""
+"""The digest of a file is computed once, and again when the file was written, has rotted, or may have been written
+unnoticed."""
 
 import asyncio
 import hashlib
@@ -38,7 +39,7 @@ class ReadsCounted(RealFileSystem):
 
 
 class Directory:
-    """Files whose time of writing the tests set."""
+    """Files whose modification times the tests set."""
 
     def __init__(self, root: Path) -> None:
         (root / "topics/t").mkdir(parents=True)
@@ -57,7 +58,7 @@ class Directory:
 
     @property
     def reads(self) -> list[str]:
-        """Names of the files that were opened since this was asked."""
+        """Return the names of the files that were opened since the last call."""
         opened, self.fs.opened = self.fs.opened, []
         return opened
 
@@ -93,7 +94,7 @@ def test_a_file_that_is_another_is_read_again(directory: Directory, change: str)
 
 @pytest.mark.parametrize("age_s", [0.0, -3600.0, SETTLED_NS / NS_PER_S])
 def test_a_digest_is_not_remembered_of_a_file_that_may_change_without_another_stamp(directory: Directory, age_s: float) -> None:
-    """Clocks of file systems tick slowly; the file's is ahead, too, where a clock was set back."""
+    """The clocks of file systems tick slowly. After a clock was set back, a file's time may also be in the future."""
     directory.put(LOG, b"records", age_s)
     directory.entry(LOG)
     directory.put(LOG, b"Records", age_s)
@@ -114,7 +115,7 @@ def test_a_file_that_is_written_while_it_is_read_is_not_remembered(directory: Di
 
 
 def test_what_has_rotted_is_read_again_when_it_is_known(directory: Directory) -> None:
-    """Rot changes no stamp: the scrub finds it."""
+    """Rot does not change a file's time: the scrub finds it."""
     directory.put(LOG, b"records")
     before = directory.entry(LOG)
     directory.put(LOG, b"recorts")
@@ -135,7 +136,8 @@ def test_files_that_are_gone_are_forgotten(directory: Directory) -> None:
 
 
 def test_a_join_of_copies_that_were_compared_reads_only_what_has_changed(tmp_path: Path) -> None:
-    """Both read all their files at each join: a triple without its leader stored nothing for two seconds a gigabyte."""
+    """Found: both nodes read all their files at each join: a triple without its leader stored nothing for two seconds a
+    gigabyte."""
     ours, theirs = Directory(tmp_path / "ours"), Directory(tmp_path / "theirs")
     for each in (ours, theirs):
         each.put(LOG, b"sealed records")
@@ -151,7 +153,7 @@ def test_a_join_of_copies_that_were_compared_reads_only_what_has_changed(tmp_pat
 
 
 def test_rot_where_the_scrub_does_not_look_is_found_by_a_join(tmp_path: Path) -> None:
-    """Found by an attack: nothing had read these files again, and an in-sync copy could not lead when it had to."""
+    """Found by an attack: these files were never read again, and an in-sync copy could not lead when it had to."""
     ours, theirs = Directory(tmp_path / "ours"), Directory(tmp_path / "theirs")
     for each in (ours, theirs):
         for path in (LOG, NEXT, SETTINGS):

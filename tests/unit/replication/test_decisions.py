@@ -1,4 +1,4 @@
-"""What a node without office does next."""
+"""The next step of a node that does not lead."""
 
 from dataclasses import replace
 

@@ -27,7 +27,7 @@ class Threads:
         self._started[-1].start()
 
     async def have_ended(self) -> None:
-        """Else one may call the loop of a test that is over."""
+        """Wait for all threads; otherwise one may call the loop of a test that is over."""
         for thread in self._started:
             await asyncio.to_thread(thread.join)
 
@@ -63,7 +63,7 @@ async def test_a_cancelled_caller_stops_its_job_and_waits_for_its_end() -> None:
 
 
 class Unsettled(Threads):
-    """What a job synced is never acknowledged, as when a leader's term has ended."""
+    """A ticket whose synced data are never acknowledged, as when a leader's term has ended."""
 
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
         super().offload(job, lambda: None)
@@ -71,7 +71,8 @@ class Unsettled(Threads):
 
 @pytest.mark.parametrize("early", [True, False])
 async def test_a_cancelled_caller_does_not_wait_for_what_comes_behind_its_job(early: bool) -> None:
-    """A leader whose term ended while a topic came, cancelled before or after its last write, never ended its process."""
+    """Found: a leader whose term ended while a topic was moved to it, before or after its last write, never ended its
+    process."""
     began, go_on, ended = (threading.Event() for _ in range(3))
 
     def job() -> None:

@@ -1,7 +1,6 @@
-"""The JSON of etcd: what is sent, what is believed of an answer, and when an outcome is unknown. And a real etcd that fails.
+"""The JSON of etcd: requests, validation of answers, and when an outcome is unknown. And a real etcd that fails.
 
-What etcd does is in test_kept_agreement.py, for it and for the one in memory.
-"""
+The behaviour of etcd is in test_kept_agreement.py, for a real etcd and for the one in memory."""
 
 import asyncio
 import signal
@@ -41,7 +40,7 @@ PUT = Transaction([Compare("/a", Check.ABSENT)], [Put("/a", b"1")])
 
 @asynccontextmanager
 async def client_of(*responds: Respond, ttl_s: float = 1.5) -> AsyncIterator[tuple[EtcdClient, list[FakeEtcd]]]:
-    """A client of one member, which answers the first request with the first respond and so on."""
+    """Yield a client of one member, which answers the first request with the first respond and so on."""
     left = list(responds)
 
     async def respond(path: str, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
@@ -187,7 +186,7 @@ async def test_a_revision_below_the_highest_seen_is_an_error(last: bytes) -> Non
 
 
 async def test_only_a_revision_seen_before_the_call_counts() -> None:
-    """Two calls over two connections: that of the older answer may end last."""
+    """Calls run over two connections, and the one with the older answer may end last."""
     held = asyncio.Event()
 
     async def late(_: str, __: dict[str, Any], writer: asyncio.StreamWriter) -> None:
@@ -203,7 +202,7 @@ async def test_only_a_revision_seen_before_the_call_counts() -> None:
 
 
 async def test_the_revision_of_an_answer_about_a_lease_says_nothing() -> None:
-    """It is that of the member's own copy, which may lag."""
+    """The answer has the revision of the member's own copy, which may lag."""
     renewed = chunked({"result": {"header": header(3), "ID": "7", "TTL": "2"}})
     granted = whole({"header": header(3), "ID": "7", "TTL": "2"})
     async with client_of(always(found(revision=9)), always(renewed), always(granted), always(whole({"header": header(3)}))) as (
@@ -361,7 +360,7 @@ async def test_a_silent_watch_ends_after_the_ttl_and_goes_on() -> None:
 
 
 async def test_a_watch_follows_the_calls_to_another_member() -> None:
-    """The member of the watch may be cut off, and silent for ever."""
+    """The member that serves the watch may be cut off, and silent for ever."""
     async with fake_etcd(in_turn(CREATED, whole(b"", 503))) as first, fake_etcd(in_turn(found(), CREATED + event(7))) as second:
         client = EtcdClient(EtcdOptions([first.url, second.url]))
         client.bound(0.6)
@@ -408,7 +407,7 @@ async def _until_answered(agreement: EtcdAgreement) -> int:
 
 @require("etcd")
 async def test_members_hang_die_and_lose_their_majority(three: EtcdCluster) -> None:
-    """Calls and the watch go on with what is left; without a majority each call is an error, and none hangs."""
+    """Calls and the watch go on with the remaining members; without a majority each call is an error, and none hangs."""
     me = Member("1" * 32, "n1", "a:1", "a:2")
     agreement = EtcdAgreement(EtcdOptions(three.urls), "c", "g0")
     other = EtcdAgreement(EtcdOptions(three.urls[::-1]), "c", "g0")
@@ -449,7 +448,7 @@ async def test_members_hang_die_and_lose_their_majority(three: EtcdCluster) -> N
 
 @pytest.fixture
 def over_tls(tmp_path: Path) -> Iterator[EtcdCluster]:
-    """An etcd that asks for a client's certificate."""
+    """Run an etcd that requires a client certificate."""
     trusted = tmp_path / "trusted.pem"
     trusted.write_text(Path(CLIENT_CERT).read_text() + Path(CERT).read_text())  # etcd's gateway is a client of etcd itself
     tls = ["--cert-file", CERT, "--key-file", KEY, "--client-cert-auth", "--trusted-ca-file", str(trusted)]

@@ -1,4 +1,4 @@
-"""Answers in HTTP/1.1: whole and in chunks, cut anywhere; too long, malformed or ended early ones are errors."""
+"""HTTP/1.1 answers of etcd: whole and in chunks, split anywhere; too long, malformed or truncated ones are errors."""
 
 import asyncio
 import tracemalloc
@@ -14,7 +14,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
 
 
 async def answered(*pieces: bytes, ended: bool = True) -> tuple[int, bytes]:
-    """Status and body of an answer that arrives in pieces."""
+    """Return status and body of an answer that arrives in pieces."""
 
     async def respond(_: str, __: object, writer: asyncio.StreamWriter) -> None:
         for piece in pieces:
@@ -33,7 +33,8 @@ async def answered(*pieces: bytes, ended: bool = True) -> tuple[int, bytes]:
 
 
 async def read(data: bytes, use: Callable[[Answer], Awaitable[object]], step: int) -> object:
-    """What ``use`` makes of an answer that arrives in pieces of ``step`` bytes, each only when more is waited for."""
+    """Return the result of ``use`` for an answer that arrives in pieces of ``step`` bytes, each only when more is waited
+    for."""
     reader = asyncio.StreamReader(limit=HEAD_BYTES_MAX)
     connection = HttpConnection(parse_endpoint("http://e1:2379"), reader, _Nowhere())  # type: ignore[arg-type]
     loop = asyncio.get_running_loop()
@@ -65,7 +66,7 @@ async def test_an_answer_is_the_same_however_it_is_cut(step: int) -> None:
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
 async def test_lines_of_an_endless_answer(step: int) -> None:
-    """Chunks are no lines: a line may have several, and a chunk several lines."""
+    """Chunks and lines are independent: a line may span chunks, and a chunk may hold several lines."""
     data = OK + b'Transfer-Encoding: chunked\r\n\r\n4\r\n{"a"\r\nC;x=y\r\n:1}\n\n{"b":2}\r\n1\r\n\n\r\n0\r\n\r\n'
 
     async def lines(answer: Answer) -> list[bytes | None]:
@@ -139,7 +140,7 @@ async def test_chunks_without_end_are_an_error() -> None:
 
 
 async def test_a_cancelled_line_loses_nothing() -> None:
-    """However often the wait is cancelled, and wherever the bytes are cut."""
+    """The wait may be cancelled any number of times, and the bytes split anywhere."""
     data = chunked({"a": 1}, {"b": 2}, end=b"") + chunk({"c": 3}) + b"0\r\n\r\n"
     reader = asyncio.StreamReader(limit=HEAD_BYTES_MAX)
     head, _, body = data.partition(b"\r\n\r\n")

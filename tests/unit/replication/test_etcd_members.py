@@ -1,4 +1,4 @@
-"""Which member is asked, and what its failure means: the next one for what may be done twice, "unknown" for a transaction."""
+"""Which member is asked, and the effect of its failure: the next one for a repeatable call, "unknown" for a transaction."""
 
 import asyncio
 import ssl
@@ -45,13 +45,14 @@ failing = pytest.mark.parametrize("failure", FAILURES)
 
 
 def patience_s(failure: str) -> float:
-    """The time for a call: what answers has long, so that a busy machine's pause is no silence."""
+    """Return the time for a call: long where an answer is expected, so that a busy machine's pause does not count as
+    silence."""
     return 0.3 if failure == "no answer" else 10
 
 
 @asynccontextmanager
 async def serving(*responds: Respond) -> AsyncIterator[tuple[EtcdMembers, list[FakeEtcd]]]:
-    """A client of several members."""
+    """Yield a client of several members."""
     async with AsyncExitStack() as stack, asyncio.timeout(20):
         fakes = [await stack.enter_async_context(fake_etcd(respond)) for respond in responds]
         members = EtcdMembers([parse_endpoint(fake.url) for fake in fakes], None)
@@ -148,7 +149,7 @@ async def test_a_connection_is_used_again_unless_its_answer_was_late_or_says_clo
 
 
 async def test_a_late_answer_is_not_that_of_the_next_call() -> None:
-    """A call that gave up must not leave its connection to the next one."""
+    """A call that was given up must not leave its connection to the next one."""
     asked = 0
 
     async def respond(_: str, __: dict[str, Any], writer: asyncio.StreamWriter) -> None:
@@ -244,7 +245,7 @@ def test_what_is_not_the_url_of_a_member(url: str) -> None:
 
 
 async def test_https_needs_a_certificate_that_fits() -> None:
-    """The fake does not speak TLS: what is sent to it is not a request."""
+    """The fake does not speak TLS: it does not recognize what is sent to it as a request."""
     async with fake_etcd(always(GOOD)) as fake:
         members = EtcdMembers([parse_endpoint(fake.url.replace("http:", "https:"))], ssl.create_default_context())
         with pytest.raises(EtcdError):

@@ -1,4 +1,4 @@
-"""A follower and a leader that begins in another way, says nothing, or is left: the directory is as it was."""
+"""A follower of a leader that violates the protocol, is silent, or is left: its directory does not change."""
 
 import asyncio
 import errno
@@ -98,7 +98,7 @@ async def test_a_leader_that_says_nothing_is_left(leader: FakeLeader, follower: 
 
 
 async def test_a_follower_that_is_cancelled_leaves_its_directory_alone(leader: FakeLeader, follower: FollowerRig) -> None:
-    """Whoever leads next opens it at once."""
+    """The next leader's process may open the directory at once."""
     paths = [f"topics/t/{number:020d}.log" for number in range(2, 300)]
 
     async def play(_: object) -> None:
@@ -126,7 +126,8 @@ async def test_a_follower_that_is_cancelled_leaves_its_directory_alone(leader: F
 async def test_no_copy_begins_in_an_empty_mount_point(
     leader: FakeLeader, follower: FollowerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was filled with copies, and the older copy behind the next mount counted as in sync. A node may never have led."""
+    """Found: the mount point was filled with copies, and after the next mount the older copy counted as in sync. A node may
+    never have led."""
 
     async def play(_: object) -> None:
         await leader.lead()
@@ -156,7 +157,7 @@ async def test_no_copy_begins_in_an_empty_mount_point(
 async def test_nor_in_a_directory_that_cannot_be_served(
     leader: FakeLeader, follower: FollowerRig, name: str, says: str
 ) -> None:  # fmt: skip
-    """Once elected its broker did not start."""
+    """Found: such a node was elected, and its broker did not start."""
     (follower.root / "topics").rename(follower.root / "away")
     (follower.root / name).parent.mkdir(exist_ok=True)
     (follower.root / name).write_bytes(b"")
@@ -165,7 +166,7 @@ async def test_nor_in_a_directory_that_cannot_be_served(
 
 
 class Calls(RealFileSystem):
-    """Notes which files are opened."""
+    """Records which files are opened."""
 
     def __init__(self) -> None:
         self.opened: list[str] = []
@@ -185,7 +186,8 @@ class Calls(RealFileSystem):
 async def test_a_join_after_a_link_that_was_whole_opens_what_was_written_since(
     leader: FakeLeader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    """It read all files of the copy, and synced each of them: as long as the disk is large. ADR 0276."""
+    """Found: a join read all files of the copy, and synced each of them, which takes longer the larger the disk is. ADR
+    0276."""
     follower = follower_with_files(tmp_path / "f")
     follower.fs = calls = Calls()
 

@@ -1,4 +1,4 @@
-"""From the plan to BYE; a leader that breaks the protocol changes nothing."""
+"""The follower's stream, from the plan to BYE; a leader that violates the protocol changes nothing."""
 
 import asyncio
 import struct
@@ -87,7 +87,7 @@ async def test_operations_of_the_time_of_the_copy_are_redone_upon_it(leader: Fak
 async def test_what_is_damaged_in_a_copied_segment_is_reported(
     leader: FakeLeader, follower: FollowerRig, tmp_path: Path
 ) -> None:
-    """A whole segment of a broker with one byte changed in its middle."""
+    """A byte in the middle of a broker's segment is changed."""
     async with LeaderRig(tmp_path / "other").serving() as other:
         for _ in range(4):
             await other.publish("t", *[b"x" * 50] * 10)
@@ -158,7 +158,7 @@ async def test_a_leader_that_breaks_the_protocol_changes_nothing(
 
 
 class SyncsNoted(RealFileSystem):
-    """Notes which files are synced."""
+    """Records which files are synced."""
 
     def __init__(self) -> None:
         self.synced: set[str] = set()

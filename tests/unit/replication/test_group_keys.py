@@ -1,4 +1,4 @@
-"""The JSON of the keys: what is written, and what is refused when it is read."""
+"""The JSON values of etcd's keys: how they are written, and which are refused when read."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"""Any split of the bytes gives the same messages; any bytes a message or a named error; no limit is passed."""
+"""The handshake's parser: any split of the bytes gives the same messages; any bytes give a message or a named error, within
+limits."""
 
 from contextlib import suppress
 

@@ -81,7 +81,7 @@ async def _with_etcd(etcd: EtcdCluster, scenario: Scenario) -> None:
 
 
 async def leading(connect: Connect, in_sync: tuple[Member, ...] = (N1,)) -> tuple[Agreement, int, int]:
-    """A cluster that n1 leads. Returns: its agreement, its epoch, its lease."""
+    """Make a cluster that n1 leads. Returns: its agreement, its epoch, its lease."""
     agreement = connect("n1")
     assert (await agreement.create_settings(SETTINGS)).done
     lease = await agreement.grant(3)

@@ -1,4 +1,4 @@
-"""Records of topics and the picture of the groups, on etcd in memory and on a real one: both must do the same."""
+"""Topic records and the picture of the groups, on etcd in memory and on a real one: both must behave alike."""
 
 import asyncio
 import itertools
@@ -45,7 +45,7 @@ class Rig:
         return agreement
 
     async def led(self, group: str, member: Member = N1) -> tuple[KeptAgreement, int, int]:
-        """A group that is made and has a leader: its agreement, epoch and lease."""
+        """Make a group with a leader. Returns: its agreement, epoch and lease."""
         agreement = self.agreement(group)
         await agreement.create_settings(SETTINGS)
         await agreement.settings()
@@ -183,7 +183,7 @@ def test_a_group_is_removed_when_it_is_closed_and_nothing_is_placed_there_meanwh
 
 
 def test_what_the_watch_tells_late_of_a_record_changes_nothing(run: Run) -> None:
-    """This leader may know more of a topic that it has just given away."""
+    """This leader may know more about a topic that it has just given away."""
 
     async def scenario(rig: Rig) -> None:
         _, epoch, _ = await rig.led("a")
@@ -233,7 +233,7 @@ def test_the_picture_is_what_etcd_has_and_news_keep_it_so(run: Run) -> None:
 
 
 def test_groups_that_have_led_or_are_from_before_etcd_was_lost_may_have_topics_without_records(run: Run) -> None:
-    """By the runbook all groups are made before a copy of any is adopted."""
+    """By the runbook all groups are created again before a copy of any is adopted."""
 
     async def scenario(rig: Rig) -> None:
         _, epoch, _ = await rig.led("led")
@@ -269,7 +269,7 @@ def test_a_leaders_nodes_are_named_behind_it() -> None:
 
 
 def test_where_the_nodes_were_is_known_to_a_leader_that_is_newer_than_their_absence(run: Run) -> None:
-    """It knew no address, and refused what other leaders sent there."""
+    """Found: such a leader knew no address of the missing group, and refused what other leaders sent there."""
 
     async def scenario(rig: Rig) -> None:
         agreement, _, lease = await rig.led("b", N2)

@@ -1,4 +1,4 @@
-"""One follower of a leader: its turn, its rate, and what ends its link."""
+"""A leader's link to one follower: its turn, its rate, and what ends it."""
 
 import asyncio
 import errno
@@ -48,7 +48,7 @@ async def test_the_bulk_copy_keeps_to_its_rate(tmp_path: Path) -> None:
 
 
 class BrokenDisk(RealFileSystem):
-    """Fails each write of a segment once ``code`` is set; a sync waits while ``hangs``."""
+    """A disk that fails each write of a segment once ``code`` is set; a sync waits while ``hangs`` is set."""
 
     def __init__(self) -> None:
         self.code = 0
@@ -164,7 +164,7 @@ async def test_a_follower_that_is_too_far_behind_is_dropped(tmp_path: Path) -> N
 
 
 async def test_a_follower_is_not_added_before_it_has_synced_all_up_to_the_moment_it_became_required(leader: LeaderRig) -> None:
-    """What got OK just before is on its disk, or it could be elected without it (ADR 0097, 1)."""
+    """Messages that got OK just before must be on its disk; otherwise it could be elected without them (ADR 0097, 1)."""
     reader, writer = await asyncio.open_connection("127.0.0.1", leader.port)
     writer.write(FOLLOW + NOTHING)
     lines, operations = HandshakeReader(), OperationReader()

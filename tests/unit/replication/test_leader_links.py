@@ -1,4 +1,4 @@
-"""A leader's broker and its followers over sockets, each with a directory of this machine's disk."""
+"""A leader's broker and its followers over sockets, each with a directory on a real disk."""
 
 import asyncio
 import random
@@ -258,7 +258,7 @@ async def test_two_directories_with_one_replica_id_are_refused(leader: LeaderRig
 async def test_a_follower_that_is_back_before_its_last_link_has_ended_waits_no_longer_than_that(
     leader: LeaderRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a failover: it gives up one attempt and makes the next at once."""
+    """In a failover a follower gives up one attempt and makes the next at once."""
     monkeypatch.setattr(leader_links, "ANSWER_S", 600.0)
     follow = encode(Follow(1, CLUSTER, "g0", SECOND, "n2", 0, leader.options.token))
     async with asyncio.timeout(20):

@@ -1,4 +1,4 @@
-"""A lease that is renewed while its node makes progress."""
+"""A lease that is renewed as long as its node makes progress."""
 
 import asyncio
 import random
@@ -94,7 +94,7 @@ def test_a_paused_loop_learns_that_the_lease_is_lost() -> None:
 
 
 def test_a_long_opening_is_followed_by_a_renewal() -> None:
-    """While recovery holds the loop, another thread renews."""
+    """While recovery blocks the loop, another thread renews the lease."""
 
     async def scenario(rig: Rig) -> None:
         lease = await rig.keeper.grant()

@@ -1,4 +1,4 @@
-"""Options are logged, a token is not; the refusal of another one says where it is set."""
+"""Link options are logged without the token; the error for a different token names where it is set."""
 
 from toymq_py.replication.link_options import LinkOptions, secret_refusal
 

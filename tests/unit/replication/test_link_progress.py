@@ -1,4 +1,4 @@
-"""What a follower has to acknowledge, since when, and how far it is behind."""
+"""What a follower still has to acknowledge, since when, and how far it lags."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a follower has and what becomes of it, by content: JSON both ways, and the plan of each pair of files."""
+"""A follower's files and the plan for each, by content: JSON both ways, and the plan of each pair of files."""
 
 import json
 import random
@@ -107,7 +107,7 @@ def test_files_that_one_side_lacks() -> None:
 
 
 def test_a_digest_that_fools_no_checksum() -> None:
-    """CRC-32 of two whole frames is the same whatever they hold: each ends with its own."""
+    """The CRC-32 of two whole frames does not depend on their content, as each ends with its own checksum."""
     ours, theirs = (content + crc32(content).to_bytes(4, "little") for content in (b"mine!", b"yours"))
     assert crc32(ours) == crc32(theirs)
     assert planned({LOG: ours}, {LOG: theirs})[LOG].action is Action.COPY
@@ -128,7 +128,7 @@ def test_only_what_replicas_share_is_in_it() -> None:
 
 
 def test_a_directory_in_the_place_of_a_file_is_moved_away_at_a_follower_and_left_alone_at_a_leader() -> None:
-    """Neither could be opened as a file: the join failed, again and again."""
+    """Found: neither could be opened as a file, so the join failed again and again."""
     disk = disk_with({LOG: b"x"}, "topics/t/offsets.json.prev")
     plan = make_plan(Manifest((), ()), digests_of(disk), StopFlag())
     assert [each.path for each in plan.files] == [LOG]
@@ -221,7 +221,7 @@ def test_too_many_files_are_refused_before_they_are_sent(monkeypatch: pytest.Mon
 
 
 async def test_a_followers_segment_is_not_replaced_by_one_that_rots_here(tmp_path: Path) -> None:
-    """It was put aside, and what rots on one disk was copied to the other."""
+    """Found: the follower's good copy was put aside, and the leader's rotten one copied to it."""
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     segments = await directory_with_segments(ours)
     shutil.copytree(ours, theirs)
@@ -233,7 +233,7 @@ async def test_a_followers_segment_is_not_replaced_by_one_that_rots_here(tmp_pat
 
 
 async def test_without_a_later_segment_in_common_the_leaders_word_counts(tmp_path: Path) -> None:
-    """The follower's may have messages of another history, which were never acknowledged."""
+    """The follower's segment may have messages of another history, which were never acknowledged."""
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     segments = await directory_with_segments(ours)
     shutil.copytree(ours, theirs)

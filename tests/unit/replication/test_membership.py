@@ -1,4 +1,4 @@
-"""T3 and all that may become of it."""
+"""T3, the transaction that changes the in-sync set, and all its outcomes."""
 
 import asyncio
 import random
@@ -19,7 +19,7 @@ Scenario = Callable[["Rig"], Awaitable[None]]
 
 
 class Rig:
-    """n1 leads; its in-sync set, and what etcd has."""
+    """Node n1, which leads; its in-sync set, and etcd's."""
 
     def __init__(self, etcd: SimulatedEtcd, agreement: KeptAgreement, epoch: int) -> None:
         self.etcd = etcd
@@ -85,8 +85,8 @@ def test_a_change_without_an_answer_is_sent_until_its_outcome_is_known(losses: t
 @pytest.mark.parametrize("after_s", [0.5, 1.02, 2.5])
 @pytest.mark.parametrize("loss", list(Loss))
 def test_an_addition_that_was_given_up_is_settled_by_the_drop(loss: Loss, after_s: float) -> None:
-    """Its T3 may be under way still, also after its time was over. The drop writes the set without the replica, though that is
-    the value it knows."""
+    """The T3 of the addition may still be under way after its time-out. So the drop writes the set without the replica, though
+    that is the value that the leader knows."""
 
     async def scenario(rig: Rig) -> None:
         rig.etcd.lose("n1", loss, loss, loss)

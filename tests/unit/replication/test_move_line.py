@@ -1,4 +1,4 @@
-"""What a leader says to ask another group for a topic: there and back, and nothing else."""
+"""The line with which a leader asks another group for a topic: encoded and decoded, and every other line refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The states of a node: leading, following, and what it does when it does not know the leader."""
+"""The states of a node: leading, following, and what it does while it does not know the leader."""
 
 import asyncio
 import shutil
@@ -30,7 +30,7 @@ def test_the_first_node_begins_the_group(run: Run) -> None:
 @pytest.mark.parametrize("loss", list(Loss))
 @pytest.mark.parametrize("seed", range(3))
 def test_an_election_without_an_answer_is_settled_by_a_read(run: Run, loss: Loss, seed: int) -> None:
-    """T1: found as the leader of an epoch that it has not promised, a node opens; not found, it asks again."""
+    """T1: if the read shows the node as the leader of an epoch that it has not promised, it opens; if not, it tries again."""
 
     async def scenario(rig: NodeRig) -> None:
         rig.etcd.lose("n1", loss)
@@ -76,7 +76,7 @@ def test_a_leader_that_dies_is_replaced_when_its_lease_ends(run: Run) -> None:
 
 
 def test_a_restarted_node_ends_its_old_lease_first(run: Run) -> None:
-    """T5: it holds the directory's lock, so the life before is over, whatever etcd has."""
+    """T5: the node holds the directory's lock, so its earlier life is over, whatever etcd has."""
 
     async def scenario(rig: NodeRig) -> None:
         n1 = rig.start("n1")
@@ -94,7 +94,7 @@ def test_a_restarted_node_ends_its_old_lease_first(run: Run) -> None:
 
 
 def test_a_restarted_node_ends_its_old_lease_though_it_leads_nothing(run: Run) -> None:
-    """A T6 that names it may still be under way (ADR 0097, item 6)."""
+    """A T6 (``force``) that names the node may still be under way (ADR 0097, item 6)."""
 
     async def scenario(rig: NodeRig) -> None:
         _, n2 = await pair(rig)
@@ -110,7 +110,8 @@ def test_a_restarted_node_ends_its_old_lease_though_it_leads_nothing(run: Run) -
 
 
 def test_a_copy_of_a_leaders_directory_does_not_end_its_term(run: Run) -> None:
-    """At another address: each revoked the other's lease, twice a second, and what either had acknowledged was lost."""
+    """Found: a copied directory served at another address: each node revoked the other's lease, twice a second, and
+    acknowledged messages were lost."""
 
     async def scenario(rig: NodeRig) -> None:
         n1, n2 = await pair(rig)
@@ -204,7 +205,7 @@ def test_a_leader_whose_lease_is_gone_says_nothing_more(run: Run) -> None:
 
 
 def test_a_follower_with_a_new_lease_says_at_once_where_it_is(run: Run) -> None:
-    """It was shown as away for up to a minute, though it was in sync."""
+    """Found: the follower was shown as away for up to a minute, though it was in sync."""
 
     async def scenario(rig: NodeRig) -> None:
         _, n2 = await pair(rig)
@@ -265,7 +266,7 @@ def test_a_wiped_etcd_is_not_trusted_and_that_is_remembered(run: Run) -> None:
 
 
 def test_a_node_that_runs_while_etcd_goes_back_does_not_trust_it_when_its_revisions_have_grown_again(run: Run) -> None:
-    """A restored etcd passed the revisions that the node had seen within a minute, by what the nodes themselves wrote."""
+    """Found: within a minute the nodes' own writes took a restored etcd past the revisions that the node had seen."""
 
     async def scenario(rig: NodeRig) -> None:
         n1, n2 = await pair(rig)
@@ -286,7 +287,8 @@ def test_a_node_that_runs_while_etcd_goes_back_does_not_trust_it_when_its_revisi
 
 
 def test_a_leader_that_sees_etcd_go_back_ends_its_term_though_its_lease_lives_there(run: Run) -> None:
-    """Restored from a snapshot that had its lease: it renewed that, and went on until the revisions had grown again."""
+    """Found: etcd was restored from a snapshot that had the leader's lease: the leader renewed it, and went on until the
+    revisions had grown again."""
 
     async def scenario(rig: NodeRig) -> None:
         n1, _ = await pair(rig)
@@ -305,7 +307,7 @@ def test_a_leader_that_sees_etcd_go_back_ends_its_term_though_its_lease_lives_th
 
 
 def test_a_node_that_has_read_other_settings_does_not_begin_and_does_not_ask_without_end(run: Run) -> None:
-    """Another copy was adopted since: T1 compares the settings."""
+    """Another copy was adopted since the node read the settings: T1 compares them."""
 
     async def scenario(rig: NodeRig) -> None:
         await rig.tool.settings()
@@ -353,7 +355,7 @@ def test_force_makes_a_copy_lead_that_is_not_in_sync(run: Run) -> None:
 
 @pytest.mark.parametrize("loss", list(Loss))
 def test_a_force_without_an_answer_is_settled_before_anything_else(run: Run, loss: Loss) -> None:
-    """Its lease is revoked: what comes late cannot make a copy the leader that has begun to follow."""
+    """The node revokes the lease of the attempt, so a late T6 cannot make a copy the leader that has begun to follow."""
 
     async def scenario(rig: NodeRig) -> None:
         n1, n2 = await pair(rig)

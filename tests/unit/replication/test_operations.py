@@ -1,4 +1,5 @@
-"""Any split of the bytes gives the same operations; any bytes an operation or a named error, and no limit is passed."""
+"""The parser of operations: any split of the bytes gives the same operations; any bytes give an operation or a named error,
+within limits."""
 
 import itertools
 import tracemalloc
@@ -53,7 +54,7 @@ operations: st.SearchStrategy[Operation] = st.one_of(
 
 
 def read(*pieces: bytes) -> tuple[list[Operation], str | None]:
-    """What a follower reads, and the error at which it ends."""
+    """Return the operations that a follower reads, and the error at which it ends."""
     reader, found = OperationReader(), []
     for piece in pieces:
         reader.receive(piece)
@@ -66,7 +67,7 @@ def read(*pieces: bytes) -> tuple[list[Operation], str | None]:
 
 
 def frame(code: int, path: bytes = b"", *, seq: int = 1, offset: int = 0, data: bytes = b"") -> bytes:
-    """A frame with a right checksum, whatever is in it."""
+    """Return a frame with a valid checksum, whatever it contains."""
     body = pack("<BQH", code, seq, len(path)) + path + pack("<Q", offset) + data
     head = pack("<I", len(body) + 4) + body
     return head + pack("<I", crc32(head))
@@ -156,7 +157,7 @@ def test_a_path_that_is_longer_than_its_frame_is_refused() -> None:
 
 
 def test_a_length_is_refused_before_it_costs_memory() -> None:
-    """Also where the kind allows much: what is collected is what came."""
+    """Where a kind allows a large length, only the bytes that have arrived are held."""
     reader = OperationReader()
     tracemalloc.start()
     try:

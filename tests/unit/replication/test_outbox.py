@@ -1,4 +1,4 @@
-"""One wake-up for what leaves together, and a bound."""
+"""A follower's outgoing frames: one wake-up for all that leave together, and a bound."""
 
 import pytest
 
@@ -74,8 +74,8 @@ def test_what_is_taken_at_once_fits_one_system_call() -> None:
 
 
 def test_what_is_taken_are_whole_frames() -> None:
-    """Its owner sends a piece of the bulk copy behind. It stood inside of a frame, and a follower of a busy leader had to begin
-    its copy anew."""
+    """The link sends a piece of the bulk copy behind the frames. Found: the piece was sent inside of a frame, so a follower of
+    a busy leader had to begin its copy anew."""
     rig = Rig()
     rig.put(*[WRITE, SYNC] * 1000)
     reader, count = ops.OperationReader(), 0

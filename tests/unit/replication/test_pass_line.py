@@ -1,4 +1,4 @@
-"""The line with which a node passes a client on: there and back, and nothing else."""
+"""The line with which a node passes a client on: encoded and decoded, and every other line refused."""
 
 import pytest
 

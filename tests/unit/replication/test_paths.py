@@ -1,4 +1,4 @@
-"""Every file that a broker writes is shared or named here as its own."""
+"""Every file that a broker writes is replicated, or listed here as the node's own."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Every answer that says "on stable storage" says it of each required follower's disk, too. Contract: replication.md, 4."""
+"""Every answer that promises stable storage promises it for each required follower's disk, too. Contract: replication.md, 4."""
 
 import errno
 import random
@@ -18,7 +18,7 @@ KEY, SEQUENCED = b"key", b"p"
 
 
 class Rig:
-    """A leader with a follower in sync and two messages, whose network is cut."""
+    """A leader with two messages and a follower in sync, to which the network is cut."""
 
     def __init__(self, commit: CommitMode = "thread", **options: int) -> None:
         rng, clock = random.Random(1), FakeClock()
@@ -74,7 +74,7 @@ def test_a_publish_is_answered_when_the_follower_has_it(commit: CommitMode) -> N
 
 
 def test_a_commit_on_the_loop_is_on_the_loop() -> None:
-    """Otherwise the case above shows less than it says."""
+    """Otherwise the case above would not test a commit on the loop."""
     rig = Rig("inline")
     held: list[float] = []
     rig.broker.commit_place._held = held.append
@@ -97,7 +97,7 @@ def test_a_duplicate_of_what_only_the_leader_has_is_not_answered() -> None:
 
 
 def test_a_full_disk_is_told_when_the_follower_has_cut_too() -> None:
-    """It says "certainly not stored": a follower that takes over must not have it."""
+    """The error means "certainly not stored", so a follower that takes over must not have the batch."""
     rig = Rig()
     rig.disk.fail("sync", 1, errno.ENOSPC)
     outcome = rig.publish()

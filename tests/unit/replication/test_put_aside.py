@@ -1,4 +1,4 @@
-"""What only the follower has is on stable storage elsewhere before anything is cut; a plan is about this follower's files."""
+"""A follower's own records are on stable storage elsewhere before anything is cut; a plan must match this follower's files."""
 
 import json
 import random
@@ -23,7 +23,7 @@ NOW = 1_700_000_000 * 10**9
 
 
 def new_disk(files: dict[str, bytes], seed: int = 1) -> SimDisk:
-    """A disk with these files, synced."""
+    """Return a disk with these files, synced."""
     disk = SimDisk(random.Random(seed), tracing=False, torn_sectors=True)
     disk.mkdir(ROOT)
     for path, content in files.items():
@@ -69,7 +69,7 @@ def test_each_file_goes_where_the_plan_says() -> None:
 
 
 def test_settings_that_go_aside_are_not_missing() -> None:
-    """The mark is each replica's own: it would tell of settings that this log never had."""
+    """The mark that settings were stored is each replica's own: if it stayed, this log's settings would count as missing."""
     settings, mark = (f"topics/t/{name}" for name in (topic_settings.FILE_NAME, topic_settings.MARK_NAME))
     disk = new_disk({LOG: b"log", settings: b"{}", mark: b""})
     join(disk, FilePlan(LOG, Action.KEEP), FilePlan(settings, Action.ASIDE))
@@ -95,8 +95,8 @@ def test_an_empty_segment_is_nothing_to_put_aside() -> None:
 def test_no_power_cut_loses_what_only_the_follower_had(
     monkeypatch: pytest.MonkeyPatch, seed: int, is_mounted: bool
 ) -> None:  # fmt: skip
-    """At any call of the disk: it is whole at its place, or aside. Where ``topics`` is a file system of its own a follower did
-    not come back in sync: nothing is renamed to another one."""
+    """The power is cut at any call of the disk: each file is whole in its place, or aside. Found: where ``topics`` is a file
+    system of its own, a follower could not put files aside by rename, and did not get in sync."""
     if is_mounted:
         mounted(monkeypatch, ROOT)
     files = {LOG: b"a segment of its own", MINE: b"another one", OFFSETS: b"{}"}
@@ -121,7 +121,7 @@ def test_no_power_cut_loses_what_only_the_follower_had(
 
 
 class StopAfter(StopFlag):
-    """Ends a job at one of its steps, as a kill does."""
+    """Ends a job at one of its steps, like a kill."""
 
     __slots__ = ("left",)
 

@@ -1,4 +1,4 @@
-"""``replica.json``: the same values back, and a named error for anything else."""
+"""``replica.json``: the same values are read back, and anything else is a named error."""
 
 import json
 import random
@@ -147,7 +147,7 @@ def test_a_directory_of_another_cluster_is_refused(settings: ClusterSettings, re
 def test_a_directory_names_the_group_that_it_belongs_to(
     found: tuple[str, str], name: str, group: str, why: str | None
 ) -> None:  # fmt: skip
-    """It was told that its group had been removed, or two ids and a runbook that ends in ``adopt``."""
+    """Found: the error was that its group had been removed, or two ids and a runbook that ends in ``adopt``."""
     record = ReplicaRecord("c1", found[0], REPLICA, name=found[1])
     said = misplaced(record, name, group)
     assert said == (why and f"the directory belongs to group {found[0]}{'' if why[0] == ',' else ' '}{why}")

@@ -1,4 +1,4 @@
-"""What each operation leaves on a follower's disk, also when it is done twice, and what a copy and its redo leave."""
+"""The effect of each operation on a follower's disk, also when it is done twice, and that of a copy and its repetition."""
 
 import contextlib
 import errno
@@ -35,7 +35,7 @@ def follower(*done: Change | Copy) -> tuple[SimDisk, ReplicaFiles]:
 
 
 def shown(disk: SimDisk) -> dict[str, bytes]:
-    """Files and empty directories below the data directory."""
+    """Return files and empty directories below the data directory."""
     paths = disk.snapshot()
     return {
         path.removeprefix(f"{ROOT}/"): content
@@ -104,7 +104,7 @@ def test_a_replacement_that_fails_leaves_the_old_file_and_no_other() -> None:
 
 
 def test_a_file_that_got_another_name_is_written_under_its_own() -> None:
-    """Files stay open: what is written under a name goes to the file that has it now."""
+    """Files stay open over renames: a write under a name goes to the file that has it now."""
     disk, files = follower(ops.Create(0, CURRENT), ops.Write(0, CURRENT, 0, b"one"))
     files.apply(ops.Rename(1, CURRENT, PREVIOUS))
     files.apply(ops.Create(2, CURRENT))
@@ -169,8 +169,8 @@ def test_after_a_copy_all_that_is_shared_is_on_stable_storage() -> None:
 
 
 def test_what_a_failed_sync_left_in_the_cache_alone_is_written_again() -> None:
-    """Found by a simulated cluster (seed 91): a copy whose sync had failed joined again; its file was equal, and not on its
-    disk."""
+    """Found by a simulated cluster (seed 91): a copy whose sync had failed joined again; its file looked equal, but was not on
+    its disk."""
     disk, files = follower(Copy(0, LOG, 0, b"x" * 9000))
     disk.sync_dir(f"{ROOT}/{TOPIC}")
     disk.fail("sync", 1, errno.ENOSPC)
@@ -208,7 +208,7 @@ changes = st.one_of(
 def test_a_sync_of_what_is_unsynced_leaves_nothing_for_a_power_cut(
     done: "list[Change | Copy | str]", another: bool, rng: random.Random
 ) -> None:
-    """Each join of a follower that went on synced all its files, each of them a flush of the disk."""
+    """Found: each join of a follower that went on synced all its files, each of them a flush of the disk."""
     disk, files = follower()
     files.sync_all()
     for change in done:
@@ -228,7 +228,7 @@ def test_a_sync_of_what_is_unsynced_leaves_nothing_for_a_power_cut(
 
 
 def test_a_sync_that_fails_is_not_taken_for_done() -> None:
-    """The copy is not trusted any more then: what was not synced is not known."""
+    """After a failed sync the copy is not trusted any more: it is not known what was not synced."""
     disk, files = follower(Copy(0, LOG, 0, b"abc"))
     files.sync_all()
     files.apply(ops.Write(1, LOG, 0, b"x"))

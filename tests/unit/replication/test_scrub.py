@@ -1,4 +1,4 @@
-"""The scrub finds what rots in sealed segments, says each damage once, and knows when a segment is whole again."""
+"""The scrub finds rot in sealed segments, reports each damage once, and notices when a segment is intact again."""
 
 import asyncio
 import random
@@ -131,7 +131,7 @@ def test_what_is_removed_meanwhile_is_no_damage(tmp_path: Path, segments: list[s
 def test_a_job_that_waits_for_its_pace_ends_at_once_when_it_is_not_wanted(
     tmp_path: Path, segments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failover waited for it: a segment at this pace takes seconds."""
+    """Found: a failover waited for the scrub, which takes seconds for a segment at this pace."""
     monkeypatch.setattr(scrub_module, "BYTES_PER_S", 1)
     slept: list[float] = []
     stop = StopFlag()
@@ -148,7 +148,7 @@ def test_a_job_that_waits_for_its_pace_ends_at_once_when_it_is_not_wanted(
 
 
 class FakeScrub:
-    """Finds damage when it is told to."""
+    """A scrub that finds damage when the test says so."""
 
     def __init__(self) -> None:
         self.damage: asyncio.Future[str] = asyncio.get_running_loop().create_future()

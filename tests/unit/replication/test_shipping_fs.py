@@ -1,4 +1,4 @@
-"""Which operation each change of the leader's disk becomes, and in which order with the change itself."""
+"""Which operation each change of the leader's disk becomes, and its order relative to the change itself."""
 
 import errno
 import random
@@ -24,7 +24,7 @@ LOG = f"{ROOT}/{SHARED}"
 
 
 class Rig:
-    """A leader's file system, and what a follower gets; ``saw`` is what was on the leader's disk at each operation."""
+    """A leader's file system, and a follower's operations; ``saw`` is what was on the leader's disk at each operation."""
 
     def __init__(self, *, copying: bool = False) -> None:
         self.copying = copying
@@ -44,7 +44,7 @@ class Rig:
         self.saw.append(self.disk.snapshot())
 
     def named(self) -> list[str]:
-        """Operations since the last call: name, path from the topic's directory on, and what else they say."""
+        """Return the operations since the last call: name, path below the topic's directory, and further fields."""
         found = []
         for operation in self.operations:
             fields = [getattr(operation, name) for name in operation.__slots__ if name != "seq"]
@@ -185,7 +185,7 @@ def test_offsets_keep_their_two_generations() -> None:
 
 
 def test_a_directory_in_the_place_of_a_file_is_moved_away_here_alone() -> None:
-    """A broker by itself did so, and in a cluster none of both generations was written: ADR 0240."""
+    """Found: a single broker moved it away, but in a cluster neither generation of the offsets was written: ADR 0240."""
     rig = Rig()
     rig.disk.mkdir(f"{TOPIC}/offsets.json.prev")
     for data in (b"one", b"two"):
@@ -196,7 +196,8 @@ def test_a_directory_in_the_place_of_a_file_is_moved_away_here_alone() -> None:
 
 
 def test_while_a_follower_copies_a_renamed_file_goes_whole() -> None:
-    """The copy may have ``offsets.json`` from after the rename: then the older generation would be lost there."""
+    """The copy may already have ``offsets.json`` from after the rename: a plain rename would lose the older generation
+    there."""
     rig = Rig(copying=True)
     for data in (b"one", b"two"):
         offsets.write(rig.fs, TOPIC, data)
@@ -288,7 +289,8 @@ def test_files_that_are_only_read_are_those_of_the_disk_below() -> None:
 
 
 def test_a_single_node_loads_nothing_of_replication() -> None:
-    """Nor does ``toymq serve`` without ``--cluster``, up to where the broker opens its directory."""
+    """``toymq serve`` without ``--cluster`` imports no replication module either, up to where the broker opens its
+    directory."""
     loaded = "import sys, toymq_py.cli.serve, toymq_py.daemon, toymq_py.embedded; print(*sorted(sys.modules))"
     served = (
         "import sys; from toymq_py import daemon; daemon.serve = lambda *_: print(*sorted(sys.modules));"

@@ -1,4 +1,4 @@
-"""What goes wrong between etcd in memory and one client: lost requests, lost answers, late requests, a cut."""
+"""Faults between the etcd in memory and one client: lost requests, lost answers, late requests, a cut."""
 
 import asyncio
 import random

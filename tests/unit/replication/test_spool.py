@@ -1,4 +1,4 @@
-"""A queue on the disk: what was put is taken once, in order, whatever the pieces."""
+"""A queue on the disk: items are taken once, in order, whatever their sizes."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Numbers without a gap, each in the queue of each follower, in one order."""
+"""The leader's stream: numbers without a gap, each in the queue of every follower, in one order."""
 
 import threading
 
@@ -13,7 +13,7 @@ LOG = "topics/t/00000000000000000000.log"
 
 
 class Queue:
-    """A ``Sink``."""
+    """A ``Sink`` that keeps what it is given."""
 
     def __init__(self, *, copying: bool = False) -> None:
         self.copying = copying
@@ -69,7 +69,7 @@ def test_a_long_write_goes_in_pieces_that_are_not_copied(stream: Stream) -> None
 
 
 def test_what_was_begun_before_a_copy_is_done_before_it_may_begin(stream: Stream) -> None:
-    """A write that is numbered and not in the file yet is neither in the stream nor in what the copy reads."""
+    """A write that has its number but is not in the file yet is neither in the stream nor in what the copy reads."""
     early = stream.begin_write(LOG, 0, b"x")
     before = stream.attach(Queue(copying=True))
     late = stream.begin(ops.Truncate, LOG, 0)

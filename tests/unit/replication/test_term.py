@@ -1,4 +1,4 @@
-"""One term of a leader: what lets it serve, what ends it, what an operator asks."""
+"""One term of a leader: what it needs to serve, what ends it, and operators' requests."""
 
 import asyncio
 
@@ -70,7 +70,7 @@ def test_a_new_leader_does_not_wait_for_ever(run: Run) -> None:
 
 
 def test_a_new_leader_waits_longer_for_the_copies_without_which_it_would_refuse_publishes(run: Run) -> None:
-    """A hand-over of a busy triple: a client got NOT_ENOUGH_REPLICAS, and the third copy was back a moment later."""
+    """Found in a hand-over of a busy triple: a client got NOT_ENOUGH_REPLICAS just before the third copy was back."""
 
     async def scenario(rig: NodeRig) -> None:
         n1, n2 = await pair(rig)
@@ -128,7 +128,7 @@ def test_a_disk_that_hangs_ends_the_term_in_favour_of_another_copy(run: Run) -> 
 
 
 def test_a_leader_whose_lease_may_have_ended_delivers_nothing_before_another_may_lead(run: Run) -> None:
-    """OK goes on: it needs the followers and not the lease."""
+    """Publishes still get OK: that needs the followers and not the lease."""
 
     async def scenario(rig: NodeRig) -> None:
         n1, n2 = await pair(rig)

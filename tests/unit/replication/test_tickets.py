@@ -1,4 +1,4 @@
-"""What follows a job waits for every follower that is required now, and for no other."""
+"""A job's continuation waits for every follower that is required at that moment, and for no other."""
 
 import threading
 
@@ -8,7 +8,7 @@ from toymq_py.replication.tickets import JobTicket, Tickets
 
 
 class Rig:
-    """``run`` runs a job that syncs; ``told`` is what followed."""
+    """``run`` runs a job that syncs; ``told`` has the continuations that ran."""
 
     def __init__(self, *required: str) -> None:
         self.tickets = Tickets()

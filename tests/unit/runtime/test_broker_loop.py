@@ -42,7 +42,7 @@ def test_recovery_is_not_interrupted_by_collections_and_what_was_set_stays(is_en
 
 
 class Timers:
-    """``call_later`` of a loop, and a broker that checks its directory when it is told to."""
+    """The ``call_later`` of a loop, and a broker that checks its directory when it is told to."""
 
     def __init__(self) -> None:
         self.due: list[Callable[[], None]] = []

@@ -65,7 +65,7 @@ async def test_a_refusal_names_the_topic(tmp_path: Path) -> None:
 
 
 async def test_webhooks_are_kept_with_their_secrets(tmp_path: Path) -> None:
-    """What is applied is what the gateway reads; what cannot be read is refused and not overwritten."""
+    """The gateway reads what was applied; an unreadable file is refused and not overwritten."""
     text = to_toml(Definitions(webhooks={"h": HOOK, "s": HOOK})) + f'secret = "{SECRET}"\n'
     async with serving(tmp_path / "d") as served:
         wanted = parse(text, "x")
@@ -88,7 +88,7 @@ async def test_webhooks_are_kept_with_their_secrets(tmp_path: Path) -> None:
 
 
 async def test_alerts_are_kept_with_their_secrets(tmp_path: Path) -> None:
-    """As webhooks: what is applied is what the gateway reads."""
+    """As for webhooks, the gateway reads what was applied."""
     rule = Alert.from_json({"when": "letters", "topic": ">", "url": "https://example.com/", "secret": SECRET})
     async with serving(tmp_path / "d") as served:
         wanted = Definitions(alerts={"dead": rule})
@@ -119,7 +119,7 @@ async def test_a_topic_that_could_not_be_opened_is_left_out(tmp_path: Path, capl
 
 
 async def test_a_partitioned_topic_is_made_with_its_partitions(tmp_path: Path) -> None:
-    """Found by a new user: a file could not describe one, and an exported one did not start a broker."""
+    """Found by a new user: a file could not describe a partitioned topic, and a broker did not start with an exported one."""
     whole = TopicDefinition({"visibility": "120000"}, {"work": LATEST}, 3)
     wanted = Definitions({"jobs": whole, "jobs#1": TopicDefinition({"ttl": "5000"}, {"odd": EARLIEST})})
     async with serving(tmp_path / "d") as served:

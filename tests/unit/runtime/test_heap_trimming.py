@@ -1,4 +1,4 @@
-"""What the broker asks of the allocators."""
+"""What the broker sets in the memory allocators, and when it returns freed memory."""
 
 import asyncio
 import ctypes
@@ -44,7 +44,7 @@ def arenas(how: str) -> int:
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="glibc's malloc alone has arenas")
 def test_threads_share_one_arena() -> None:
-    """Found by the soak: an arena for each sync thread, and in each what had been freed."""
+    """Found by the soak: each sync thread had an arena of its own, with freed memory in it."""
     assert arenas("own") > 1, "this machine makes arenas for threads"
     assert arenas("shared") == 1
 
@@ -53,8 +53,8 @@ MUCH, LITTLE = 200 * 2**20, 100 * 2**20
 
 
 class Kept:
-    """A keeper of a broker that takes ``busy`` of a core, whose memory is as ``sizes`` say; ``rounds`` are when they were.
-    ``later_s`` after those of a crowd there is one more, by default beyond the end of a test."""
+    """A memory keeper of a broker that uses ``busy`` of a core, and whose memory is as ``sizes`` say; ``rounds`` has the times
+    of its rounds. ``later_s`` after those of a crowd there is one more round, by default after the end of a test."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, busy: float, sizes: Iterator[int], later_s: float = 1e6) -> None:
         self.busy = busy
@@ -84,7 +84,7 @@ class Kept:
 
 
 def test_a_busy_broker_looks_at_its_memory_when_it_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by a broker under load: each health check that ended began rounds of collecting, 6 % of its time."""
+    """Found with a broker under load: each health check that ended began rounds of collecting, 6 % of its time."""
     kept = Kept(monkeypatch, 0.9, itertools.repeat(MUCH))
     kept.keeper.look(1, 0)
     kept.advance(60)
@@ -107,7 +107,7 @@ def test_what_a_crowd_leaves_is_not_left_for_long(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_is_held_for_some_seconds_after_a_crowd_left_is_given_back_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by ten thousand connections: a check for dead peers held what they had, three rounds freed nothing, and 45 MB
+    """Found with ten thousand connections: a check for dead peers held their memory, three rounds freed nothing, and 45 MB
     stayed until the next crowd left."""
     sizes = itertools.chain(itertools.repeat(MUCH, 2 * heap_trimming.PATIENCE + 1), itertools.repeat(LITTLE))
     kept = Kept(monkeypatch, 0.9, sizes, later_s := heap_trimming.LATER_S)
@@ -123,7 +123,8 @@ def test_what_is_held_for_some_seconds_after_a_crowd_left_is_given_back_later(mo
 
 
 def test_rounds_that_seem_to_help_for_ever_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by a broker under load, whose memory came and went: rounds followed each other as long as the load did."""
+    """Found with a broker under load, whose memory use went up and down: rounds followed each other as long as the load
+    lasted."""
     kept = Kept(monkeypatch, 0.0, itertools.chain((MUCH,), itertools.cycle((MUCH, LITTLE))))
     kept.keeper.look(1, 0)
     kept.advance(100 * heap_trimming.ROUND_S)
@@ -132,7 +133,8 @@ def test_rounds_that_seem_to_help_for_ever_have_an_end(monkeypatch: pytest.Monke
 
 
 def test_a_crowd_that_leaves_by_and_by_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found in review: hundreds at a time were no crowd, nor were those that left while memory of the first went back."""
+    """Found in review: connections that closed by the hundred did not count as a crowd, nor did those that closed while memory
+    of the first ones was returned."""
     kept = Kept(monkeypatch, 0.9, itertools.repeat(LITTLE))  # what is usual counts those that stay
     there = 4 * heap_trimming.CROWD
     for _ in range(8):
@@ -149,7 +151,7 @@ def test_a_crowd_that_leaves_by_and_by_is_one(monkeypatch: pytest.MonkeyPatch) -
 
 
 def leave(kept: Kept, there: int, fewer: int, seconds: float) -> int:
-    """Connections close for so long, ``fewer`` between two looks; the number of those that stay."""
+    """Let connections close for so long, ``fewer`` between two looks. Returns: the number of those that stay."""
     for _ in range(round(seconds / MEMORY_PERIOD_S)):
         kept.keeper.look(there, there - fewer)
         there -= fewer
@@ -158,8 +160,8 @@ def leave(kept: Kept, there: int, fewer: int, seconds: float) -> int:
 
 
 def test_nothing_is_collected_while_a_crowd_is_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by ten thousand connections: half a second after the first had closed the loop stood still for 50 to 280 ms,
-    since a collection looked at all the others, and again in each round; and what was renewed among them kept 25 MiB."""
+    """Found with ten thousand connections: half a second after the first had closed, a collection that looked at all the others
+    blocked the loop for 50 to 280 ms, and again in each round; and objects renewed among them kept 25 MiB."""
     kept = Kept(monkeypatch, 0.9, itertools.repeat(LITTLE))
     assert leave(kept, 10_000, 1000, seconds=2.5) == 0
     assert not kept.collected

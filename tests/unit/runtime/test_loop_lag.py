@@ -1,4 +1,4 @@
-"""The lag of the event loop, as STATS tells it."""
+"""The lag of the event loop, as STATS reports it."""
 
 import asyncio
 import tracemalloc
@@ -11,7 +11,7 @@ from toymq_py.runtime.loop_lag import LAG_PERIOD_S, LAG_PERIODS, LoopLag
 
 
 class Timers:
-    """``call_later`` of a loop; whoever is due is called by hand, as late as the test likes."""
+    """The ``call_later`` of a loop; the test calls a due timer itself, as late as it likes."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
@@ -50,7 +50,8 @@ def test_the_worst_of_ten_seconds_is_told() -> None:
 
 
 def test_what_was_measured_leaves_no_object_behind() -> None:
-    """Found by ten thousand connections: each of forty floats, made while they were there, kept up to a MiB of theirs."""
+    """Found with ten thousand connections: each of forty floats, created among their objects, kept up to a MiB from being
+    freed."""
     clock, timers = FakeClock(), Timers()
     lag = LoopLag(cast(asyncio.AbstractEventLoop, timers), clock)
     lag.start()

@@ -1,4 +1,4 @@
-"""The watermark of memory, as the quotas hear of it."""
+"""The memory watermark, as it is passed to the quotas."""
 
 import asyncio
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def test_it_is_high_above_the_limit_and_until_a_tenth_less() -> None:
 
 
 def test_connections_of_any_kind_that_have_ended_are_told() -> None:
-    """What those of HTTP had held stayed, until one of the text protocol ended."""
+    """Found: the memory of closed HTTP connections stayed until one of the text protocol ended."""
     told: list[tuple[int, int]] = []
     timers, quotas = Timers(), Quotas(BrokerOptions(), Metrics())
     watch = MemoryWatch(

@@ -1,4 +1,4 @@
-"""The thread of the tier: pauses after errors, says once that it fails and once that it works again, and ends."""
+"""The tier's thread: it pauses after errors, logs once that it fails and once that it works again, and ends."""
 
 import asyncio
 import logging
@@ -55,7 +55,7 @@ def test_a_bucket_that_is_away_is_said_once_and_asked_seldom(caplog: pytest.LogC
 
 
 def test_two_brokers_of_one_prefix_and_topic_are_a_problem_that_is_shown() -> None:
-    """It was in the log alone: doctor said ok while nothing more of the second one went to the bucket."""
+    """Found: the conflict was in the log only: doctor was ok while nothing more of the second broker was uploaded."""
     rig = TierRig(bucket := MemoryBucket())
     rig.publish("t", *[PAYLOAD] * 12)
     rig.broker.topic("t").settings_queue.identify(lambda: None)
@@ -167,7 +167,7 @@ async def test_it_asks_the_loop_and_ends_with_stop(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.provokes_bugs
 async def test_a_bug_counts_as_failing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """The log said that nothing more is uploaded, and ``toymq_tier_failing`` that all is well."""
+    """Found: the log said that nothing more is uploaded, but ``toymq_tier_failing`` was 0."""
     monkeypatch.setattr(tier_thread, "INTERVAL_S", 0.001)
     rig = TierRig(MemoryBucket())
     thread = TierThread(lambda: 1 // 0, asyncio.get_running_loop(), rig.uploads, rig.broker.metrics, "file:///b")  # type: ignore[return-value]

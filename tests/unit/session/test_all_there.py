@@ -1,4 +1,4 @@
-"""A change of a partitioned topic is begun when all that make it are there, and else nowhere. ADR 0270."""
+"""A change of a partitioned topic is begun only when all workers or groups that have to make it answer. ADR 0270."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ CHANGES = {
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    """A session of group a, which knows a topic over both groups; the test plays the leader of b."""
+    """Yield a session of group a, which knows a topic over both groups; the test plays the leader of b."""
     async with rig_of_groups(tmp_path) as rig:
         rig.partitioned.by_name["t"] = Partitioned("t", 8)
         yield rig
@@ -30,7 +30,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 async def test_nothing_is_done_at_any_group_while_one_has_no_leader(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    """It was done at the groups that answered, and the error said nothing of that."""
+    """Found: the change was made at the groups that answered, and the error did not mention that."""
 
     def check_led(self: Groups, why: str, words: str) -> None:
         raise PlacementUnknown(f"group b has no leader, and {why}: repeat {words}; nothing was done")
@@ -47,7 +47,7 @@ async def test_nothing_is_done_at_any_group_while_one_has_no_leader(
 async def test_nothing_is_done_at_any_group_while_one_stands_still(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    """Be there a connection to it or not. And nothing later, when it goes on."""
+    """There may be a connection to the group or not. Nothing is done later either, when it goes on."""
     rig.take("TOPICS\n")
     await rig.hears("TOPICS\n")
     before = rig.reader, rig.writer
@@ -83,7 +83,7 @@ async def two_connections(rig: Rig) -> None:
 
 
 async def purged(rig: Rig) -> None:
-    """Group b is asked for a PURGE, behind a connection that is over."""
+    """Ask group b for a PURGE, after an earlier connection has ended."""
     rig.take("PURGE t\n")
     assert rig.gate.closed
     await two_connections(rig)
@@ -113,7 +113,8 @@ async def test_what_all_can_do_is_done_once_and_what_follows_waits(rig: Rig) -> 
 
 
 async def test_a_pull_that_waits_there_keeps_no_change_from_being_asked_for(rig: Rig) -> None:
-    """An answer over the session's connection would come behind that of the PULL: the group was taken for away."""
+    """Found: on the session's connection the answer would come behind that of the waiting PULL, so the group was taken to be
+    down."""
     rig.take("TOPICS\n")
     await rig.hears("TOPICS\n")
     rig.take("PURGE t\n")

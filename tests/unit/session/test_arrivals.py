@@ -1,4 +1,4 @@
-"""In which order the messages of several places came to one subscription. ADR 0256."""
+"""The order in which the messages of several workers or groups came to one subscription. ADR 0256."""
 
 from toymq_py.session.arrivals import KEPT, Arrivals
 

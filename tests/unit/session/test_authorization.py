@@ -1,4 +1,4 @@
-"""No order of commands, no pipelining and no cut of the bytes gets round a token. Contract: clients.md; ADR 0021."""
+"""No order of commands, no pipelining and no split of the bytes evades a token. Contract: clients.md; ADR 0021."""
 
 import json
 import random
@@ -19,7 +19,8 @@ BEGINNINGS = {
 
 
 def matched(patterns: list[str], topic: str) -> bool:
-    """Whether one of some patterns has a topic; written apart from the broker's own, for these words alone."""
+    """Whether one of some patterns matches a topic: an implementation apart from the broker's own, for this test's words
+    only."""
     words = topic.split(".")
     for pattern in patterns:
         parts = pattern.split(".")
@@ -33,8 +34,8 @@ def matched(patterns: list[str], topic: str) -> bool:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_only_what_a_token_allows_is_done(seed: int) -> None:
-    """Random rights and random commands, pipelined, on a network that cuts as it likes; without a good HELLO as its begin
-    a session has nothing done at all, whatever comes later. (No SUB: its deliveries would stand between the answers.)"""
+    """Random rights and random commands, pipelined, on a network that splits bytes at will; a session that does not begin with
+    a good HELLO has no effect, whatever follows. (No SUB: its deliveries would stand between the answers.)"""
     rng = random.Random(seed)
     publish = rng.sample(PATTERNS, rng.randrange(4))
     subscribe = rng.sample(PATTERNS, rng.randrange(4))
@@ -120,7 +121,7 @@ def test_an_expired_token_is_refused_at_the_next_command_and_to_who_comes_later(
 
 @pytest.mark.parametrize("appears", ["at the start", "at a reload", "after a leap of the clock"])
 def test_who_only_listens_is_ended_when_the_token_expires(appears: str) -> None:
-    """Found by a trial: it went on receiving, up to the next SIGHUP."""
+    """Found by a trial: such a session went on receiving, until the next SIGHUP."""
     now = [0]
     expiring = table("r", 'subscribe = ["t"]\nexpires = 1970-01-01T00:01:00Z')
     lasting = table("r", 'subscribe = ["t"]')

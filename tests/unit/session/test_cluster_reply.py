@@ -1,4 +1,4 @@
-"""The reply to CLUSTER has what one process knows by itself."""
+"""The reply to CLUSTER contains what one process knows by itself."""
 
 import json
 from types import SimpleNamespace
@@ -26,5 +26,5 @@ def test_it_has_the_gateways_the_processes_and_the_partitioned_topics_that_the_t
 
 
 def test_a_client_that_follows_is_told_how_many_partitions_there_are_too() -> None:
-    """It asks so between publishes: CLUSTER without moved=1 would end that it follows."""
+    """Such a client asks with moved=1 between publishes: without it CLUSTER would end its following of MOVED."""
     assert told(lambda name: True, moved=True)["partitions"] == {"hidden": 3, "orders": 3}

@@ -1,4 +1,4 @@
-"""What of a last write counts when the connection ends."""
+"""Which messages of the last write count as delivered when the connection ends."""
 
 import random
 
@@ -14,7 +14,7 @@ from toymq_py.session.replies import WRITE_BYTES, Replies
 
 @pytest.mark.parametrize(("whole", "part"), [(0, 0), (0, 5), (2, 0), (2, 7), (5, 0)])
 def test_what_the_socket_took_whole_counts_as_an_attempt(request: pytest.FixtureRequest, whole: int, part: int) -> None:
-    """Found by world 105030: twelve of 26 messages of one write had arrived, and none of them counted."""
+    """Found by simulated world 105030: twelve of 26 messages of one write had arrived, and none of them counted."""
     rig = BrokerRig()
     rig.publish("t", *(bytes([n]) * 10 * n for n in range(5)))
     loop = SimEventLoop(random.Random(1))

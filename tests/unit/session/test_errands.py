@@ -1,4 +1,4 @@
-"""Commands that are asked of all groups without a client: one answer, or why there is none."""
+"""Commands that the broker itself sends to all groups: one answer, or the reason why there is none."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ class Link:
 
 
 class Groups(Placement):
-    """Two groups; ``away`` does not answer."""
+    """Two groups; those in ``away`` do not answer."""
 
     is_divided, passes_on = True, False
     here: Place = "a"

@@ -53,7 +53,7 @@ def test_a_topic_that_was_deleted_meanwhile_is_not_read(session: SessionRig) -> 
 
 
 def test_a_large_record_waits_while_the_broker_holds_too_much() -> None:
-    """Two hundred connections that did not read had two MiB each, and the kernel killed the broker."""
+    """Found: two hundred connections that did not read held two MiB each, and the kernel killed the broker."""
     with SessionRig(max_held_bytes=1 << 20) as session:
         session.rig.publish("t", b"small", *[b"x" * 500_000] * 4)
         session.apply(Fetch("t", 0, 9, max_bytes=1 << 21))
@@ -70,7 +70,7 @@ def test_a_large_record_waits_while_the_broker_holds_too_much() -> None:
 
 
 def pieces_of(session: SessionRig) -> tuple[int, bytes]:
-    """How many turns the reply took, and what it is."""
+    """Return how many turns the reply took, and the reply."""
     turns = 1
     while not (written := session.write()):
         turns += 1
@@ -79,7 +79,7 @@ def pieces_of(session: SessionRig) -> tuple[int, bytes]:
 
 @pytest.mark.parametrize("size", [2000, 90_000, 300_000])
 def test_a_large_batch_is_read_in_pieces(session: SessionRig, size: int) -> None:
-    """It held the loop for ten milliseconds, of each connection that asked for one."""
+    """Found: each connection that asked for such a batch blocked the loop for ten milliseconds."""
     count = 3_000_000 // size
     session.rig.publish("t", *[b"x" * size] * count)
     session.apply(Fetch("t", 0, count, max_bytes=1 << 21))

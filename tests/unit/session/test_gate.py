@@ -1,4 +1,4 @@
-"""How much of one connection may be begun at a time, and what waits."""
+"""How many commands of one connection may be under way, and which ones wait."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_a_gate_that_waits_opens_when_it_is_called_back_once_for_each() -> None:
 
 
 def test_changes_of_one_connection_are_begun_a_few_at_a_time_and_answered_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred thousand PURGEs in one packet were all begun, and their work outlived the client."""
+    """Found: a hundred thousand PURGEs in one packet were all begun, and their work outlived the client."""
     with SimServed() as served:
         begun = []
         create = served.broker.create

@@ -1,4 +1,4 @@
-"""One reply made of those of all workers."""
+"""One reply made of the replies of all workers."""
 
 import json
 from operator import itemgetter

@@ -1,4 +1,4 @@
-"""How long a client may take until it is known, and what it costs until then. Contract: reliability.md, "Security"."""
+"""How long a client may take to authenticate, and its cost until then. Contract: reliability.md, "Security"."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_a_thousand_that_shake_no_hands_are_cut() -> None:
 
 
 def _dribble(served: SimServed, client: SimClient, data: bytes) -> None:
-    """A byte a second, for as long as the broker listens."""
+    """Send a byte a second, as long as the broker reads."""
     for at in range(len(data)):
         if client.lost or client.at_end:
             return
@@ -65,7 +65,7 @@ def test_a_slow_handshake_is_cut() -> None:
 
 
 def test_tls_gives_no_more_time_for_hello() -> None:
-    """The handshake has its own, and HELLO has as much as without TLS."""
+    """The TLS handshake has a time-out of its own, and HELLO has the same as without TLS."""
     with SimServed(authority=authority(EVERYTHING), certificates=Certificates(CERT, KEY)) as served:
         client = served.tls_client(client_context())
         served.advance(GREETING_S - 0.1)
@@ -76,7 +76,8 @@ def test_tls_gives_no_more_time_for_hello() -> None:
 
 
 def test_a_broker_that_stood_still_reads_before_it_judges() -> None:
-    """SIGSTOP, say: every timer is due when it goes on, and what arrived meanwhile is still in the socket."""
+    """After a SIGSTOP, for example, every timer is due when the broker goes on, and bytes that arrived meanwhile are still in
+    the socket."""
     with SimServed(authority=authority(EVERYTHING)) as served:
         client = served.client()
         served.advance(1)
@@ -109,7 +110,7 @@ def test_without_an_auth_file_nobody_has_to_speak() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_body_is_not_taken_from_a_stranger(seed: int) -> None:
-    """Whoever announces two megabytes before HELLO hears at once that they are not taken, however they arrive."""
+    """A client that announces two megabytes before HELLO is refused at once, however the bytes arrive."""
     with SimServed(authority=authority(EVERYTHING), seed=seed) as served:
         client = served.client(b"PUB t - 2000000\n" + b"x" * 100_000)
         served.advance(0.5)

@@ -89,7 +89,8 @@ def test_each_of_a_run_of_synced_acks_is_told_of_a_disk_that_fails(session: Sess
 def test_one_that_settles_something_too_late_does_not_hang(
     session: SessionRig, mode: Mode, command: Command, settles: bool
 ) -> None:
-    """With mode=single it may have its share again; what it settles has gone to another session, and counts 0."""
+    """With mode=single the session may have its share again; a message that it settles late has gone to another session, and
+    counts 0."""
     session.rig.publish("t", b"x")
     session.rig.subscribe("t", "d")
     session.apply(commands.Subscribe("t", "c", mode=mode))
@@ -152,7 +153,7 @@ def subscribe_and_end(session: SessionRig, subscribed: str, ended: str) -> bytes
     [("orders", "orders#*"), ("orders#*", "orders"), ("orders.dlq", "orders#*.dlq"), ("orders#*.dlq", "orders.dlq")],
 )
 def test_a_subscription_to_all_partitions_ends_under_either_name(session: SessionRig, subscribed: str, ended: str) -> None:
-    """One that was made as ``orders`` and ended as ``orders#*`` was NOT_SUBSCRIBED."""
+    """Found: UNSUB of ``orders#*`` was NOT_SUBSCRIBED after SUB of ``orders``."""
     session.apply(commands.Create("orders", {"partitions": "3"}))
     session.write()
     first, second = subscribe_and_end(session, subscribed, ended).splitlines()
@@ -167,7 +168,7 @@ def test_a_plain_topic_has_one_name(session: SessionRig, subscribed: str, ended:
 
 
 def test_each_command_for_a_partitioned_topic_is_applied_to_all_or_asks_for_one(session: SessionRig) -> None:
-    """Those that are about ids are refused with PARTITIONED. A kind that is missing in TEXTS is to be entered there."""
+    """Commands with ids are refused with PARTITIONED. A new kind of command must be entered in TEXTS."""
     session.apply(commands.Create("jobs", {"partitions": "3"}))
     session.write()
     assert set(TEXTS) == kinds_with_a_topic()

@@ -1,4 +1,4 @@
-"""Which of the messages of several places the client of a subscription has before it. ADR 0262."""
+"""Which of the messages from several workers or groups the client of a subscription is handling. ADR 0262."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from toymq_py.session.in_hand import LOOK_LEAST_S, LOOK_MAX_S, LOOK_MIN_S, Heard
 
 
 class Stalling:
-    """A subscription at a and b, its loop, and places that answer what the test says."""
+    """A subscription at places a and b, its loop, and places that answer as the test says."""
 
     def __init__(self, visibility_ms: int | None = None) -> None:
         self.loop = Session(("a", "b"))
@@ -24,12 +24,12 @@ class Stalling:
         self.loop.call_soon(heard, f"OK {self.held[place]}\n".encode())
 
     def come(self, place: Place, held: str) -> None:
-        """A place delivers a message, and holds that now."""
+        """Let a place deliver a message; ``held`` is what it then answers to HELD."""
         self.held[place] = held
         self.in_hand.came(b"MSG %b 1 9 - 1\nx\n" % b" ".join(held.encode().split()[1:3]))
 
     def told(self, after_s: float) -> list[str]:
-        """What places are told in a time, sorted, without the questions."""
+        """Return what is sent to the places within a time, sorted, without the questions."""
         self.loop.advance(after_s)
         told = sorted(line for line in self.said if "uncounted" in line)
         self.said.clear()
@@ -40,7 +40,7 @@ class Stalling:
 
 
 def hanging() -> Stalling:
-    """On a message of b, and another of a was behind it."""
+    """Return a subscription whose client hangs on a message of b, with one of a behind it."""
     them = Stalling()
     them.come("b", "1 t.b 7")
     them.come("a", "1 t.a 3")
@@ -66,7 +66,8 @@ def test_it_hangs_on_the_same_message_when_another_one_is_delivered_again_before
 
 
 def test_what_comes_while_it_hangs_counts_nothing_when_the_message_has_gone_to_another_worker() -> None:
-    """Each place gave the client that hung another message, and counted that; these had not been looked at."""
+    """Found: each place gave the client that hangs another message, and counted an attempt of it, though the client had not
+    begun it."""
     them = hanging()
     them.come("b", "1 t.b 8")
     assert them.first() is None, "nor when the client goes now"

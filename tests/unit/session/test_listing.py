@@ -36,13 +36,13 @@ def test_nothing_is_described_before_its_turn() -> None:
 
 
 def described(count: int) -> Callable[[str | None], Iterator[dict[str, Any]]]:
-    """So many topics, for a broker that has none."""
+    """Return a listing of so many topics, for a broker that has none."""
     return lambda pattern: ({"topic": f"t{number}", "settings": "x" * 200} for number in range(count))
 
 
 @pytest.mark.parametrize("command", [b"STATS\n", b"TOPICS\n"])
 def test_lists_that_are_made_at_a_time_count_before_they_are_written(command: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two hundred clients had theirs of a MB each made at a time, and the kernel killed a broker in 192 MiB."""
+    """Found: lists of a MB were made for two hundred clients at a time, and the kernel killed a broker in 192 MiB."""
     with SimServed(max_held_bytes=1 << 20) as served:
         monkeypatch.setattr(served.broker, "describe", described(1000))
         one = served.client(command)

@@ -1,4 +1,4 @@
-"""At which of several places the loss of a session counts an attempt. ADR 0256."""
+"""At which of several workers or groups a lost session counts an attempt. ADR 0256."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from toymq_py.session.lost_session import PATIENCE_S, LostSession
 
 
 class Places:
-    """Those of some subscriptions; the test answers for them."""
+    """The places of some subscriptions; the test answers for them."""
 
     def __init__(self, *sessions: Session, uncounted: bool = False) -> None:
         self.asked: list[tuple[Place, str, str | None]] = []
@@ -39,7 +39,7 @@ class Places:
 
 
 def joined(*came: tuple[str, int]) -> Session:
-    """A subscription at three places, and what came of it, in order."""
+    """Return a session with a subscription at three places, and deliveries from them, in order."""
     session = Session()
     session.hears(a="OK 1", b="OK 1", c="OK 1")
     for topic, msg_id in came:
@@ -71,7 +71,7 @@ def test_a_place_that_holds_nothing_never_counts() -> None:
 
 @pytest.mark.parametrize("end", ["refuses", "lost"])
 def test_a_place_that_does_not_know_the_question_counts_by_itself(end: str) -> None:
-    """One of an older version, say."""
+    """A worker or group of an older version, for example."""
     places = Places(joined(("t.c", 1), ("t.b", 2)))
     places.says("b", "OK 1 t.b 2")
     places.says("c", "OK 1 t.c 1")
@@ -102,7 +102,7 @@ def test_each_subscription_of_the_session_is_judged_by_itself() -> None:
 
 
 def test_the_end_of_the_broker_counts_nowhere() -> None:
-    """Nor at a worker that goes on, as when one alone is stopped."""
+    """No attempt counts at a worker that goes on either, as when only one worker is stopped."""
     places = Places(joined(("t.a", 1)), uncounted=True)
     assert places.withdrawn() == ["a", "b", "c"]
     for place in ("a", "b", "c"):

@@ -1,4 +1,4 @@
-"""`STATS partial=1`, with places that answer what the test wants."""
+"""`STATS partial=1`, with workers that answer as the test says."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from toymq_py.session.partial_stats import WITHIN_S, PartialStats
 
 
 class Places:
-    """Three workers. ``links``: how each is heard of, and what is told to it."""
+    """Three workers. ``links``: the replies of each, and the commands sent to it."""
 
     def __init__(self, *, problem: str = "", unreachable: int = -1) -> None:
         self.links: dict[int, Any] = {}

@@ -1,4 +1,4 @@
-"""What a session has passed on to another worker."""
+"""Commands that a session has passed on to another worker, until they are answered."""
 
 from toymq_py.names import TopicPattern
 from toymq_py.session.passed_on import Subscribed, WorkerLink, code_of, is_fatal

@@ -84,7 +84,7 @@ async def test_an_unsub_is_for_the_worker_that_has_the_subscription(rig: Rig) ->
 
 
 async def test_an_unsub_of_another_consumer_ends_nothing(rig: Rig) -> None:
-    """The subscription was forgotten, and the session aborted at the next delivery."""
+    """Found: the subscription was forgotten, and the session aborted at the next delivery."""
     rig.take(f"SUB {THERE} c\n")
     await rig.hears(f"SUB {THERE} c\n")
     rig.says("OK 1\n")
@@ -137,7 +137,7 @@ async def test_of_groups_nothing_is_passed_on_but_what_asks_all(of_groups: Rig) 
 
 
 async def test_partitions_of_a_topic_that_has_none_are_not_asked_for(rig: Rig) -> None:
-    """`toymqctl pub` asks so, and waited 20 s where one worker stood still."""
+    """Found: `toymqctl pub` asks for them, and waited 20 s while one worker hung."""
     assert not rig.take("TOPICS jobs#*\n")
     assert not rig.take("TOPICS jobs#*.dlq\n")
     assert rig.take("TOPICS jobs.*\n")
@@ -177,7 +177,8 @@ async def test_what_a_pattern_delivered_is_settled_at_its_group(of_groups: Rig) 
 
 
 async def test_publishes_to_a_partition_are_passed_on_for_a_client_that_follows(rig: Rig) -> None:
-    """It cannot know where the partition is. One that names the partition follows MOVED. Each has its own place."""
+    """A client that follows MOVED cannot know in which partition a route is, so its publish is passed on; one that names the
+    partition gets MOVED. Each partition has its own place."""
     whole = rig.partitioned.by_name["t"] = Partitioned("t", 8)
     there = next(name for name in whole.names if worker_of(name, 2) == 1)
     here = next(name for name in whole.names if worker_of(name, 2) == 0)
@@ -200,7 +201,8 @@ async def test_publishes_to_a_partition_are_passed_on_for_a_client_that_follows(
 async def test_a_place_that_was_not_reached_is_not_waited_for_again_at_once(
     of_groups: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a group's lease ran, each publish to one of its partitions held up what its client sent behind it for 4 s more."""
+    """Found: until a dead group's lease ended, each publish to one of its partitions delayed all that its client sent after it
+    by 4 s more."""
     rig, links = of_groups, list[FakePlaceLink]()
 
     def connected(self: Groups, place: Place, received: object, lost: Callable[[], None], **how: bool) -> PlaceLink:
@@ -226,7 +228,8 @@ async def test_a_place_that_was_not_reached_is_not_waited_for_again_at_once(
 async def test_one_that_renews_a_lease_may_hang_on_it_and_one_that_settles_does_not(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TOUCH took back that what stands at the other worker counts nothing: each lease there counted an attempt."""
+    """Found: after a TOUCH, leases at the other worker counted attempts again, although the client was still hanging on a
+    message here."""
     settled: list[None] = []
     monkeypatch.setattr(PlaceLinks, "settled", lambda self: settled.append(None))
     rig.passing.links.spread["t.*"] = cast(SpreadSubscription, object())
@@ -242,7 +245,7 @@ async def test_one_that_renews_a_lease_may_hang_on_it_and_one_that_settles_does_
 async def test_publishes_to_a_partition_of_a_group_that_is_away_hold_up_no_others(
     of_groups: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each held up all that its client sent behind it, to healthy topics too, for 4 s: one publish in 4 s of a client."""
+    """Found: each such publish delayed all that its client sent after it, to healthy topics too, by 4 s."""
     rig = of_groups
     part = Publish(THERE, [b"p", b"p"], [b"x", b"y"], seqs=[1, 2])
     before = rig.passing.take_part(part, rig.refused)
@@ -271,7 +274,8 @@ async def test_a_refused_number_holds_those_behind_it_in_its_partition(rig: Rig)
 
 
 async def test_a_partitioned_topic_is_made_first_where_a_plain_one_would_be(of_groups: Rig) -> None:
-    """Which refuses it, if it has one; then nothing is made elsewhere."""
+    """The worker that a plain topic of the name would have is asked first: it refuses if it has one, and nothing is created
+    elsewhere."""
     rig = of_groups
     assert rig.take(f"CREATE {THERE} partitions=2\n")
     while len(rig.writers) < 2:  # noqa: ASYNC110 (first it is asked whether it is there)
@@ -284,7 +288,8 @@ async def test_a_partitioned_topic_is_made_first_where_a_plain_one_would_be(of_g
 
 
 async def test_a_client_that_does_not_follow_is_never_told_moved(rig: Rig) -> None:
-    """A worker that knows a topic's partitions has some of them, and that of a plain topic was asked for all."""
+    """Found: MOVED of a partition, from a worker that knows a topic's partitions and has some of them, reached a client that
+    does not follow it."""
     rig.take(f"PUB {THERE} - 1\nx\nPUB {THERE} - 1\ny\n")
     await rig.hears(f"PUB {THERE} - 1\nx\nPUB {THERE} - 1\ny\n")
     rig.says(f"OK 7\nERR MOVED 127.0.0.1:1 (worker 0) has the topic {THERE}#1\n")
@@ -301,7 +306,8 @@ async def test_a_client_that_does_not_follow_is_never_told_moved(rig: Rig) -> No
 
 
 async def test_partitions_that_only_another_worker_knows_are_not_taken_for_the_whole(rig: Rig) -> None:
-    """The worker of the plain name answered for its own, and what its subscription delivered ended the connection."""
+    """Found: the worker where the plain topic would be answered for its own partitions only, and deliveries of its subscription
+    ended the connection."""
     rig.worker_knows(1, Partitioned(THERE, 8))
     for text in ("DESCRIBE {}", "CONFIG {}", "PURGE {}", "SEEK {} c latest", "FORGET {} c", "SUB {} c", "PULL {} c 1"):
         with pytest.raises(PlacementUnknown, match=f"^{half_made(THERE)}$"):
@@ -312,7 +318,7 @@ async def test_partitions_that_only_another_worker_knows_are_not_taken_for_the_w
 
 
 async def test_the_loop_does_not_ask_the_disk_what_another_worker_knows(rig: Rig) -> None:
-    """Each SUB, PULL and DESCRIBE that was passed on asked it: one that hangs held all sessions."""
+    """Found: each SUB, PULL and DESCRIBE that was passed on read the disk: one that hangs blocked all sessions."""
     (command,), calls = commands(f"DESCRIBE {THERE}\n"), rig.disk.trace
     with pytest.raises(NameBusy) as busy:
         rig.passing.take(command, rig.refused)
@@ -347,7 +353,7 @@ async def test_what_another_worker_knows_is_read_again_where_that_may_be_wrong(r
 
 
 async def test_what_was_read_for_a_command_is_of_no_other(rig: Rig) -> None:
-    """Meanwhile the topic is known here, too."""
+    """While another worker's table is read for a command, the topic becomes known here, too."""
     (command,) = commands(f"DESCRIBE {THERE}\n")
     with pytest.raises(NameBusy) as busy:
         rig.passing.take(command, rig.refused)
@@ -395,7 +401,8 @@ async def test_a_subscription_to_all_partitions_ends_everywhere_under_either_nam
 
 
 def test_each_command_with_a_topic_is_for_all_partitions_or_names_one() -> None:
-    """One that is neither is applied by this worker alone, to the partitions that are here: its reply is silently wrong."""
+    """A command that does neither would be applied by this worker alone, to its own partitions: its reply would be silently
+    wrong."""
     of_all = {*WHOLE, *BY_PATTERN, *STAGED, *DIVIDED}
     assert not of_all & ONE_PARTITION
     new = {kind.__name__ for kind in kinds_with_a_topic() - of_all - ONE_PARTITION}
@@ -415,7 +422,7 @@ async def test_what_is_for_all_partitions_is_asked_of_the_other_worker(rig: Rig,
 
 
 async def test_figures_of_those_that_answer_do_not_wait_for_others(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`toymqctl doctor` and `top` had none for as long as one worker stood still."""
+    """Found: `toymqctl doctor` and `top` had no figures as long as one worker hung."""
     monkeypatch.setattr(partial_stats, "WITHIN_S", 0.2)
     rig.greets = False  # neither place says a word
     assert rig.take("STATS partial=1\n")

@@ -1,4 +1,4 @@
-"""A PULL of a pattern over several workers, with workers that answer what the test wants."""
+"""A PULL of a pattern over several workers, which answer as the test says."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ class Link:
 
 
 class Workers:
-    """``asked``: what each was asked, and how it answers."""
+    """The workers; ``asked``: the commands of each, and how it answers."""
 
     def __init__(self, max_count: int = 3, wait_ms: int = 0, count: int = 3, *, begins: bool = True) -> None:
         self.asked: list[tuple[int, Command, Callable[[bytes], None]]] = []
@@ -69,7 +69,7 @@ class Workers:
         return SimpleNamespace(cancel=lambda: self.timers.remove(timer) if timer in self.timers else None)
 
     def pass_time(self) -> None:
-        """What was to be done later is due."""
+        """Run all timers that are due."""
         timers, self.timers = self.timers, []
         for _, run in timers:
             run()
@@ -78,7 +78,7 @@ class Workers:
         self.lost += 1
 
     def answer(self, reply: bytes) -> None:
-        """The worker that was asked last answers."""
+        """Answer as the worker that was asked last."""
         self.asked[-1][2](reply)
 
 
@@ -87,8 +87,8 @@ def message(topic: str, number: int, payload: str = "OK 9") -> bytes:
 
 
 def test_one_after_the_other_is_asked_until_one_has_messages() -> None:
-    """Each worker counts an attempt of its own when the leases end, and the client had one message before it: a PULL with some
-    of two workers took a healthy message along with each poison."""
+    """Each worker counts an attempt when its leases end, though the client hangs on one message. Found: a PULL with messages of
+    two workers took a healthy message along with each poison."""
     workers = Workers()
     workers.answer(b"OK 0\n")
     workers.answer(message("t.b", 5) + message("t.b", 6) + b"OK 2\n")
@@ -140,7 +140,8 @@ def test_the_time_of_all_is_over() -> None:
 
 @pytest.mark.parametrize(("passed_s", "left_ms"), [(0.2, 300), (0.4999, 0), (0.5, 0), (9, 0)])
 def test_its_time_runs_from_when_it_came(passed_s: float, left_ms: int) -> None:
-    """Twenty PULLs of a second each were answered after twenty seconds: one begins when the one before has ended."""
+    """Each PULL begins when the one before has ended. Found: twenty pipelined PULLs of a second each were answered after twenty
+    seconds."""
     workers = Workers(wait_ms=500, begins=False)
     workers.now_s += passed_s
     workers.pull.begin()
@@ -180,7 +181,8 @@ def test_a_worker_that_does_not_answer(how: str) -> None:
 
 
 def test_one_that_stands_still_while_it_waits_is_not_waited_for_longer_than_the_pull_may_take() -> None:
-    """A PULL of two seconds was answered when the worker went on. What that leased meanwhile is given back."""
+    """Found: a PULL of two seconds was answered only when the worker went on. Messages that it leased meanwhile are given
+    back."""
     workers = waiting()
     for link in workers.links[:2]:
         link.heard([b"OK 0\n"])
@@ -193,7 +195,7 @@ def test_one_that_stands_still_while_it_waits_is_not_waited_for_longer_than_the_
 
 
 def test_a_group_that_is_away_is_left_out() -> None:
-    """The PULL was refused, when that group was asked first, with the messages of the others there."""
+    """Found: when that group was asked first, the PULL was refused although the others had messages."""
     workers = Workers(wait_ms=500)
     workers.answer(b"ERR PLACEMENT_UNKNOWN group a does not answer\n")
     for _ in range(2):
@@ -208,8 +210,8 @@ def test_a_group_that_is_away_is_left_out() -> None:
 
 
 def test_one_that_does_not_answer_is_passed_over_since_leases_run() -> None:
-    """Found by a trial: what a worker gave waited 20 s for another one that hung; its leases ended, and its attempts were used
-    up without a client that saw them."""
+    """Found by a trial: messages of one worker waited 20 s for another one that hung; their leases ended, and their attempts
+    were used up before a client saw them."""
     workers = Workers()
     workers.answer(b"OK 0\n")
     late = workers.asked[-1]

@@ -1,4 +1,5 @@
-"""A session's connections to other workers and groups: replies in order, deliveries behind their OK, and what is lost."""
+"""A session's connections to other workers and groups: replies in order, deliveries after their OK, and what is lost with
+them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -89,7 +90,8 @@ async def test_behind_a_missing_reply_nothing_is_written(rig: Rig) -> None:
 
 
 async def test_a_worker_that_refuses_the_connection_is_heard_and_ends_the_session(rig: Rig) -> None:
-    """Its error went to the HELLO, and to one command of a run: the replies behind it were taken for the others'."""
+    """Found: the worker's error was taken for the answer to HELLO and to one command of a run, so later replies were taken for
+    other commands'."""
     rig.greets = False
     assert not rig.take("HELLO 1 auth=secret\n")
     assert rig.take(f"PUB {THERE} - 1\nx\nPUB {THERE} - 1\ny\n")
@@ -102,8 +104,8 @@ async def test_a_worker_that_refuses_the_connection_is_heard_and_ends_the_sessio
 
 
 async def test_behind_an_error_that_ends_a_connection_nothing_is_written(rig: Rig) -> None:
-    """A run of two PUBs had one reply, SHUTTING_DOWN, and the OK of a PUB behind them was taken for the second one's, which was
-    not stored. Found by chaos over workers."""
+    """Found by chaos over workers: a run of two PUBs had one reply, SHUTTING_DOWN, and the OK of a later PUB was taken for the
+    second one's, which was not stored."""
     assert rig.take(f"PUB {THERE} - 1\nx\nPUB {THERE} - 1\ny\n")
     rig.replies.add(b"OK 61\n")
     await rig.hears(f"PUB {THERE} - 1\nx\nPUB {THERE} - 1\ny\n")
@@ -149,7 +151,7 @@ async def test_a_worker_that_is_not_there(tmp_path: Path) -> None:
 async def test_what_is_for_a_worker_that_is_not_up_is_refused_and_nothing_of_it_was_done(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    """It was SHUTTING_DOWN, which ends the connection, or waited for as long as the worker stayed away."""
+    """Found: the command was answered SHUTTING_DOWN, which ends the connection, or waited as long as the worker was down."""
     monkeypatch.setattr(upstream, "REACH_S", 0.0)
     rig.greets = False
     rig.take(f"PUB {THERE} p 1 seq=4\nx\nPUB {THERE} p 1 seq=5\nx\n")
@@ -180,7 +182,7 @@ STANDS_STILL = f"ERR PLACEMENT_UNKNOWN worker 1 {standstill(77)}\n"
 
 @pytest.fixture
 async def standing(tmp_path: Path) -> AsyncIterator[tuple[Rig, set[int]]]:
-    """A session of worker 0, and the numbers of the workers that stand still."""
+    """Yield a session of worker 0, and the set of workers that hang."""
     still: set[int] = set()
     addresses, sockets = ("127.0.0.1:1", "127.0.0.1:2"), (str(tmp_path / "s"), str(tmp_path / "s"))
     placement = Placement(0, addresses, sockets, changes=[0, 0], pids=[76, 77], stands_still=still.__contains__)
@@ -189,7 +191,7 @@ async def standing(tmp_path: Path) -> AsyncIterator[tuple[Rig, set[int]]]:
 
 
 async def refused(rig: Rig, text: str) -> None:
-    """Nothing of it is sent, and what stands behind it is answered."""
+    """Check that the command is refused, that nothing is sent, and that later commands are answered."""
     with pytest.raises(PlacementUnknown) as refusal:
         rig.take(text)
     assert f"ERR PLACEMENT_UNKNOWN {refusal.value}\n" == STANDS_STILL
@@ -198,8 +200,8 @@ async def refused(rig: Rig, text: str) -> None:
 async def test_what_is_for_a_worker_that_stands_still_is_refused_by_name_until_it_goes_on(
     standing: tuple[Rig, set[int]]
 ) -> None:  # fmt: skip
-    """It held up the replies to all that its client had sent behind it for 20 s, each time anew; over a connection that was
-    there, for as long as the worker stood."""
+    """Found: such a command delayed the replies to all that its client had sent after it by 20 s, each time anew; over an open
+    connection, as long as the worker hung."""
     rig, still = standing
     still.add(1)
     for text in (f"PUB {THERE} - 1\nx\n", f"SUB {THERE} c\n", f"FETCH {THERE} 0 1\n", f"ACK {THERE} c 0\n", "TOPICS\n"):
@@ -238,7 +240,7 @@ async def test_what_waits_for_a_worker_when_that_is_found_to_stand_still_is_refu
 async def test_a_subscription_to_all_does_not_wait_for_one_that_stands_still(
     standing: tuple[Rig, set[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    """It waited two seconds, each time. When that goes on it joins."""
+    """Found: each SUB waited two seconds for it. The worker joins the subscription when it goes on."""
     monkeypatch.setattr(spread_subscription, "PATIENCE_S", 1000.0)
     monkeypatch.setattr(spread_subscription, "RETRY_MIN_S", 0.0)
     rig, still = standing
@@ -255,8 +257,8 @@ async def test_a_subscription_to_all_does_not_wait_for_one_that_stands_still(
 async def test_where_one_that_stands_still_holds_up_the_replies_of_others_the_session_ends_as_when_it_dies(
     standing: tuple[Rig, set[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    """What was sent to it may be stored. The others' replies waited as long as it stood, or until the client gave up. A client
-    that waits for it alone goes on with it."""
+    """What was sent to the worker may be stored. Found: other workers' replies waited as long as it hung, or until the client
+    gave up. A client that waits for this worker only goes on with it."""
     monkeypatch.setattr(place_links, "LOOK_AT_BEATS_S", 0.0)
     rig, still = standing
     rig.take(f"PUB {THERE} p 1 seq=4\nx\n")
@@ -312,7 +314,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_no_place_is_asked_to_deliver_while_one_has_not_answered(of_groups: Rig) -> None:
-    """What it delivered waited here for up to 2 s, and its leases ran: they could end before the client had it."""
+    """Found: deliveries waited here for up to 2 s while their leases ran, and could end before the client had them."""
     rig = of_groups
     rig.greets = False
     rig.take("SUB x.* c\n")
@@ -330,7 +332,7 @@ async def test_no_place_is_asked_to_deliver_while_one_has_not_answered(of_groups
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_subscription_without_a_group_has_the_others_and_joins_it_when_it_is_back(of_groups: Rig) -> None:
-    """Its connection ended, again and again, and each try had taken an attempt of what the others delivered."""
+    """Found: the client's connection ended again and again, and each try took an attempt of the other groups' messages."""
     rig = of_groups
     rig.take("SUB x.* c\n")
     await rig.hears("SUB x.* c\n")
@@ -384,7 +386,7 @@ async def test_an_unsub_while_a_group_is_away_ends_it_there_too(of_groups: Rig) 
 
 
 async def test_what_is_behind_a_subscription_of_all_waits_for_its_reply(of_groups: Rig) -> None:
-    """An UNSUB in the same packet would have ended nothing where the SUB comes later."""
+    """Otherwise an UNSUB in the same packet would be executed before its SUB."""
     rig = of_groups
     rig.take("SUB x.* c\n")
     assert rig.gate.closed
@@ -409,7 +411,7 @@ async def test_a_refusal_that_ends_the_connection_there_ends_it_here(of_groups: 
 
 
 async def test_one_that_is_taken_over_at_a_group_ends_everywhere_and_is_told_once(of_groups: Rig) -> None:
-    """The other groups went on with a subscription that the client took for ended, and each told it."""
+    """Found: the other groups went on with a subscription that the client considered ended, and each sent a CLOSED."""
     rig = of_groups
     rig.take("SUB x.* c\n")
     await rig.hears("SUB x.* c\n")
@@ -427,7 +429,8 @@ async def test_one_that_is_taken_over_at_a_group_ends_everywhere_and_is_told_onc
 async def test_where_a_group_or_worker_shuts_down_the_client_of_a_pattern_subscribes_again(
     of_groups: Rig, shutting_down: bool
 ) -> None:  # fmt: skip
-    """It was told CLOSED and kept its connection, which is what SHUTTING_DOWN announces the end of: it waited for ever."""
+    """Found: the client got CLOSED with SHUTTING_DOWN, which announces the end of the connection, but the connection stayed: it
+    waited for ever."""
     rig = of_groups
     rig.take("SUB x.* c\n")
     await rig.hears("SUB x.* c\n")
@@ -448,7 +451,7 @@ async def test_where_a_group_or_worker_shuts_down_the_client_of_a_pattern_subscr
 
 
 async def subscribe_to_both(rig: Rig) -> None:
-    """Its client has a message of each group: x.a 3 of this one, x.b 0 of the other."""
+    """Subscribe. The client then has a message of each group: x.a 3 of this one, x.b 0 of the other."""
     rig.held_here = b"OK 1 x.a 3\n"
     rig.take("SUB x.* c\n")
     await rig.hears("SUB x.* c\n")
@@ -460,7 +463,7 @@ async def subscribe_to_both(rig: Rig) -> None:
 async def test_of_what_a_client_had_at_several_groups_only_the_message_that_came_first_counts_an_attempt(
     of_groups: Rig, end: str
 ) -> None:
-    """At each group one counted: poison took healthy messages of the others along."""
+    """Found: at each group one message counted, so poison took healthy messages of other groups along."""
     rig = of_groups
     await subscribe_to_both(rig)
     (rig.passing.finish if end == "eof" else rig.passing.close)()
@@ -474,7 +477,7 @@ async def test_of_what_a_client_had_at_several_groups_only_the_message_that_came
 
 
 async def test_what_a_client_has_said_to_be_uncounted_is_so_at_all_groups(of_groups: Rig) -> None:
-    """Its loss asked them which one counts, which took that back."""
+    """Found: when the session was lost, the question which message counts revoked the client's HELD uncounted=1."""
     rig = of_groups
     await subscribe_to_both(rig)
     rig.take("HELD x.* c uncounted=1\n")

@@ -1,4 +1,4 @@
-"""A run of publishes divided over partitions: each row once, in order, with all that belongs to it."""
+"""A run of publishes divided over partitions: each record once, in order, with all its fields."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""A PULL among the replies of a session: when it leases, and what goes back when its write is not taken."""
+"""A PULL among a session's replies: when it leases, and which messages go back when its write fails."""
 
 import gc
 from collections.abc import Iterator
@@ -95,7 +95,7 @@ def test_one_whose_connection_ends_leaves_nothing_behind(session: SessionRig) ->
 
 
 def test_a_large_message_waits_while_the_token_is_over_its_share(session: SessionRig) -> None:
-    """Its client has not read what the token's other connections got: a small message passes, a larger one stays."""
+    """Clients of the token have not read what its other connections got: a small message is delivered, a larger one waits."""
     greedy = session.rig.broker.quotas.enter("127.0.0.1", None)
     session.rig.publish("t", b"small", b"x" * (FLOOR_BYTES + 1))
     greedy.unread(session.rig.broker.options.max_held_bytes + 1)
@@ -110,7 +110,7 @@ def test_a_large_message_waits_while_the_token_is_over_its_share(session: Sessio
 
 
 def test_a_pull_leaves_no_cycle_behind() -> None:
-    """Each left its messages, up to a megabyte, to the garbage collector, which seldom comes."""
+    """Found: each PULL left its messages, up to a megabyte, to the garbage collector, which runs seldom."""
     with SimServed() as served:
         client = served.client(b"PUB t - 1\nx\n" * 600 + b"PULL t c 1\n" * 10)
         served.advance(1)

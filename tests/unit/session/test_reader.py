@@ -9,7 +9,7 @@ from toymq_py.session.reader import COMMANDS_PER_RUN, INBOX_BYTES_MAX, Reader
 
 
 class Transport(asyncio.Transport):
-    """Counts what a reader asks of it."""
+    """A transport that counts a reader's calls."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -75,7 +75,8 @@ def test_a_crowded_connection_keeps_its_floor_of_refused_producers() -> None:
 
 
 def test_behind_moved_a_producer_is_sent_here_again_until_it_repeats_what_was_moved() -> None:
-    """The topic came here between two publishes: the first one would count as a duplicate of the later one."""
+    """The topic moved here between two publishes: if the second were stored first, the first one would count as its
+    duplicate."""
     refused = RefusedSequences(lambda topic: Moved(f"here:1 has the topic {topic}"))
     refused.refuse("t", [b"p", b"p"], [4, 5], moved=True)
     assert refused.admit("t", [b"p"], [6], 0) == 0
@@ -89,7 +90,7 @@ def test_behind_moved_a_producer_is_sent_here_again_until_it_repeats_what_was_mo
 
 
 def test_a_topic_that_came_back_has_what_was_moved() -> None:
-    """Without that, what a producer publishes to a topic that was here, elsewhere, and is here again goes in circles."""
+    """Otherwise a producer's publishes would be redirected in circles for a topic that was here, moved away, and came back."""
     refused = RefusedSequences(Moved)
     refused.refuse("t", [b"p"], [4], moved=True)
     assert refused.admit("t", [b"p"], [6], 0, lambda producer: 3) == 0

@@ -88,7 +88,7 @@ def test_a_write_has_no_more_than_there_is_room_for(replies: Replies) -> None:
 
 
 def test_a_reply_that_is_refused_leaves_nothing_behind(replies: Replies) -> None:
-    """What it was made of, a megabyte of messages, stayed until a full collection: 570 MB with --memory-max 160MiB."""
+    """Found: the messages of a refused reply, a megabyte, stayed until a full collection: 570 MB with --memory-max 160MiB."""
     found: list[weakref.ref[set[int]]] = []
 
     def make() -> bytes:
@@ -106,7 +106,7 @@ def test_a_reply_that_is_refused_leaves_nothing_behind(replies: Replies) -> None
 
 
 def test_a_reply_that_is_counted_is_refused_without_room(replies: Replies) -> None:
-    """DESCRIBE of a topic with thousands of consumers."""
+    """The reply is a DESCRIBE of a topic with thousands of consumers."""
     grown: list[int] = []
 
     def grow(size: int) -> None:

@@ -1,4 +1,4 @@
-"""SEEK to a time whose records are in a bucket alone waits for them."""
+"""A SEEK to a time whose records are in a bucket only waits for them."""
 
 from tests.support.buckets import MemoryBucket
 from tests.support.tiers import PAYLOAD, TierRig
@@ -10,7 +10,7 @@ from toymq_py.tier.bucket import BucketError
 
 
 def evicted() -> tuple[TierRig, MemoryBucket, int]:
-    """And a time in milliseconds that only the record 22 tells."""
+    """Return a broker with evicted segments, its bucket, and a time in milliseconds at which only record 22 decides."""
     rig = TierRig(bucket := MemoryBucket())
     assert rig.change("create", "t", tier_local_bytes="0") == "OK"
     at_ms = 0

@@ -1,4 +1,4 @@
-"""What a session's turn costs beside its commands. Contract: delivery.md, "Sessions"."""
+"""The cost of a session's turn beside its commands. Contract: delivery.md, "Sessions"."""
 
 import asyncio
 import gc
@@ -44,7 +44,8 @@ def test_what_waits_in_the_parser_is_counted_once_for_many_small_publishes(
 
 
 def test_what_arrives_while_publishes_wait_for_the_disk_is_applied_behind_them() -> None:
-    """It was not answered when the limit was reached meanwhile: its session had forgotten that there was something to parse."""
+    """Found: when a limit was reached meanwhile, later commands were never answered, as the session forgot that it had bytes to
+    parse."""
     publish = b"PUB t - 100000\n" + b"x" * 100_000 + b"\n"
     with SimServed(max_held_bytes=1 << 20, seed=2) as served:
         clients = [served.client(publish) for _ in range(12)]
@@ -60,7 +61,8 @@ def test_what_arrives_while_publishes_wait_for_the_disk_is_applied_behind_them()
 
 
 def test_what_many_connections_send_at_once_is_bounded_before_their_turns() -> None:
-    """A MiB unparsed of each, and bodies of as many: the broker in a container of 200 MiB was killed by the kernel."""
+    """Found: each connection held a MiB of unparsed bytes, and a body as large: the kernel killed a broker in a container of
+    200 MiB."""
     connections, held, piece = 50, 4 << 20, b"x" * (256 << 10)
     with SimServed(max_held_bytes=held) as served:
         clients = [served.client() for _ in range(connections)]
@@ -77,7 +79,7 @@ def test_what_many_connections_send_at_once_is_bounded_before_their_turns() -> N
 
 
 def test_small_parts_of_bodies_count_where_there_are_many() -> None:
-    """Nothing of 64 KiB counted: three thousand of them were killed by the kernel with a broker in 192 MiB."""
+    """Found: parts up to 64 KiB did not count: with three thousand of them the kernel killed a broker in 192 MiB."""
     held, part = 1 << 20, 60_000
     with SimServed(max_held_bytes=held) as served:
         clients = [served.client(b"PUB t - %d\n%b" % (part + 1000, b"x" * part)) for _ in range(100)]
@@ -91,7 +93,7 @@ def test_small_parts_of_bodies_count_where_there_are_many() -> None:
 
 
 def test_of_connections_whose_bodies_have_no_room_together_one_after_the_other_goes_on() -> None:
-    """All were refused, again and again."""
+    """Found: all of them were refused, again and again."""
     body = b"x" * 400_000
     with SimServed(max_held_bytes=1 << 20) as served:
         clients = [served.client(b"PUB t - %d\n%b" % (len(body) + 1, body)) for _ in range(6)]
@@ -107,7 +109,7 @@ def test_of_connections_whose_bodies_have_no_room_together_one_after_the_other_g
 
 
 def test_a_fetch_leaves_no_cycle_behind() -> None:
-    """A million pipelined ones left 700 MB to the garbage collector, which seldom comes."""
+    """Found: a million pipelined FETCHes left 700 MB to the garbage collector, which runs seldom."""
     with SimServed() as served:
         client = served.client(b"PUB t - 1\nx\n" + b"FETCH t 1 1\n" * 10)
         served.advance(1)
@@ -122,7 +124,8 @@ def test_a_fetch_leaves_no_cycle_behind() -> None:
 
 
 def test_an_ended_session_leaves_no_cycle_behind(tmp_path: Path) -> None:
-    """Each left what it had to the garbage collector, which seldom comes: of 9,000 that left at once 45 MB stayed."""
+    """Found: ended sessions left their memory to the garbage collector, which runs seldom: of 9,000 that ended at once 45 MB
+    stayed."""
 
     async def come_and_go() -> None:
         async with serving(tmp_path / "d") as served:
@@ -150,7 +153,7 @@ def test_an_ended_session_leaves_no_cycle_behind(tmp_path: Path) -> None:
 
 
 def said(client: SimClient) -> int:
-    """How many waits were answered, all empty."""
+    """Return how many waits were answered, all empty."""
     lines = [line for line in client.lines() if line]
     assert set(lines) <= {b"OK 0", b"BATCH t 0 1 0"}
     return len(lines)
@@ -160,7 +163,7 @@ def said(client: SimClient) -> int:
 @pytest.mark.parametrize("command", [b"PULL t c 1 wait=600000\n", b"FETCH t 1 9 wait=600000\n"])
 @pytest.mark.parametrize("count", [PULLS_MAX + 1, 5000])
 def test_a_client_that_says_no_more_gets_all_its_answers_at_once(command: bytes, count: int, *, registered: bool) -> None:
-    """Behind the first 128 PULLs the next ones began to wait anew."""
+    """Found: after the first 128 PULLs were answered, the next ones began to wait anew."""
     with SimServed() as served:
         served.client(b"PUB t - 1\nx\n" + (b"PULL t c 1 visibility=86400000\n" if registered else b"PULL t other 1\n"))
         served.advance(1)
@@ -178,7 +181,8 @@ def test_a_client_that_says_no_more_gets_all_its_answers_at_once(command: bytes,
     [(b"PULL t c 1 wait=0600000\n", 46_000, 512 << 20), (b"FETCH t 1 9 wait=600000\n", 20_000, 1 << 20)],
 )
 def test_no_wait_outlasts_a_full_inbox_behind_it(command: bytes, count: int, held: int) -> None:
-    """Reading was paused as long as the waits lasted: neither was the end seen, nor that the client was gone."""
+    """Found: reading was paused as long as the waits lasted, so the broker saw neither the end of the input nor that the client
+    was gone."""
     with SimServed(max_held_bytes=held) as served:
         served.client(b"PUB t - 1\nx\nPULL t c 1 visibility=86400000\n")
         served.advance(1)

@@ -1,4 +1,5 @@
-"""A subscription at every worker or group, of which some are away: what the client is told and gets, and which are asked."""
+"""A subscription at every worker or group, of which some are down: the client's reply and messages, and which places are
+asked."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ class Timer:
 
 
 class Session:
-    """It, its loop, and places that answer what the test says."""
+    """A session with the subscription, its loop, and places that answer as the test says."""
 
     def __init__(
         self, places: Sequence[Place] = ("a", "b", "c"), given_up: Sequence[Place] = (), silent: Sequence[Place] = ()
@@ -143,7 +144,7 @@ def test_it_goes_on_without_one_that_is_away_which_joins_when_it_answers(caplog:
 
 
 def test_none_is_asked_while_one_has_not_answered_yet() -> None:
-    """What the others delivered meanwhile waited here, and their leases ran: it could become dead letters unseen."""
+    """Found: deliveries of the other places waited here while their leases ran: they could become dead letters unseen."""
     session = Session(silent=["b"])
     session.advance(PATIENCE_S / 2)
     assert session.asked == []
@@ -239,7 +240,7 @@ def test_an_answer_behind_its_end_is_read_up_to_that_of_its_unsub() -> None:
 
 
 def test_one_that_refuses_it_when_it_comes_back_ends_the_session() -> None:
-    """Its client subscribes again, and gets the refusal as the reply."""
+    """The client then subscribes again, and gets the refusal as the reply."""
     session = Session()
     session.goes_on_without_c()
     session.hears(c="ERR FORBIDDEN no")

@@ -1,4 +1,4 @@
-"""A command that places are asked for in turn: what one refuses is the reply, and the next ones are not asked."""
+"""A command for which places are asked in stages: a refusal is the reply, and later stages are not asked."""
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ STAGES: Sequence[Sequence[Place]] = (["a"], [], ["b", "c"], ["a"])
 def asked(
     *replies: Reply, lacks: tuple[bytes, ...] = (), missing: RequestError | None = None
 ) -> tuple[list[Sequence[Place]], Reply]:
-    """Which places were asked, and the reply, when each stage has answered so."""
+    """Return which places were asked, and the reply, when each stage has answered so."""
     left, found, told = list(replies), list[Sequence[Place]](), list[Reply]()
 
     def ask(places: Sequence[Place], answered: Callable[[bytes], None]) -> None:
@@ -38,7 +38,7 @@ def asked(
 
 
 def test_a_refusal_for_want_of_a_place_says_that_a_repeat_completes_it() -> None:
-    """It left partitions behind, and did not say what to do."""
+    """Found: the command left partitions behind, and the error did not say what to do."""
     away = b"ERR PLACEMENT_UNKNOWN group b does not answer"
     assert to_repeat(Create("t", {}), away + b"\n") == away + b"; part of it may be done: repeat CREATE t\n"
     assert to_repeat(Delete("t"), away + b"\n") == away + b"; part of it may be done: repeat DELETE t\n"
@@ -47,7 +47,7 @@ def test_a_refusal_for_want_of_a_place_says_that_a_repeat_completes_it() -> None
 
 
 def test_a_refusal_before_anything_is_asked_says_that_nothing_was_done() -> None:
-    """The same words stood over what was done in part and what was not done at all."""
+    """Found: the error was the same for a command that was done in part and for one that was not done at all."""
     away = b"ERR PLACEMENT_UNKNOWN group b does not answer, so its topics are not known: try again\n"
     nothing = b"ERR PLACEMENT_UNKNOWN group b does not answer; nothing was done: repeat PURGE t\n"
     assert undone(Purge("t"), away) == undone(Purge("t"), nothing) == nothing
@@ -82,7 +82,7 @@ class Groups(Placement):
                                     ({"group": "none"}, False, "a")],
 )  # fmt: skip
 def test_the_group_that_is_to_have_a_new_topic_is_asked_first(settings: dict[str, str], known: bool, home: str) -> None:
-    """It makes the record, and says MOVED where it is another's."""
+    """That group writes the record, and answers MOVED if another group has the topic."""
     partitioned = SimpleNamespace(by_name={"t": None} if known else {})
     create = Create("t", {"partitions": "2", **settings})
     plan = plan_of(create, Groups(), cast(PartitionedTopics, partitioned), follows=True)

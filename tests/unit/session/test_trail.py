@@ -1,4 +1,4 @@
-"""What a session writes into the audit trail. Contract: docs/security.md, "The audit trail"."""
+"""A session's lines in the audit trail. Contract: docs/security.md, "The audit trail"."""
 
 import logging
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A refused connection hears why; a transport without a session passes nothing on."""
+"""A refused connection gets the reason; a transport without a session passes nothing on."""
 
 import asyncio
 import ssl
@@ -15,7 +15,7 @@ from toymq_py.session.transport import SessionProtocol, refuse
 
 
 class Transport(asyncio.Transport):
-    """Remembers the calls."""
+    """A transport that records the calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def server_context() -> ssl.SSLContext:
 
 
 class Told(SessionProtocol):
-    """Answers each read, and remembers whether it was told to pause last."""
+    """A protocol that answers each read, and records the last pause or resume."""
 
     def __init__(self) -> None:
         super().__init__(lambda protocol: None, ReadBuffer())
@@ -88,7 +88,8 @@ class Told(SessionProtocol):
 def test_over_the_tls_of_the_loop_a_session_is_not_paused_for_nothing(
     make_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """With a limit of 0 the loop says pause and resume in turn, whatever is written: one in two answers waited for a read."""
+    """Found: with a write limit of 0 the loop calls pause and resume by turns, whatever is written, so every second answer
+    waited for a read."""
 
     async def scenario() -> None:
         loop, told = asyncio.get_running_loop(), Told()

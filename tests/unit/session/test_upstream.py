@@ -77,7 +77,7 @@ async def test_paused_nothing_is_read(tmp_path: Path) -> None:
 
 
 async def test_nothing_is_sent_before_the_worker_has_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system keeps what is sent for a worker that is not up, which would do it when its sender has long given up."""
+    """The kernel keeps bytes sent to a worker that is not up, and the worker would execute them after the sender gave up."""
     async with connected(tmp_path, answers=False) as (link, far, came):
         link.pause()
         link.send([b"PUB t - 1\nx\n"])
@@ -99,7 +99,8 @@ async def test_nothing_is_sent_before_the_worker_has_answered(tmp_path: Path, mo
 async def test_one_that_is_found_to_stand_still_is_waited_for_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    """It was waited for 20 s by each, and what a client had sent behind that waited, too. One that has answered is kept."""
+    """Found: each session waited 20 s for the worker, and later commands of its client, too. A worker that has answered is
+    kept."""
     monkeypatch.setattr(upstream, "LOOK_AT_BEATS_S", 0.0)
     found = iter((False, False, True))
     async with connected(tmp_path, answers=False, stands_still=lambda: next(found)) as (link, far, came):

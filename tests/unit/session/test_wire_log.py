@@ -1,4 +1,4 @@
-"""The wire of a session as debug lines."""
+"""The frames of a session as debug lines."""
 
 import logging
 

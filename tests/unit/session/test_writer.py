@@ -27,7 +27,7 @@ def served() -> Iterator[SimServed]:
 
 
 def deaf(served: SimServed, number: int) -> SimClient:
-    """It subscribes from the first message on and reads nothing."""
+    """Connect a client that subscribes from the first message on and reads nothing."""
     client = served.client()
     client.transport.pause_reading()
     client.send(hello("app") + b"SUB t c%d start=earliest\n" % number)
@@ -35,7 +35,7 @@ def deaf(served: SimServed, number: int) -> SimClient:
 
 
 def test_bytes_that_are_not_read_count_as_held_and_shrink_the_next_writes(served: SimServed) -> None:
-    """Found by a trial of issue 16: every subscription that did not read kept a write in memory, and no total counted it."""
+    """Found by a trial of issue 16: every subscription that did not read kept a write in memory, which counted for no limit."""
     clients = [deaf(served, number) for number in range(SUBSCRIPTIONS)]
     served.advance(1)
     share = 2 * MIB

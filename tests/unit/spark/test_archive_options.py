@@ -1,4 +1,4 @@
-"""Where an archive is, from the command line: refused before Spark starts."""
+"""The archive's location on the command line: an invalid one is refused before Spark starts."""
 
 import re
 import sys

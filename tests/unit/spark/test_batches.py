@@ -1,4 +1,4 @@
-"""Frames become rows: each record once, with what it carries, whatever the pieces they come in."""
+"""Frames become rows: each record once, with all its fields, however the bytes are split."""
 
 import pyarrow as pa
 import pytest
@@ -58,7 +58,7 @@ def test_a_producers_name_is_no_key() -> None:
 
 
 def test_the_key_of_a_row_that_was_written_stays_its_key() -> None:
-    """Also as a dead letter and when it came back: there the record has a key of the broker's."""
+    """Also for a dead letter and for a redriven message, whose records have a key of the broker's."""
     for key, ours in ((b"dlq:c:0", b"toymq-origin-key: spark.q.t.0\n"), (b"redrive:t.dlq:0:1", b"toymq-redrives: 1\n")):
         (row,) = rows_of(runs(encode_frame(0, TS_NS, key, b"", encode_attributes(headers=b"toymq-key: k1\n" + ours))))
         name, value = ours.rstrip().split(b": ")

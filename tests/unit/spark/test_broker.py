@@ -1,4 +1,4 @@
-"""Connections with tokens and TLS, of reader and writer, against a real broker; refusals name the option."""
+"""Connections of readers and writers with tokens and TLS, to a real broker; errors name the option."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +29,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def broker(place: Path) -> Iterator[BrokerProcess]:
-    """TLS only with a client's certificate, and a token for everything."""
+    """Run a broker that requires a client certificate and a token."""
     auth = place / "auth.toml"
     auth.write_text(EVERYTHING)
     options = ["--auth-file", str(auth), "--tls-listen", "127.0.0.1:0", "--tls-cert", CERT, "--tls-key", KEY]
@@ -59,7 +59,7 @@ def values(given: dict[str, str]) -> list[bytes]:
 
 
 def test_a_certificate_that_is_not_accepted_is_not_tried_again() -> None:
-    """It was, ``num_retries`` times: it is an OSError, too."""
+    """Found: it was retried ``num_retries`` times, because a certificate error is an OSError, too."""
     paused: list[float] = []
     client = RetryingClient(BrokerAddress("toymqs://h:1"), paused.append)
     assert not client.pause(CertificateRefused("self-signed certificate"), 1, "publish")

@@ -1,4 +1,4 @@
-"""A bucket alone, and a bucket below a log, as sources of records. A data directory stands for the broker."""
+"""A bucket alone, and a bucket with a live log, as sources of records. A data directory replaces the broker."""
 
 import shutil
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ EDGES = (0, 10, 20, 30, 37)
 
 
 class Clock:
-    """Time that a test sets."""
+    """A clock that a test sets."""
 
     now = 0.0
 
@@ -41,7 +41,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def bucket() -> MemoryBucket:
-    """What of the log is sealed: three segments."""
+    """Return a bucket with the log's sealed part: three segments."""
     bucket = MemoryBucket()
     fill(bucket, EDGES[:-1])
     return bucket
@@ -49,7 +49,7 @@ def bucket() -> MemoryBucket:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """The whole log: four segments, the last of them active."""
+    """Return the whole log: four segments, the last of them active."""
     topic = tmp_path / "topics" / "t"
     topic.mkdir(parents=True)
     frames = fill(MemoryBucket(), EDGES)
@@ -159,7 +159,7 @@ def test_the_bucket_alone_of_a_broker(bucket: MemoryBucket, log: Path, clock: Cl
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_where_a_stream_waits(bucket: MemoryBucket, log: Path, alone: bool) -> None:
-    """The broker has more than the bucket, so it would answer at once, again and again."""
+    """The stream has to wait for the bucket: the broker, which has more records, would answer at once, again and again."""
     pauses: list[float] = []
 
     class Waiting(DirectoryLogs):
@@ -171,7 +171,7 @@ def test_where_a_stream_waits(bucket: MemoryBucket, log: Path, alone: bool) -> N
 
 
 def test_a_batch_that_is_run_again_finds_the_same_segments(bucket: MemoryBucket, log: Path, clock: Clock) -> None:
-    """A sink knows its rows by the tasks that had them: more segments in the bucket make no other tasks."""
+    """A sink recognizes its rows by their tasks, so more segments in the bucket must not change the tasks."""
     first = tiered(bucket, log, clock).history("t", PLACE.incarnation, 3, 37)
     known = first[-1].next_id
     fill(bucket, (30, 37))

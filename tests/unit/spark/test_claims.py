@@ -1,4 +1,4 @@
-"""A batch that is run again, cut into the same tasks or into others: nothing of it is published twice."""
+"""A batch that is run again, divided into the same tasks or into others: no row is published twice."""
 
 import json
 import random
@@ -24,11 +24,11 @@ Cut = list[list[bytes]]
 
 
 class Waiting(Exception):
-    """The task asks for news, and there are none."""
+    """Raised where the task would wait for other tasks' claims, and there are no new ones."""
 
 
 class ImpatientBroker(FakeBroker):
-    """Tells instead of waiting, so that a test can run another task first."""
+    """Raises instead of waiting, so that a test can run another task first."""
 
     def read(self, topic: str, from_id: int, wait_s: float) -> tuple[list[Frame], int]:
         frames, next_id = super().read(topic, from_id, wait_s)
@@ -42,10 +42,9 @@ def task(number: int, run: str, epoch: int = 3) -> Task:
 
 
 def run_batch(broker: FakeBroker, run: str, cut: Cut, order: list[int]) -> list[int]:
-    """As Spark does: all tasks, until one fails for good.
+    """Run a batch as Spark does: all tasks, until one fails for good.
 
-    Returns: tasks that wait for others, which wait, too.
-    """
+    Returns: tasks that wait for others, which wait, too."""
     left = order
     while left:
         waiting = []
@@ -61,7 +60,7 @@ def run_batch(broker: FakeBroker, run: str, cut: Cut, order: list[int]) -> list[
 
 
 def dealt(count: int, tasks: int, seed: int) -> Cut:
-    """``count`` rows, each of its own, over some tasks."""
+    """Deal ``count`` different rows to some tasks."""
     cut: Cut = [[] for _ in range(tasks)]
     for row in range(count):
         cut[(row * seed + row // 3) % tasks].append(b"%d" % row)
@@ -98,7 +97,7 @@ def test_however_often_and_however_a_batch_is_cut(tried: list[tuple[Cut, int, ra
 
 @given(cuts, st.lists(st.tuples(st.integers(0, 40), st.randoms(use_true_random=False)), max_size=3))
 def test_a_batch_that_is_cut_as_before_ends(cut: Cut, kills: list[tuple[int, random.Random]]) -> None:
-    """Wherever it was broken off, and in whatever order its tasks come."""
+    """The batch was interrupted anywhere, and its tasks run in any order."""
     broker = ImpatientBroker()
     for at, (lives, chance) in enumerate([*kills, (None, random.Random(1))]):
         broker.lives = lives
@@ -126,7 +125,8 @@ def test_another_number_of_tasks_publishes_nothing(before: int, now: int) -> Non
 
 
 def test_a_run_that_was_broken_off_and_is_cut_otherwise() -> None:
-    """The one task of the new cut claimed nothing before: what task 3 had of its rows must not come again."""
+    """The new run has one task, which claimed nothing before: rows that task 3 of the old run has published must not be
+    published again."""
     broker = ImpatientBroker()
     write_task(broker, task(3, "r0"), rows([b"9", b"10"]))
     with pytest.raises(Waiting):
@@ -142,7 +142,7 @@ def test_waiting_has_an_end() -> None:
 
 
 class NewsBroker(FakeBroker):
-    """While a task waits, the others of its run go on, one at each question."""
+    """A broker where, while a task waits, the others of its run go on, one at each question."""
 
     others: list[Task]
 
@@ -176,7 +176,7 @@ def test_who_waits_ends_with_its_run() -> None:
 
 
 def test_what_other_sinks_say_is_not_kept() -> None:
-    """A batch that is run again on Monday: other sinks may have said millions of things since Friday."""
+    """A batch may be run again after a weekend, when other sinks have written millions of claims."""
     broker = ImpatientBroker()
     write_task(broker, task(0, "r0"), rows([b"0"]))
     others = [("spark.other.1", Sequenced("spark.other.1", n, b"no JSON of ours")) for n in range(9)]
@@ -194,7 +194,8 @@ def test_who_had_no_rows_is_not_waited_for() -> None:
 
 
 def test_a_task_that_lives_on_when_another_run_has_begun() -> None:
-    """An executor that was given up claims behind the new run's back: it publishes nothing, and is not waited for."""
+    """A task of an executor that was given up claims rows after the new run began: it publishes nothing, and no task waits for
+    it."""
     broker = ImpatientBroker()
     write_task(broker, task(0, "r0"), rows([b"0"]))
     publish = broker.publish
@@ -253,7 +254,8 @@ def test_a_first_run_says_no_more_than_it_has_to() -> None:
 
 
 def interrupted() -> ImpatientBroker:
-    """Of batch 3 task 0 is done, and task 1 was killed when one of its three rows was published."""
+    """Return a broker with an interrupted batch 3: task 0 is done, task 1 was killed when one of its three rows was
+    published."""
     broker = ImpatientBroker()
     write_task(broker, task(0, "r0"), rows([b"a", b"b"]))
     broker.lives = 4  # run, claim, run, row
@@ -289,7 +291,8 @@ def test_rows_as_before_are_published_although_their_batch_is_to_be_skipped() ->
 
 
 def test_a_skipped_task_without_rows_waits_for_no_other() -> None:
-    """Task 1 claimed rows, task 0 was killed before, and the batch is one empty task now: the other would never come."""
+    """Task 1 claimed rows and task 0 was killed before it did; now the batch is one empty task: the other one would never
+    come."""
     broker = ImpatientBroker()
     write_task(broker, task(1, "r0"), rows([b"a"]))
     assert write_task(broker, task(0, "r1"), [], skip_batch=3).published == 0

@@ -35,7 +35,7 @@ def _spark_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Path:
-    """An archive of which every batch was empty."""
+    """Return an archive of which every batch was empty."""
     Archive(tmp_path / "empty").commit(Manifest("0000000000", "q", ()))
     return tmp_path / "empty"
 
@@ -59,7 +59,7 @@ def test_an_archive_that_ends_says_what_it_has_once(monkeypatch: pytest.MonkeyPa
 
 
 def wrong_usage(done: Result, name: str, said: str) -> None:
-    """Holds that a command was refused in one line."""
+    """Check that a command was refused in one line."""
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr == f"toymq-pipeline: {said} (see `toymq-pipeline {name}--help`)\n"
 
@@ -77,7 +77,7 @@ def wrong_usage(done: Result, name: str, said: str) -> None:
     ],
 )
 def test_wrong_usage_is_one_line(words: str, name: str, said: str) -> None:
-    """It was two lines and a block, where all other command lines print one."""
+    """Found: the error was two lines and a block, where all other command lines print one line."""
     done = command(*words.split())
     if said:
         wrong_usage(done, name, said)
@@ -128,7 +128,7 @@ def test_what_was_raised_within_spark(kind: str, exit_code: int, more: str, monk
 
 
 def test_what_java_says_is_a_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not all that fails in Java comes as an error of pyspark."""
+    """Not every failure in Java is raised as an error of pyspark."""
     from_java = type("Py4JJavaError", (Exception,), {"__module__": "py4j.protocol"})
 
     def failed(app: str, master: str | None, settings: dict[str, str]) -> None:
@@ -169,7 +169,8 @@ def test_options_that_would_do_nothing_are_refused(words: str, said: str, tmp_pa
     ],
 )
 def test_an_option_that_a_job_sets_itself_is_refused_by_name(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    """Some were passed over in silence, one was a traceback, and one wrote to another topic than the job said."""
+    """Found: some such options were silently ignored, one was a traceback, and one made the job write to another topic than it
+    said."""
     more = ("--to", "t", "--state", str(tmp_path)) if words[0] == "replay" else ()
     done = command(*(word.format(tmp_path) for word in words), "--subscribe", "a", *more)
     wrong_usage(done, f"{words[0]} ", said)

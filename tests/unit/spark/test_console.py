@@ -1,4 +1,4 @@
-"""What is shown of what Spark's processes say, and how a job ends when it is told to; the JVM here is a shell."""
+"""Which output of Spark's processes is shown, and how a job ends when it is told to; a shell replaces the JVM."""
 
 import os
 import signal
@@ -48,7 +48,7 @@ def test_what_was_said_before_the_end_is_handed_on_before_it() -> None:
 
 
 def test_when_nobody_reads_any_more_nobody_waits() -> None:
-    """The pump died, and a worker stood still in its write."""
+    """Found: the output pump died, and a worker blocked in its write."""
     program = "from toymq_spark.console import Console; import os; c = Console()\nwith c.starting(): pass\n"
     program += "for n in range(2000): os.write(c._pipe, b'x' * 500 + b'\\n')\nprint('done')"
     read, write = os.pipe()
@@ -94,7 +94,7 @@ finally:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_job_that_is_told_to_end_says_nothing(number: int, code: int, tmp_path: Path) -> None:
-    """It ended with code 1 and up to 1,215 lines, and the JVM was asked things in the middle of an answer."""
+    """Found: the job ended with code 1 and up to 1,215 lines, because it called the JVM in the middle of another call."""
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "jvm")], env=environment(), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -1,4 +1,5 @@
-"""Stretches of frames of one shape are cut out of the bytes: the same rows as one by one, whatever stands between them."""
+"""Runs of frames of one shape are cut out of the bytes together: the rows are those of parsing them one by one, whatever stands
+between."""
 
 import pyarrow as pa
 import pytest
@@ -29,7 +30,7 @@ def stretch(first_id: int, count: int, key_len: int, payload_len: int, block: by
 
 
 def walked(data: bytes, first_id: int, max_count: int) -> tuple[int, int, Stop, list[dict[str, object]], int]:
-    """Where it stopped, the rows, and how many batches they came in."""
+    """Return where it stopped, the rows, and how many batches they came in."""
     pos, next_id, stop, batches = RowWalk("t", SCHEMA)(data, 0, first_id, max_count)
     for batch in batches:
         batch.validate(full=True)
@@ -50,7 +51,7 @@ shapes = st.tuples(st.integers(1, 150), st.integers(0, 3), st.integers(0, 4), st
 def test_the_same_rows_as_one_by_one(
     given_shapes: list[tuple[int, int, int, bytes]], max_count: int, flipped: int, cut: int
 ) -> None:
-    """A byte is flipped, the end is cut off, and it stops after some records."""
+    """A byte is flipped, the end is cut off, or the walk stops after some records."""
     pieces: list[bytes] = []
     for count, key_len, payload_len, block in given_shapes:
         pieces += stretch(40 + len(pieces), count, key_len, payload_len, block)

@@ -1,4 +1,4 @@
-"""Readers of a topic whose history is in a bucket, called without Spark: which task reads where, and what is a loss."""
+"""Readers of a topic whose history is in a bucket, called without Spark: which task reads where, and what counts as a loss."""
 
 import itertools
 import json
@@ -50,7 +50,7 @@ def url_of(broker: BrokerProcess) -> str:
 
 
 class History:
-    """A topic of the broker, and a bucket that has what is sealed of it."""
+    """A broker's topic, and a bucket with its sealed segments."""
 
     def __init__(self, topic: str, broker: BrokerProcess, client: sync.Client, root: Path) -> None:
         self.topic, self._client, self._broker = topic, client, broker
@@ -97,7 +97,7 @@ def history(
 
 
 def read(reader: BatchReader | StreamReader, partitions: list[Any]) -> list[int]:
-    """Offsets, as executors would find them; each value says its own."""
+    """Return the offsets that executors would read; each value must match its own."""
     found = []
     for partition in partitions:
         for batch in pickle.loads(pickle.dumps(reader)).read(pickle.loads(pickle.dumps(partition))):
@@ -152,7 +152,7 @@ def test_a_stream_goes_over_the_border_and_its_offsets_say_where_it_is(history: 
 
 
 def test_a_batch_that_is_run_again_has_the_same_tasks(history: History) -> None:
-    """A sink knows a task's rows again by the task (ADR 0016); meanwhile the bucket has got more."""
+    """A sink recognizes a task's rows by the task (ADR 0016); meanwhile more segments were uploaded."""
     reader = history.stream()
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
@@ -214,7 +214,7 @@ def test_an_object_that_is_lost_is_read_from_the_broker_while_it_has_it(
 def test_a_topic_that_is_deleted_while_a_query_reads(
     history: History, client: sync.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its objects go, and a topic made anew has others."""
+    """The deleted topic's objects are removed, and a topic made anew has others."""
     failing, going_on = history.batch(), history.batch(failOnDataLoss="false")
     partitions, old = failing.partitions(), history.place
     client.delete(history.topic)
@@ -265,8 +265,8 @@ def test_a_bucket_that_goes_away_ends_the_batch_by_name_and_is_no_loss(history: 
 
 
 def test_a_restored_topic_has_no_loss_but_what_is_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The ids that a restore leaves out were removed (ADR 0165), and so were those that a repair accepts as lost. Broker
-    and directory say the same, in few tasks; a bucket alone knows of no repair."""
+    """Ids that a restore skips count as removed (ADR 0165), and so do those that a repair accepts as lost. Broker and directory
+    agree, in few tasks; a bucket alone does not know of a repair."""
     url, again = f"file://{tmp_path}/bucket", tmp_path / "again"
     with BrokerProcess(tmp_path / "d", "--tier", url, "--segment-bytes", "65536") as broker:
         with sync.connect(url_of(broker)) as client:
@@ -327,7 +327,7 @@ def test_a_restored_topic_has_no_loss_but_what_is_lost(tmp_path: Path, caplog: p
 
 
 def check_backlog(url: str, sealed: int, first: int) -> None:
-    """What the restore left out is neither waited for nor behind: ``COUNT`` records come after it."""
+    """Check that a query neither waits for the ids that the restore skipped nor counts them: ``COUNT`` records follow."""
     now = [0.0]
 
     def stream(**options: str) -> StreamReader:
@@ -354,7 +354,7 @@ def check_backlog(url: str, sealed: int, first: int) -> None:
 
 @require("s3")
 def test_a_bucket_over_http(tmp_path: Path, s3: str) -> None:
-    """What a broker uploaded to a server of S3's protocol, with credentials from the environment."""
+    """Read what a broker uploaded to a server of the S3 protocol, with credentials from the environment."""
     with BrokerProcess(tmp_path / "d", "--tier", s3, "--segment-bytes", "65536", executed=True) as broker:
         with sync.connect(url_of(broker)) as client:
             list(client.pub_many("orders", (b"%d " % n + b"x" * 1000 for n in range(COUNT))))

@@ -1,4 +1,4 @@
-"""Which Java Spark gets: the machine's, that of a Python package, or one clear line."""
+"""Which Java runs Spark: the machine's, that of a Python package, or an error of one line."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from toymq_spark.java import NoJava, ensure_java, version_of, wrapped
 
 
 def fake_java(place: Path, says: str, code: int = 0) -> Path:
-    """A home with a ``java`` that answers ``-version`` with this; with other arguments it prints them."""
+    """Make a Java home whose ``java`` answers ``-version`` with this; with other arguments it prints them."""
     java = place / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(

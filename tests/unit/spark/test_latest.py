@@ -1,4 +1,4 @@
-"""The newest row of each key, by a model, and over a broker and its directory."""
+"""The newest row of each key, against a model, and on a broker and its directory."""
 
 from collections.abc import Iterator
 
@@ -45,7 +45,7 @@ def test_newest_rows_by_a_model(records: list[tuple[bytes | None, bytes]]) -> No
 
 
 def test_the_group_header_stands_for_the_key() -> None:
-    """As for mode=keyed: a header without a value says that there is no group, and without the header the key counts."""
+    """As for mode=keyed: an empty group header means no group, and without the header the key counts."""
     rows = [
         (b"e1", b"ann"), (b"e2", b"bob"), (b"e3", b"ann"), (b"e4", b""), (b"bob", None), (None, b"cat"), (b"e5", ...),
     ]  # fmt: skip
@@ -84,7 +84,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.mark.parametrize("place", ["url", "path"])
 def test_a_table_of_a_topic(broker: BrokerProcess, place: str) -> None:
-    """As Spark's sink writes it, with the key beside the row, so that keys repeat."""
+    """The rows are written by Spark's sink, with a key column, so that keys repeat."""
     topic = f"prices-{place}"
     rows = [("a", b"1"), ("b", b"1"), ("a", b"2"), ("c", b"1"), ("b", b""), ("d", b""), ("d", b"7")]
     with sync.connect(broker.url) as client:

@@ -1,4 +1,4 @@
-"""A line of a ledger that is not well formed is named, by file and number; what a killed writer left is not."""
+"""A malformed line of a ledger is named by file and number; a line that a killed writer left unfinished is not."""
 
 import gzip
 import json
@@ -16,7 +16,7 @@ GOOD: dict[str, Any] = {"op": "pub", "result": "ok", "topic": "t", "key": "k", "
 
 
 def line(**other: Any) -> bytes:
-    """A good line with other fields; ``...`` takes one away."""
+    """Return a good line with other fields; ``...`` removes one."""
     return json.dumps({name: value for name, value in {**GOOD, **other}.items() if value is not ...}).encode()
 
 
@@ -74,7 +74,8 @@ def test_what_the_rules_allow(tmp_path: Path) -> None:
 
 
 def test_a_last_line_that_broke_off_is_told_apart(tmp_path: Path) -> None:
-    """Its writer was killed within it. One with an end was written so, and one that is JSON was not cut."""
+    """A line without an end and without valid JSON was cut by a kill of its writer; a line with an end was written so, and
+    valid JSON was not cut."""
     ledger = tmp_path / "ledger.jsonl"
     for at in range(1, len(line())):
         ledger.write_bytes(b"%b\n%b" % (line(), line()[:at]))

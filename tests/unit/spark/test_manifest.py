@@ -1,4 +1,4 @@
-"""An archive is what its manifests name, whatever else lies there."""
+"""An archive consists of what its manifests name, whatever other files are there."""
 
 import errno
 import os
@@ -32,7 +32,7 @@ def file(path: str, first_id: int = 0) -> ArchiveFile:
 
 
 def place(archive: Archive, name: str, *names: str) -> Manifest:
-    """Files of a batch, written; the manifest is the caller's to commit."""
+    """Write the files of a batch. Returns: their manifest, which the caller may commit."""
     directory = archive.attempt(name) / "date=2026-11-21" / "topic=t"
     directory.mkdir(parents=True)
     for one in names:
@@ -54,7 +54,7 @@ def test_files_without_a_manifest_are_not_there(tmp_path: Path) -> None:
 
 
 def test_of_two_attempts_at_a_batch_one_is_committed(tmp_path: Path) -> None:
-    """Each writes to a place of its own, and what the other one left is removed when it has no chance any more."""
+    """Each attempt writes to a place of its own; the files of the other one are removed when it can no longer win."""
     archive = Archive(tmp_path)
     first, second = place(archive, "0000000001", "a"), place(archive, "0000000001", "a")
     later = place(archive, "0000000002", "b")
@@ -82,7 +82,7 @@ def test_a_file_system_without_hard_links_is_named(tmp_path: Path, monkeypatch: 
 
 
 def test_a_link_whose_answer_was_lost_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NFS says again what was not answered, and is told that the name is there."""
+    """NFS repeats a request without an answer, and then reports that the name exists."""
     link = os.link
 
     def twice(source: Path, target: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_manifest_of_another_version(tmp_path: Path) -> None:
 
 
 def test_pyarrow_sees_topic_and_date(tmp_path: Path) -> None:
-    """Rows of different topics could not be told apart."""
+    """Found: rows of different topics could not be told apart."""
     archive = Archive(tmp_path / "topic=mine" / "archive")
     archive.commit(Manifest("0000000000", "q", ()))
     assert archive.dataset().to_table().column_names == [*COLUMNS.names, "topic", "date"], "and no row"

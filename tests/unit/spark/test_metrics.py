@@ -1,4 +1,4 @@
-"""Progress of a streaming query, from what Spark reports."""
+"""Progress figures of a streaming query, from Spark's reports."""
 
 from prometheus_client.parser import text_string_to_metric_families
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class FakeLogs:
-    """Bounds and times of topics that are not there. A record's time in ms is a hundred times its id."""
+    """Bounds and times of simulated topics. A record's time in ms is a hundred times its id."""
 
     def __init__(self, **bounds: tuple[int, int]) -> None:
         self.present = bounds
@@ -201,7 +201,7 @@ def test_a_new_topic_of_a_pattern_begins_where_it_begins() -> None:
 def test_a_topic_that_was_made_anew_is_a_loss_that_names_both_incarnations(
     known: str | None, planned: str | None, now: str | None, begin: int, said: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It has as many records as the old one had, so that ids alone tell nothing."""
+    """The new topic has as many records as the old one, so ids alone do not show the difference."""
 
     def told(incarnation: str | None) -> dict[str, str]:
         return {} if incarnation is None else {"t": incarnation}

@@ -1,4 +1,4 @@
-"""Every option is understood or refused by its name."""
+"""Every option is accepted, or refused by its name."""
 
 import pytest
 
@@ -23,7 +23,7 @@ PLACE = {"url": "toymq://h:1", "subscribe": "t"}
 
 
 def source(mode: Mode | None = "batch", **options: str) -> SourceOptions:
-    """With a place and a topic unless there is another; ``__`` in a name stands for a dot."""
+    """Return options with a default place and topic; ``__`` in a name stands for a dot."""
     named = {name.replace("__", "."): value for name, value in options.items()}
     for name, others in (("url", {"path", "toymq.bootstrap.servers"}), ("subscribe", {"subscribePattern", "assign"})):
         if not others & set(named):

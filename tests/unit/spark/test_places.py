@@ -1,4 +1,4 @@
-"""Options name a source, and it is opened."""
+"""Options name a source (broker, directory or bucket), which is opened."""
 
 import sys
 from pathlib import Path

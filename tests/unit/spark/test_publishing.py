@@ -30,12 +30,12 @@ CLAIM, CHECK, RUN = r"spark.*\.[0-9]+", r"spark.*\.run-.*", r"spark.*\.runs"
 
 
 class Killed(Exception):
-    """The task's process is gone."""
+    """Raised where the task's process dies."""
 
 
 @dataclass
 class FakeBroker:
-    """Topics with producers, as protocol.md has it; dies after so many publishes."""
+    """Topics with producer sequences, as protocol.md has them; dies after so many publishes."""
 
     topics: dict[str, list[tuple[str, Sequenced]]] = field(default_factory=dict)
     lives: int | None = None

@@ -1,4 +1,4 @@
-"""Which filters become id ranges, and which Spark has to check."""
+"""Which filters become id ranges, and which remain for Spark to check."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -13,7 +13,7 @@ AT_MS = int(AT.timestamp() * 1000)
 
 
 def narrowed(*filters: Filter, **topics: int) -> dict[str, tuple[int, int]]:
-    """Ids of topics that begin at 0 after the filters; a record is stored every millisecond from ``AT`` on."""
+    """Return the ids of topics after the filters; each topic begins at 0, with a record every millisecond from ``AT`` on."""
     bounds = Bounds()
     list(bounds.take(filters))
     start, end = bounds.narrow(

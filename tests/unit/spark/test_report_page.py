@@ -37,14 +37,14 @@ def test_the_page_escapes_what_comes_from_topics() -> None:
 
 
 def test_windows_without_records_are_drawn_as_empty() -> None:
-    """They held the rate of the window before them."""
+    """Found: empty windows were drawn with the rate of the window before them."""
     at = [datetime(2026, 1, 1, 0, minute, tzinfo=UTC) for minute in range(6)]
     windows = [{"start": at[n], "end": at[n + 1], "per_s": n} for n in (0, 1, 4)]
     assert points(windows, "per_s", 0.0) == ([at[0], at[1], at[2], at[4], at[5]], [0.0, 1.0, 0.0, 4.0, 0.0])
 
 
 def test_the_axis_of_one_window_is_that_window() -> None:
-    """It went from 2025 to 2029."""
+    """Found: the axis went from 2025 to 2029."""
     at = [datetime(2026, 6, 1, 0, minute, tzinfo=UTC) for minute in range(2)]
     html = page(Report([{"topic": "t", "start": at[0], "end": at[1], "per_s": 1, "median": 7, "largest": 9}], [], []))
     assert "2025" not in html

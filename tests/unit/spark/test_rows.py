@@ -35,7 +35,7 @@ odd_lines = st.lists(st.binary(max_size=6).map(lambda line: line.replace(b"\n", 
 @example([b": v"])
 @example([b"a: b\r", b"a: \xff", b"no colon", b"", b"a:b", b":"])
 def test_what_plain_clients_publish_as_headers_is_said_again(lines: list[bytes]) -> None:
-    """Odd lines, too: read, written, and read again they are the same."""
+    """Malformed header lines, too: read, written, and read again they are the same."""
     _, read = key_and_headers(b"k", encode_attributes(headers=b"\n".join(lines)))
     (row,) = rows_of([table([b"1"], key=pa.array([b"k"]), headers=pa.array([read], HEADERS_TYPE))], "t")
     assert key_and_headers(b"p", encode_attributes(headers=row.body[: row.hdr], sequence=1)) == (b"k", read)

@@ -1,4 +1,4 @@
-"""What Spark calls on a reader, called without Spark: over a real broker, and over its data directory."""
+"""The reader's methods that Spark calls, called without Spark: on a real broker, and on its data directory."""
 
 import json
 import pickle
@@ -60,7 +60,7 @@ def lower(options: dict[str, Any]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def buckets(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The broker's segments in buckets: what is sealed, and all of it."""
+    """Return buckets with the broker's segments: one with the sealed ones, and one with all."""
     with sync.connect(url_of(broker)) as client:
         for topic in ("numbers", "few"):
             assert client.topic_range(topic).incarnation is not None
@@ -72,7 +72,7 @@ def buckets(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(params=["wire", "directory", "wire and bucket", "bucket"])
 def place(request: pytest.FixtureRequest, broker: BrokerProcess) -> dict[str, str]:
-    """Records of one broker, however they are read."""
+    """Return the options for the same records, read from each kind of source."""
     if "bucket" not in request.param:
         return {"url": url_of(broker)} if request.param == "wire" else {"path": str(broker.data_dir)}
     buckets = request.getfixturevalue("buckets")
@@ -102,7 +102,7 @@ def _stop_streams() -> Iterator[None]:
 
 
 def rows_of(reader: BatchReader | StreamReader, partitions: list[Any]) -> list[tuple[str, int, bytes | None, bytes]]:
-    """Each partition read by a reader that went through a pickle, as on an executor."""
+    """Return the rows; each partition is read by a reader that was pickled, as on an executor."""
     found = []
     for partition in partitions:
         read = pickle.loads(pickle.dumps(reader)).read(pickle.loads(pickle.dumps(partition)))
@@ -137,7 +137,7 @@ def test_a_range_by_id_by_time_and_by_pattern(place: dict[str, str]) -> None:
 
 
 def pushed(place: dict[str, str], *filters: Filter) -> tuple[list[int], list[Filter]]:
-    """Offsets that were read, and what Spark still has to check."""
+    """Return the offsets that were read, and the filters that Spark still has to check."""
     reader = batch(place, PushdownReader, subscribe="numbers,few")
     assert isinstance(reader, PushdownReader)
     left = list(reader.pushFilters(list(filters)))
@@ -178,7 +178,7 @@ def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("new_york")  # where the last second of 9999 is in the year 10000 of UTC
 def test_times_that_no_record_has(place: dict[str, str]) -> None:
-    """The filters are right, and so are the options: everything is before the year 9999, and nothing behind it."""
+    """Filters and options with extreme times are valid: all records are before the year 9999, and none after it."""
     last, first = datetime(9999, 12, 31, 23, 59, 59), datetime(1, 1, 1)  # noqa: DTZ001
     for one, count in (
         (LessThan(("timestamp",), last), COUNT + 10),
@@ -221,7 +221,7 @@ def test_a_schema_is_a_projection(place: dict[str, str]) -> None:
 
 
 def ids(at: dict[str, Any]) -> dict[str, int]:
-    """Offsets without incarnations."""
+    """Return offsets without incarnations."""
     return {topic: place["0"] for topic, place in at.items()}
 
 
@@ -277,7 +277,7 @@ def test_few_records_wait_for_more_or_for_the_delay(tmp_path: Path) -> None:
 
 
 def directory_with(tmp_path: Path, count: int, first_id: int = 0) -> Path:
-    """A data directory of one topic ``t`` with one segment."""
+    """Make a data directory of one topic ``t`` with one segment."""
     topic = tmp_path / "topics" / "t"
     topic.mkdir(parents=True, exist_ok=True)
     for old in topic.iterdir():
@@ -302,7 +302,7 @@ def test_retention_that_overtakes_a_query_while_it_reads(tmp_path: Path, caplog:
 def test_a_topic_that_is_deleted_while_a_query_reads_is_a_loss_like_any_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was NO_SUCH_TOPIC, which ended the query whatever failOnDataLoss said."""
+    """Found: the error was NO_SUCH_TOPIC, which ended the query whatever failOnDataLoss said."""
     directory = directory_with(tmp_path, 9)
     failing = stream({"path": str(directory)}, subscribe="t")
     going_on = stream({"path": str(directory)}, subscribe="t", failOnDataLoss="false")
@@ -380,7 +380,7 @@ def test_a_broker_that_comes_back_in_time(tmp_path: Path, caplog: pytest.LogCapt
 
 
 def test_news_ends_the_wait(broker: BrokerProcess) -> None:
-    """The question waits up to a second on the broker, not in a sleep; a record that comes meanwhile is answered with."""
+    """The request for the newest id waits up to a second at the broker, not in a sleep; a new record ends it."""
     reader = stream({"url": url_of(broker)}, subscribe="fresh")
     asked: list[str] = []
     logs = reader._open()
@@ -421,7 +421,7 @@ def test_a_pattern_without_a_topic_waits_for_one(place: dict[str, str], broker: 
 def test_a_topic_made_anew_is_never_read_as_the_old_one(
     broker: BrokerProcess, restarted: bool, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A query at 5 went on at 5 of the new topic, and its first five records were never read."""
+    """Found: a query at id 5 went on at id 5 of the new topic, and never read its first five records."""
     topic = f"anew-{restarted}-{count}"
     with sync.connect(url_of(broker)) as client:
         list(client.pub_many(topic, [b"old"] * 5))

@@ -1,4 +1,4 @@
-"""Ranges of tasks, and which of them are read in a bucket. No bucket, no Spark."""
+"""Id ranges of tasks, and which of them are read from a bucket. No bucket, no Spark."""
 
 from itertools import pairwise
 
@@ -48,7 +48,7 @@ def test_ranges_of_a_size() -> None:
 
 
 def test_removed_ids_are_no_task_of_their_own() -> None:
-    """As a restore leaves them: ten million, between a task's worth of records on either side."""
+    """A restore skips ten million ids, with a task's worth of records on either side."""
     removed = {"t": [(90, 10_000_089)]}
     options = source("batch", maxRecordsPerPartition="100")
     start, end = {"t": 0}, {"t": 10_000_200}

@@ -1,4 +1,4 @@
-"""An active segment that was cut below the running broker, and written to since. ADR 0140."""
+"""An active segment that was truncated by another program while the broker runs, and written to since. ADR 0140."""
 
 import os
 from pathlib import Path
@@ -26,7 +26,7 @@ def look(rig: BrokerRig) -> None:
 
 
 def filled(segment_bytes: int = 1 << 20) -> BrokerRig:
-    """Topic a with 60,000 bytes in its active segment, all of them since the last look."""
+    """Return a broker with topic a, whose active segment has 60,000 bytes, all written since the last check."""
     rig = BrokerRig(segment_bytes=segment_bytes)
     for n in range(60):
         rig.publish("a", bytes([n + 1]) * 1000)
@@ -35,7 +35,8 @@ def filled(segment_bytes: int = 1 << 20) -> BrokerRig:
 
 @pytest.mark.parametrize("off", [20_000, 30_000, 60_000])
 def test_one_that_was_cut_and_written_to_since_closes_its_topic(off: int, caplog: pytest.LogCaptureFixture) -> None:
-    """The next commit wrote at its own place, so the size was right again: ``ok``, and nothing lost, until a reader came."""
+    """Found: the next commit wrote at its own offset, so the size was right again: the topic was ``ok``, and nothing lost,
+    until a reader came."""
     rig = filled()
     size = rig.broker.topic("a").log.segments[-1].end
     cut(rig, max(size - off, 0))
@@ -55,7 +56,7 @@ def test_one_that_was_cut_and_written_to_since_closes_its_topic(off: int, caplog
 
 
 def test_a_few_bytes_of_what_a_look_has_seen_are_missed_too() -> None:
-    """No page is whole zeros, so there is no hole."""
+    """No page is zero throughout, so the file has no hole."""
     rig = filled()
     look(rig)
     cut(rig, rig.broker.topic("a").log.segments[-1].end - 10)
@@ -65,7 +66,7 @@ def test_a_few_bytes_of_what_a_look_has_seen_are_missed_too() -> None:
 
 
 def test_before_a_new_segment_the_file_is_looked_at(caplog: pytest.LogCaptureFixture) -> None:
-    """A roll cut the file to the size that it should have, and sealed the hole."""
+    """Found: a roll set the file to its expected size, and sealed the hole."""
     for off, written in ((20_000, True), (20_000, False), (10, False)):
         rig = filled()
         cut(rig, rig.broker.topic("a").log.segments[-1].end - off)
@@ -80,7 +81,7 @@ def test_before_a_new_segment_the_file_is_looked_at(caplog: pytest.LogCaptureFix
 
 
 def test_zeros_that_were_published_are_no_cut() -> None:
-    """A copy by a program that saves zeros has holes there."""
+    """A file copied by a program that saves zeros as holes has holes where the payload is zero."""
     rig = BrokerRig(segment_bytes=1 << 20)
     for payload in (b"x", bytes(20_000), b"y"):
         rig.publish("a", payload)

@@ -1,4 +1,4 @@
-"""Files of the broker beside the topics: what is wrong with one is told, and where to go on."""
+"""The broker's files beside the topics: a damaged one is reported, with the remedy."""
 
 import errno
 import random

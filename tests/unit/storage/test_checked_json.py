@@ -42,7 +42,7 @@ def disk_of(data: bytes) -> SimDisk:
 
 
 def test_a_file_beyond_the_limit_is_damaged_and_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sparse ``offsets.json`` of 2 GiB made a start take 28 s and 6 GB of memory."""
+    """Found: with a sparse ``offsets.json`` of 2 GiB a start took 28 s and 6 GB of memory."""
     disk = disk_of(b"12345678")
     monkeypatch.setattr(checked_json, "FILE_BYTES_MAX", 8)
     assert checked_json.read(disk, "/d/x.json") == b"12345678"
@@ -65,7 +65,7 @@ def test_what_the_disk_refuses_is_unreadable(op: str, code: int, what: str) -> N
 
 
 def test_a_passing_shortage_is_no_damage() -> None:
-    """Offsets that could not be opened for want of descriptors were set aside as damaged."""
+    """Found: offsets that could not be opened for lack of descriptors were put aside as damaged."""
     disk = disk_of(b"{}")
     disk.fail("read_file", 1, errno.EMFILE)
     with pytest.raises(OSError, match="Too many open files"):

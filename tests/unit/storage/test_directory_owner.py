@@ -13,7 +13,7 @@ BROKER = 4711
 
 
 class Owned(RealFileSystem):
-    """Every name belongs to root but for those that are told."""
+    """A file system on which every name belongs to root, except the given ones."""
 
     def __init__(self, owners: dict[str, int]) -> None:
         self._owners = owners

@@ -1,4 +1,4 @@
-"""``LOCK``: which process has the directory, and whether it is still the one that was locked. ADR 0049."""
+"""``LOCK``: which process holds the directory, and whether it is still the directory that was locked. ADR 0049."""
 
 import errno
 import os
@@ -137,7 +137,8 @@ def test_the_holder_of_a_directory_is_told_and_nothing_is_taken(data: Path) -> N
     ids=["directory", "fifo", "link", "dangling"],
 )
 def test_what_stands_in_its_place_is_named_and_not_written(data: Path, make: Callable[[Path], None], what: str) -> None:
-    """``LOCK`` was a link, and what it led to was replaced by a pid; the error said no more than "Is a directory"."""
+    """Found: where ``LOCK`` was a link, the file behind it was overwritten with a pid; for a directory the error was only "Is a
+    directory"."""
     (data / "precious").write_text("a letter")
     make(data / "LOCK")
     with pytest.raises(DataDirectoryError, match=f"^cannot use {data}/LOCK: {what}"):
@@ -147,7 +148,7 @@ def test_what_stands_in_its_place_is_named_and_not_written(data: Path, make: Cal
 
 
 def test_a_lock_that_may_not_be_written_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An immutable one."""
+    """The file is immutable, for example."""
 
     def refuse(path: str, flags: int, mode: int = 0o777) -> int:
         if path.endswith("/LOCK"):

@@ -1,4 +1,4 @@
-"""The list of what left the disk: every tool that looks at a directory knows it from what was lost."""
+"""The list of evicted segments: by it every tool that reads a directory tells them from lost ones."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ TOPIC = f"{DIR}/topics/t"
 
 @pytest.fixture
 def rig() -> TierRig:
-    """Ids 0 to 34 are in the bucket alone, and 35 to 39 are not sealed."""
+    """Return a broker whose ids 0 to 34 are in the bucket only, and 35 to 39 not sealed yet."""
     rig = TierRig(MemoryBucket())
     assert rig.change("create", "t", tier_local_bytes="0") == "OK"
     rig.publish("t", *[b"%d " % n + PAYLOAD for n in range(40)])
@@ -133,7 +133,7 @@ def far(count: int) -> Iterator[tuple[Segment, str]]:
 
 
 def started(count: int) -> tuple[TierRig, int]:
-    """A broker with so many segments of 64 MiB in the bucket, and the function calls that its start took."""
+    """Return a broker with so many segments of 64 MiB in the bucket, and the function calls that its start took."""
     rig = TierRig(MemoryBucket())
     rig.publish("t", b"x")
     rig.broker.close()
@@ -153,7 +153,8 @@ def started(count: int) -> tuple[TierRig, int]:
 
 
 def test_a_start_with_a_terabyte_in_the_bucket_is_quick() -> None:
-    """16,000 segments of 64 MiB, of which nothing is read; eight times as many as 2,000 are at most eight times the work."""
+    """No segment of the 16,000 of 64 MiB is read, and eight times as many segments as 2,000 cost at most eight times the
+    work."""
     _, of_few = started(2_000)
     rig, of_many = started(16_000)
     last = 16_000 * 60_000

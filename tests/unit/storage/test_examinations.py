@@ -1,4 +1,4 @@
-"""Which segments are being examined, and what waits for that."""
+"""Which segments are being examined for damage, and what waits for the result."""
 
 import errno
 

@@ -7,7 +7,7 @@ from toymq_py.storage.frame_positions import FramePositions
 
 
 def filled(count: int = 30) -> LogRig:
-    """A log of several segments, one small record at a time."""
+    """Return a log of several segments, written one small record at a time."""
     rig = LogRig(segment_bytes=900)
     for number in range(count):
         rig.publish(b"%090d" % number)

@@ -58,7 +58,7 @@ def test_a_file_is_written_read_cut_and_reserved(tmp_path: Path) -> None:
 
 
 def test_an_error_of_a_descriptor_names_its_file(tmp_path: Path) -> None:
-    """A directory in a segment's place ended a command with "Is a directory", and nothing else."""
+    """Found: a directory in a segment's place ended a command with "Is a directory" and no name."""
     path = str(tmp_path)
     file = FS.open(path, write=False)
     for operation in (lambda: file.pread(1, 0), lambda: file.pwrite(b"x", 0), lambda: file.truncate(0)):
@@ -90,7 +90,7 @@ def test_opening(tmp_path: Path) -> None:
 
 
 def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
-    """One with a segment's name made `verify` and the start of the broker wait for ever."""
+    """Found: a FIFO with a segment's name made `verify` and the start of the broker wait for ever."""
     os.mkfifo(tmp_path / "pipe")
     for write in (False, True):
         with pytest.raises(OSError, match="not a regular file") as caught:

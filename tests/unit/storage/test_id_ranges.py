@@ -39,7 +39,7 @@ def test_the_range_of_an_id_is_told_by_its_last(some: list[IdRange], msg_id: int
 
 
 def test_a_range_in_words() -> None:
-    """It said `records 4 to 4 are lost`."""
+    """Found: the text was `records 4 to 4 are lost`."""
     assert record_range(4, 6) == "records 4 to 6"
     assert record_range(4, 4) == "record 4"
     assert record_range(4, 6, "were there, and are lost") == "records 4 to 6 were there, and are lost"

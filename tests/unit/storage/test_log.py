@@ -188,7 +188,7 @@ def test_a_read_that_is_always_wrong_where_a_second_look_is_right_ends(
 
 
 class LyingFile:
-    """A file that gives a wrong byte at one place to those that hold it open, and the right one to all others."""
+    """A file that returns a wrong byte at one place to readers that hold it open, and the right one to all others."""
 
     def __init__(self, file: SimFile, position: int) -> None:
         self.path = file.path
@@ -225,7 +225,7 @@ def test_eio_is_passed_over_until_restart_and_is_no_loss(caplog: pytest.LogCaptu
 
 
 def test_a_bad_sector_passes_over_as_little_as_can_be_told() -> None:
-    """Reads that touch one page fail: only the records on that page are passed over."""
+    """Reads of one page fail: only the records on that page are skipped."""
     rig = LogRig(segment_bytes=1 << 20)
     rig.publish(*[b"%03d" % n + b"." * 997 for n in range(100)])
     spoil(rig, (50_000, 50_512))
@@ -265,7 +265,7 @@ class BadSectors:
 
 
 def spoil(rig: LogRig, *ranges: tuple[int, int]) -> BadSectors:
-    """Of the first segment, from now on."""
+    """Make reads of these ranges of the first segment fail, from now on."""
     rig.log.read(0, 1)
     rig.log._hints.clear()
     file = rig.log.segments[0].file
@@ -282,7 +282,7 @@ def spoil(rig: LogRig, *ranges: tuple[int, int]) -> BadSectors:
 
 
 def fetch_all(rig: LogRig, max_bytes: int) -> list[int]:
-    """Ids of what there is, a batch after the other."""
+    """Return all ids that can be read, batch by batch."""
     found: list[int] = []
     at = 0
     while at < rig.log.committed_id:
@@ -298,7 +298,8 @@ def fetch_all(rig: LogRig, max_bytes: int) -> list[int]:
 
 @pytest.mark.parametrize("fetched", [False, True])
 def test_a_bad_sector_in_a_record_of_many_pages_blocks_no_reader(fetched: bool) -> None:
-    """The loop stood still: what lies behind the record is looked for from the index, through that record."""
+    """Found: the loop blocked: the records behind that record are searched from an index entry before it, through the bad
+    sector."""
     rig = LogRig(segment_bytes=1 << 20)
     for n in range(30):
         rig.publish(b"%03d" % n + b"." * 10_000)
@@ -308,7 +309,8 @@ def test_a_bad_sector_in_a_record_of_many_pages_blocks_no_reader(fetched: bool) 
 
 
 def test_a_length_that_is_too_small_near_a_bad_sector_blocks_no_reader() -> None:
-    """Its header goes over the end of what is read, so that the rest of it is asked for by that length."""
+    """A damaged length makes the next header begin at the end of what was read, so the rest is read with that header's
+    length."""
     rig = LogRig(segment_bytes=1 << 20)
     rig.publish(b"x" * (4096 - 10 - 30), *[b""] * 300)
     flip(rig, 0, 4086)
@@ -317,7 +319,7 @@ def test_a_length_that_is_too_small_near_a_bad_sector_blocks_no_reader() -> None
 
 
 def test_a_batch_behind_what_could_not_be_read_keeps_its_limit() -> None:
-    """There is no place to go on from, so more is read than asked for."""
+    """Without a position to continue from, more is read than asked for, and must be cut to the limit."""
     rig = LogRig(segment_bytes=1 << 20)
     rig.publish(b"a" * 100, b"b" * 10_000, *[b"%d" % n * 3000 for n in range(6)])
     rig.log.unreadable = [(1, 1)]
@@ -374,7 +376,7 @@ def test_readers_in_turn_each_go_on_where_they_were() -> None:
 
 
 def counted_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Bytes of each read of a file, from now on."""
+    """Record the number of bytes of each file read, from now on."""
     reads: list[int] = []
     pread = SimFile.pread
 
@@ -387,7 +389,8 @@ def counted_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_a_fetch_of_one_batch_after_the_other_reads_each_byte_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No record fits the end of a batch exactly; what did not fit is where the next one begins, for each of two readers."""
+    """No record ends exactly at the end of a batch; the next batch begins with the one that did not fit, for each of two
+    readers."""
     rig = LogRig(segment_bytes=1 << 20)
     random = Random(7)
     for n in range(3000):
@@ -416,7 +419,7 @@ def test_a_fetch_of_less_than_a_record_gets_it_alone() -> None:
 
 
 def test_segments_that_are_read_in_turn_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many were read before them."""
+    """They stay open however many others were read before them."""
     rig = filled(200)
     rig.log.files.limit = 8
     rig.payloads()
@@ -429,7 +432,7 @@ def test_segments_that_are_read_in_turn_stay_open(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_reader_of_one_record_after_the_other_is_read_ahead_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each by itself costs a look at the disk, so that a deep backlog would cost more a message than what is in memory."""
+    """Otherwise each record is a read of its own, and a deep backlog costs more per message than records in memory."""
     rig = LogRig(segment_bytes=1 << 20)
     for n in range(300):
         rig.publish(b"%d" % n)

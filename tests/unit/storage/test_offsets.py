@@ -1,4 +1,4 @@
-"""Consumer state on disk: two generations, a checksum, and what is said when both are gone. Contract: storage.md."""
+"""Consumer state on disk: two generations, a checksum, and what is reported when both are lost. Contract: storage.md."""
 
 import errno
 import json
@@ -185,7 +185,8 @@ def test_what_is_acked_is_looked_up_in_blocks() -> None:
 
 
 def test_the_offsets_of_another_topic_are_damage() -> None:
-    """Exchanged by a restore, say, they acked what their consumers had never seen."""
+    """Found: offsets of two topics that were exchanged, by a restore for example, acked messages that their consumers had never
+    seen."""
     disk = SimDisk(random.Random(1))
     for path in ("/data", "/data/topics"):
         disk.mkdir(path)
@@ -252,7 +253,7 @@ def test_no_crash_leaves_a_previous_generation_that_is_as_new_as_the_present_one
 
 @pytest.mark.parametrize("writes", [1, 2])
 def test_a_broker_that_writes_meanwhile_leaves_nothing_that_looks_stale(writes: int) -> None:
-    """Tools and the bucket's thread load the offsets of a broker that runs. It writes before one of the openings."""
+    """Tools, and the tier's thread, read the offsets of a running broker, which writes between their opens."""
 
     class Written:
         def __init__(self, at: int) -> None:

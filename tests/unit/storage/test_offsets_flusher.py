@@ -217,7 +217,7 @@ def test_a_topic_that_cannot_be_written_delays_no_other() -> None:
 
 
 def test_what_is_waited_for_is_written_side_by_side_and_the_rest_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new consumer on a thousand topics took as long as a thousand syncs one after the other."""
+    """Found: a new consumer on a thousand topics took as long as a thousand syncs one after the other."""
     rig = Rig()
     jobs: list[int] = []
     offload = rig.loop.offload

@@ -1,4 +1,5 @@
-"""Segment files give way to others, so that connections and offsets find descriptors. Counted on the simulated disk."""
+"""Segment files are closed in favour of others, so that descriptors remain for connections and offsets. Counted on the
+simulated disk."""
 
 import pytest
 
@@ -58,8 +59,8 @@ def test_a_file_that_was_replaced_while_it_was_closed_is_not_written() -> None:
 
 @pytest.mark.parametrize("ours", [True, False])
 def test_a_sealed_segment_that_was_replaced_is_judged_anew(ours: bool) -> None:
-    """It stopped all deliveries of the topic, with a traceback in the log twice a second, and the state was "ok"; then it was
-    passed over until the restart, a whole copy of it, too."""
+    """Found: a replaced segment stopped all deliveries of the topic, with a traceback twice a second and state "ok"; later it
+    was skipped until the restart, even when it was an intact copy."""
     rig = BrokerRig(open_files_max=1)
     for n in range(4):
         rig.publish("a", b"%d" % n * 3000)

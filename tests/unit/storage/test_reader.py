@@ -1,4 +1,4 @@
-"""Segments read with no broker: every range, every damage, and retention meanwhile."""
+"""Segments read without a broker: every range, every damage, and retention meanwhile."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from toymq_py.storage.segment import segment_name
 
 @dataclass(frozen=True)
 class Row:
-    """What a reader gives of one record."""
+    """A record as a reader returns it."""
 
     msg_id: int
     ts_ns: int
@@ -146,7 +146,7 @@ def test_names_and_places() -> None:
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_time_is_found_behind_a_clock_that_jumped_ahead_and_back(sealed: bool) -> None:
-    """Three segments: the clock ran ten years ahead at the end of the first and again in the second (ADR 0050)."""
+    """Three segments: the clock was ten years ahead at the end of the first and again in the second (ADR 0050)."""
     ahead = 10 * 365 * 86400
     at_s = {0: [0, 10, ahead], 3: [20, ahead + 5, ahead + 6], 6: [30, 40]}
     disk = disk_with({

@@ -1,4 +1,4 @@
-"""Where sequential readers stopped."""
+"""Positions at which sequential readers stopped."""
 
 from toymq_py.storage.reader_hints import HINTS_BACK, HINTS_MAX, ReaderHints
 from toymq_py.storage.segment import Segment

@@ -1,4 +1,4 @@
-"""Which chains behind damage are the log's own. Contract: storage.md, "Recovery", step 6; ADR 0101."""
+"""Which chains of records behind damage belong to the log. Contract: storage.md, "Recovery", step 6; ADR 0101."""
 
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ def chain(first_id: int, count: int, at: int, size: int = SIZE) -> Chain:
 
 @dataclass
 class Bytes:
-    """A judge that was told what stands behind which chain."""
+    """A judge that knows which bytes follow each chain."""
 
     passes: dict[Chain, Passed] = field(default_factory=dict)
     ends: dict[Chain, Ending] = field(default_factory=dict)

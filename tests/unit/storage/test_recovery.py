@@ -1,4 +1,4 @@
-"""From bytes to an open log, the steps that test_damage and test_histories do not name. Contract: storage.md, "Recovery"."""
+"""From bytes to an open log: the steps that test_damage and test_histories do not cover. Contract: storage.md, "Recovery"."""
 
 import errno
 import logging
@@ -24,7 +24,7 @@ def three_segments() -> dict[int, bytes]:
 
 
 def scanned(disk: SimDisk) -> set[str]:
-    """Files of which more was read than the first record."""
+    """Return the files of which more was read than the first record."""
     return {path for op, path, args in disk.trace if op == "pread" and int(str(args[1])) >= 150}
 
 
@@ -58,7 +58,8 @@ def test_a_sealed_segment_without_sidecar_gets_one_and_the_next_start_believes_i
 
 
 def test_damage_that_a_sidecar_tells_is_looked_for_in_the_segment() -> None:
-    """It may be of another copy: a leader has judged its own disk, and its sidecar was replicated to a whole one."""
+    """The sidecar's damage may be another copy's: a leader judged its own disk, and its sidecar was replicated to an intact
+    segment."""
     rotten, disk = disk_with(three_segments()), disk_with(three_segments())
     recover(disk)
     file = rotten.open(f"{PATH}/{segment_name(0)}")
@@ -110,7 +111,7 @@ def test_ids_that_only_the_offsets_know_are_a_hole_and_never_used_again() -> Non
 
 
 def test_a_segment_that_is_there_twice_harms_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """It closed the topic, reads included."""
+    """Found: it closed the whole topic, reads included."""
     segments = three_segments()
     segments[3] = segments[0]
     segments[15] = b"".join(some_frames(30)[15:20])
@@ -134,7 +135,7 @@ def test_what_a_copy_has_beyond_the_segments_before_it_counts() -> None:
 @pytest.mark.parametrize("with_sidecars", [False, True])
 @pytest.mark.parametrize("base_id", [0, 10, 20])
 def test_a_segment_that_cannot_be_opened_harms_itself_alone(base_id: int, with_sidecars: bool) -> None:
-    """It closed the topic, reads included."""
+    """Found: it closed the whole topic, reads included."""
     disk = disk_with(three_segments())
     if with_sidecars:
         recover(disk)
@@ -172,7 +173,8 @@ def test_what_a_killed_process_had_not_synced_is_synced_before_it_counts() -> No
 
 
 def test_what_a_failed_sync_left_in_the_cache_alone_is_not_read_back() -> None:
-    """Linux marks the pages clean: the next process would read them, answer DUP, and lose them in a power cut."""
+    """After a failed sync Linux marks the pages clean: the next process would read them, answer DUP, and lose them in a power
+    cut."""
     rig = LogRig()
     rig.publish(b"a")
     rig.disk.fail("sync", 1, errno.EIO, path=".log")
@@ -220,7 +222,8 @@ def test_keys_behind_a_gap_are_found() -> None:
 
 
 def test_what_a_failed_sync_left_in_the_cache_reaches_the_disk_when_it_could_not_be_cut_off() -> None:
-    """Its pages are clean in the cache, so a sync alone would not write them. Seed 49184 of tests/fault/test_histories.py."""
+    """Found by seed 49184 of tests/fault/test_histories.py: the pages are clean in the cache, so another sync alone does not
+    write them."""
     rig = LogRig()
     rig.publish(b"synced")
     rig.disk.fail("sync", 1, errno.EIO, path=".log")
@@ -249,7 +252,7 @@ def test_a_disk_that_cannot_be_mended_stops_the_start() -> None:
 
 
 def test_a_hole_behind_what_was_surely_stored_may_be_of_a_torn_batch(caplog: pytest.LogCaptureFixture) -> None:
-    """It was called lost: in a pair that lost its power, records that were never acknowledged."""
+    """Found: in a pair that lost its power, records that were never acknowledged were reported as lost."""
     frames = some_frames(9)
     torn = b"".join(frames[:5]) + bytes(len(frames[5])) + b"".join(frames[6:])
     assert recover_log(disk_with({0: torn}), PATH, next_id=5).lost == [(5, 5)], "what is whole behind it is kept"

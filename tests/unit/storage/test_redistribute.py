@@ -1,4 +1,4 @@
-"""Topics go to another number of workers: whole, once, and wherever it is killed or cut off from power."""
+"""Topics are moved to another number of workers: complete, once, and wherever the command is killed or the power is cut."""
 
 import errno
 import random
@@ -32,7 +32,7 @@ def home(number: int, topic: str) -> str:
 
 
 def made(number: int) -> SimDisk:
-    """A directory that is divided so, with a webhook for each fourth topic."""
+    """Return a directory for so many workers, with a webhook for each fourth topic."""
     disk = SimDisk(random.Random(1))
     for path in ("/data", ROOT):
         disk.mkdir(path)
@@ -56,7 +56,7 @@ def made(number: int) -> SimDisk:
 
 
 def check(disk: SimDisk, number: int) -> None:
-    """Everything is where ``number`` workers have it, and nowhere else."""
+    """Check that everything is where ``number`` workers expect it, and nowhere else."""
     assert load(disk, ROOT) == (number if number > 1 else None)
     homes = {worker_path(ROOT, worker) for worker in range(number)} if number > 1 else {ROOT}
     for directory in homes:
@@ -84,7 +84,7 @@ def test_topics_and_webhooks_are_where_their_workers_have_them(before: int, afte
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 4), (4, 2), (3, 1)])
 def test_a_message_that_kills_is_expected_where_it_went(before: int, after: int) -> None:
-    """The count stayed at the root, which no process serves."""
+    """Found: the count of unclean ends stayed at the root, which no process serves any more."""
     disk = made(before)
     directories = [worker_path(ROOT, worker) for worker in range(before)] if before > 1 else [ROOT]
     for times, directory in enumerate(directories, 1):
@@ -104,7 +104,8 @@ def of(number: int) -> Division | None:
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2), (2, 1)])
 @pytest.mark.parametrize("end", ["kill", "power cut"])
 def test_killed_at_each_step_it_goes_on(before: int, after: int, op: str, end: str) -> None:
-    """The nth call of each kind fails and the process ends there; nothing serves the directory until it is run again."""
+    """The nth call of each kind fails and the process ends there; no broker serves the directory until the command is run
+    again."""
     nth = 0
     while True:
         nth += 1
@@ -126,7 +127,7 @@ def test_killed_at_each_step_it_goes_on(before: int, after: int, op: str, end: s
 @one_in(5)
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2), (2, 1)])
 def test_killed_at_a_sync_and_then_cut_off_from_power_it_loses_nothing(before: int, after: int, share: int) -> None:
-    """A kill leaves names that no sync has seen: the run that goes on may rely on them only when it has synced them itself."""
+    """After a kill there may be names that were never synced: the next run may rely on them only after it has synced them."""
     syncs = 0
     while True:
         syncs += 1
@@ -165,7 +166,7 @@ def _divided_topic(disk: SimDisk, directory: str, count: int, *, deleting: bool 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 2), (2, 1)])
 def test_every_worker_knows_the_partitioned_topics(before: int, after: int) -> None:
-    """Also where one had not made it yet, or has begun to delete it."""
+    """Also when one worker had not created the topic yet, or has begun to delete it."""
     for deleting in (False, True):
         disk = made(before)
         _divided_topic(disk, home(before, "t0"), 4)
@@ -268,7 +269,7 @@ def test_a_number_that_is_lost_is_told_by_the_directories(content: bytes | None,
 
 
 def lose(disk: SimDisk, content: bytes | None) -> None:
-    """What ``workers.json`` says is gone."""
+    """Remove or overwrite ``workers.json``."""
     disk.unlink(f"{ROOT}/workers.json")
     if content is not None:
         file = disk.open(f"{ROOT}/workers.json", create=True)
@@ -298,7 +299,7 @@ def test_killed_at_each_step_of_making_the_number_again_it_goes_on(op: str, end:
 
 @pytest.mark.parametrize("known", [True, False])
 def test_topics_of_a_worker_that_is_not_there_are_not_left_behind(known: bool) -> None:
-    """Its disk may not be mounted: with another number its topics would be those of no worker."""
+    """The missing worker's disk may not be mounted: with another number of workers its topics would belong to none."""
     disk = made(3)
     if not known:
         lose(disk, None)
@@ -312,7 +313,7 @@ def test_topics_of_a_worker_that_is_not_there_are_not_left_behind(known: bool) -
 
 
 def test_topics_that_are_there_twice_are_named_where_the_number_is_lost() -> None:
-    """One process had served it since, and had made a topic anew."""
+    """After the number was lost one process had served the directory, and had created a topic anew."""
     disk = made(2)
     lose(disk, None)
     topic = next(iter(topic_names(disk, worker_path(ROOT, 0))))
@@ -338,7 +339,8 @@ def test_no_data_directory() -> None:
 def test_no_topic_goes_to_another_file_system_and_nothing_is_begun(
     monkeypatch: pytest.MonkeyPatch, before: int, after: int, is_mounted: str
 ) -> None:  # fmt: skip
-    """It ended with "Invalid cross-device link" in the middle, each time, and nothing served the directory from then on."""
+    """Found: the command ended with "Invalid cross-device link" in the middle, each time, and no broker served the directory
+    from then on."""
     disk = made(before)
     found = disk.snapshot()
     with monkeypatch.context() as patch:

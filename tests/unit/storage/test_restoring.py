@@ -12,7 +12,7 @@ from toymq_py.storage.restoring import DIRECTORY_NAME, check_restored
 
 
 def test_a_directory_whose_restore_was_interrupted_is_used_by_nobody() -> None:
-    """It looked like one that never had a topic: the broker began an empty life in it, and verify said that all is well."""
+    """Found: such a directory looked as if it never had a topic: the broker started empty, and verify found no damage."""
     disk = SimDisk(random.Random(1))
     disk.mkdir(DIR)
     check_restored(disk, DIR)

@@ -1,4 +1,4 @@
-"""Which sealed segments may go. Contract: storage.md, "Retention"."""
+"""Which sealed segments may be removed. Contract: storage.md, "Retention"."""
 
 import pytest
 
@@ -11,7 +11,7 @@ HOUR_NS = 3_600_000_000_000
 
 
 def segments() -> list[Segment]:
-    """Ids 0-9, 10-19, 20-29 sealed, 30- active, an hour between them."""
+    """Return segments with ids 0-9, 10-19, 20-29 (sealed) and 30- (active), an hour apart."""
     return [
         Segment(f"/{n}", n * 10, next_id=n * 10 + 10, newest_ts_ns=n * HOUR_NS, sealed=n < 3) for n in range(4)
     ]

@@ -1,4 +1,4 @@
-"""What follows behind damage. Contract: storage.md, "Recovery", step 6; ADR 0046, 0101."""
+"""Finding the records behind damage. Contract: storage.md, "Recovery", step 6; ADR 0046, 0101."""
 
 import pytest
 
@@ -13,7 +13,7 @@ STARTS = [sum(map(len, FRAMES[:n])) for n in range(len(FRAMES) + 1)]
 
 
 def damaged(position: int, data: bytes = b"\xff") -> bytes:
-    """The log with other bytes at a position."""
+    """Return the log with other bytes at a position."""
     log = b"".join(FRAMES)
     return log[:position] + data + log[position + len(data) :]
 
@@ -35,7 +35,7 @@ def test_behind_a_lost_header_the_valid_records_are_found() -> None:
 
 
 def test_frames_inside_a_payload_are_not_records() -> None:
-    """The carrier's own header is lost, and a payload never ends where a record was broken off."""
+    """The carrier's own header is damaged, and the end of a payload is never the place at which a record was torn."""
     forged = encode_frame(1, 5, b"", b"forged") + encode_frame(2, 5, b"", b"forged")
     carrier = encode_frame(0, 5, b"", forged + b"tail of the payload")
     real = encode_frame(1, 5, b"", b"real")
@@ -62,8 +62,8 @@ def test_a_long_frame_is_checked_as_a_whole() -> None:
 
 
 def test_records_behind_dense_false_headers_are_found() -> None:
-    """Each false header asks for a checksum of 4,000 bytes, which is put off: those of the records behind them are put off,
-    too, and looked at later."""
+    """Each false header needs a checksum of 4,000 bytes, which is postponed; those of the records behind them are postponed,
+    too, and computed later."""
     false = HEADER.pack(4000, 3, 1, 0) + (4000 - LENGTH_MIN).to_bytes(4, "little")
     real = [encode_frame(n, 5, b"", b"r" * 3000) for n in range(2, 7)]
     inner = (false * 600)[:12_000]
@@ -81,7 +81,8 @@ def test_a_record_alone_behind_dense_false_headers_is_found() -> None:
 
 
 def test_a_header_that_agrees_by_chance_hides_no_records() -> None:
-    """The length goes beyond the end, and the checksum behind the payload passes for an attribute that does, too."""
+    """A damaged header gives a length beyond the end, and the record's checksum passes for an attribute that ends there,
+    too."""
     frame = bytearray(encode_frame(3, 5, b"", b"x" * 50))
     frame[2] = 1
     frame[-4:] = b"\x09\x00\x80\x00"  # an unknown tag, of 32 KiB with the first byte of what follows
@@ -93,7 +94,7 @@ def test_a_header_that_agrees_by_chance_hides_no_records() -> None:
 
 
 def test_what_may_be_the_logs_gives_no_id_twice() -> None:
-    """Two chains contradict each other and nothing tells which ends the log: the ids of both are used."""
+    """Two chains of records contradict each other and nothing shows which one ends the log: the ids of both count as used."""
     long = b"".join(encode_frame(n, 5, b"", b"z" * 40) for n in range(1, 20))
     other = b"".join(encode_frame(n, 5, b"", b"y" * 40) for n in range(15, 25))
     salvage = Salvage(b"\x55" * 60 + long + b"\x66" * 70 + other + b"\x77" * 70)
@@ -115,7 +116,8 @@ def test_a_record_that_was_torn_within_its_header_ends_the_log(there: int) -> No
 @pytest.mark.parametrize("over", [4, 8])
 @pytest.mark.parametrize("of", [-2, -1, 1, 2, 4])
 def test_the_head_of_another_record_says_nothing_about_the_place_that_it_stands_on(over: int, of: int) -> None:
-    """The id of record 5 is that of record 4 but for one bit: its length was taken for that of record 4, and lost record 5."""
+    """Found: the id of record 5 differs from that of record 4 in one bit, so its header, copied over that of record 4, was
+    taken for a damaged one of record 4: its length hid record 5."""
     frames = [encode_frame(n, 5, b"", b"p" * (300 + 211 * (n * 7 % 11))) for n in range(14)]
     head = frames[over + of][:200]
     data = head + b"".join(frames[over:])[200:]

@@ -71,7 +71,7 @@ def test_gaps_are_in_the_sidecar() -> None:
 
 
 def rewrite(disk: SimDisk, **changes: object) -> None:
-    """The sidecar with some of its fields changed, checksum and all."""
+    """Change some fields of the sidecar, and its checksum accordingly."""
     found = checked_json.decode("segment", disk.read_file(SIDECAR)) | changes
     found = {name: value for name, value in found.items() if value != "gone"}
     file = disk.open(SIDECAR)

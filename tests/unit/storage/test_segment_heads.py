@@ -1,5 +1,5 @@
-"""Segments of another topic, of an older incarnation, from elsewhere: found by start, verify, backup, restore and repair, and
-never served. ADR 0048."""
+"""Segments of another topic, of an older incarnation, or from another broker: start, verify, backup, restore and repair find
+them, and they are never served. ADR 0048."""
 
 import errno
 import random
@@ -28,7 +28,7 @@ def payloads(word: bytes, count: int) -> list[bytes]:
 
 
 def broker(count: int = 10, **options: object) -> BrokerRig:
-    """Two topics of three segments each: 0 to 3, 4 to 7, and the active one from 8 on."""
+    """Return a broker with two topics of three segments each: 0 to 3, 4 to 7, and the active one from 8 on."""
     rig = BrokerRig(**options)
     for n in range(count):
         for topic in (b"payroll", b"public"):
@@ -52,7 +52,7 @@ def copy(disk: SimDisk, source: str, to: str) -> None:
 
 
 def words(rig: BrokerRig, topic: str) -> list[bytes]:
-    """What the broker serves of a topic."""
+    """Return all payloads that the broker serves of a topic."""
     log, found, at = rig.broker.topics[topic].log, [], 0
     log.tail.clear()
     at = log.first_id
@@ -116,7 +116,8 @@ def test_a_segment_of_another_topic_is_found_and_not_served(base_id: int, suffix
 
 @pytest.mark.parametrize("fsync", ["always", "interval", "never"])
 def test_the_only_segment_of_a_topic_is_known_by_its_head_with_each_fsync(fsync: str) -> None:
-    """With ``--fsync never`` no head was ever written, and a file of another topic was served, with state ok."""
+    """Found: with ``--fsync never`` no segment's first record was noted, and a file of another topic was served, with state
+    ok."""
     rig = broker(2, fsync=fsync)
     rig.advance(1)
     rig.disk = rig.disk.kill()
@@ -127,7 +128,8 @@ def test_the_only_segment_of_a_topic_is_known_by_its_head_with_each_fsync(fsync:
 
 
 def test_without_fsync_a_sync_that_fails_leaves_no_head_and_is_not_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    """It would succeed, and the record need not be on the disk: a power cut would leave a head without it."""
+    """A second sync would succeed although the record need not be on the disk: after a power cut the head would be known
+    without its record."""
     rig = BrokerRig(disk=SimDisk(random.Random(5)), fsync="never")
     rig.disk.fail("sync", 1, errno.EIO, path=segment_name(0))
     for word in payloads(b"public", 10):
@@ -147,7 +149,7 @@ def test_without_fsync_a_sync_that_fails_leaves_no_head_and_is_not_tried_again(c
 def test_a_sector_of_another_place_at_the_head_of_a_segment_costs_what_it_hit(
     base_id: int, other_id: int, cut: int | None
 ) -> None:
-    """The whole segment was given up, 20,000 records for one, by the broker, dump and repair."""
+    """Found: the broker, dump and repair gave up the whole segment, 20,000 records for one."""
     rig = broker()
     rig.disk = rig.disk.kill()
     name = path("public", segment_name(base_id))
@@ -310,7 +312,7 @@ def kill(rig: BrokerRig) -> None:
 @pytest.mark.parametrize("fsync", ["always", "interval", "never"])
 @pytest.mark.parametrize("end", [cut, kill])
 def test_no_end_of_the_broker_makes_a_segment_look_like_another_logs(end: Callable[[BrokerRig], None], fsync: str) -> None:
-    """The head is written when its record is on stable storage: what a power cut takes back it does not know."""
+    """A head is noted only once its record is on stable storage, so it never describes a record that a power cut removed."""
     for seed in range(40):
         rng = random.Random(seed)
         rig = BrokerRig(disk=SimDisk(rng), fsync=fsync)
@@ -328,7 +330,8 @@ def test_no_end_of_the_broker_makes_a_segment_look_like_another_logs(end: Callab
 
 
 def test_a_segment_that_retention_took_out_and_a_kill_brings_back_is_the_logs_own() -> None:
-    """Seen in seed 813 of the histories: its head was forgotten before the offsets could say that it went."""
+    """Found by seed 813 of the histories: the head of a removed segment was forgotten before the offsets recorded the
+    removal."""
     rig = broker(retain_acked_for_ms=0)
     refused = rig.disk.fail("open", 1, errno.EIO, sticky=True, path="public/offsets.json")
     rig.take(rig.subscribe("public"))
@@ -368,7 +371,7 @@ def test_the_next_commit_takes_a_sync_thread_before_the_heads_do(monkeypatch: py
 
 
 class FirstComeFirstServed(random.Random):
-    """One sync thread, which takes the jobs in their order."""
+    """One sync thread, which runs jobs in order."""
 
     def randrange(self, *_: object) -> int:  # type: ignore[override]
         return 0
@@ -378,7 +381,7 @@ class FirstComeFirstServed(random.Random):
 @pytest.mark.parametrize("known", ["no offsets", "offsets", "damaged offsets", "no current offsets", "lost offsets"])
 @pytest.mark.parametrize("source", [path("public", segment_name(4)), path("payroll", segment_name(4))])
 def test_a_first_segment_that_is_another_logs_is_the_same_loss_for_all(source: str, known: str, heads: bool) -> None:
-    """The copy of a backup does not have the file, which alone may tell where the log began: its offsets say so."""
+    """A backup's copy lacks the foreign file, whose name alone may tell where the log began, so its offsets have to tell it."""
     rig = broker()
     if known != "no offsets":
         rig.subscribe("payroll").close()
@@ -418,7 +421,7 @@ def test_a_first_segment_that_is_another_logs_is_the_same_loss_for_all(source: s
 
 
 def test_a_backup_knows_of_another_logs_file_where_the_log_ends() -> None:
-    """Its id is not used again, and the record that it stands for is lost, in the copy, too."""
+    """The id that the file stands for is not used again, and its record counts as lost, in the copy, too."""
     rig = broker()
     rig.broker.close()
     disk = rig.disk.kill()
@@ -429,7 +432,8 @@ def test_a_backup_knows_of_another_logs_file_where_the_log_ends() -> None:
 
 
 def test_a_backup_begins_where_the_log_does_when_the_offsets_of_before_a_removal_are_taken() -> None:
-    """The present generation is damaged and the one before is older than the removal: what went is no loss of the copy."""
+    """The current offsets are damaged and the previous generation is older than the removal: the removed segments are no loss
+    of the copy."""
     rig = broker()
     rig.subscribe("payroll").close()
     rig.flush("payroll")

@@ -1,4 +1,4 @@
-"""What each segment file stands for. Contract: storage.md, "Recovery", steps 2 to 6; ADR 0046, 0047."""
+"""Which ids each segment file covers. Contract: storage.md, "Recovery", steps 2 to 6; ADR 0046, 0047."""
 
 import errno
 
@@ -48,7 +48,7 @@ def test_a_copy_counts_for_what_it_has_beyond_the_others() -> None:
 
 @pytest.mark.parametrize(("code", "passes"), [(errno.EACCES, False), (errno.EMFILE, True)])
 def test_a_file_that_cannot_be_opened_harms_itself_alone(code: int, passes: bool) -> None:
-    """Unless that passes: too few descriptors say nothing of the file."""
+    """A temporary failure does not even do that: a lack of descriptors says nothing about the file."""
     disk = disk_with({0: stretch(0, 10), 10: stretch(10, 20)})
     files = list_segment_files(disk, PATH)
     disk.fail("open", 1, code, sticky=True, path=segment_name(0))

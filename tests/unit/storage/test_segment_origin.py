@@ -1,5 +1,5 @@
-"""A segment of another log is found where its beginning is damaged, too; damage of a segment of this log costs what it hit.
-ADR 0222."""
+"""A segment of another log is recognized even when its beginning is damaged; damage of a segment of this log costs only the
+damaged records. ADR 0222."""
 
 from collections.abc import Callable, Sequence
 
@@ -34,7 +34,7 @@ HITS: dict[str, Hit] = {
 
 
 def publish(rig: BrokerRig, *topics: str, word: str = "") -> None:
-    """Eleven records each, at times of their own: those of one topic stand between those of the other."""
+    """Publish eleven records to each topic; the times of different topics alternate."""
     for n in range(11):
         for topic in topics:
             rig.publish(topic, f"{word or topic} {n} ".encode() + b"." * PAYLOAD)
@@ -59,7 +59,7 @@ def report_of(rig: BrokerRig) -> TopicReport:
 
 
 def expect_left_out(rig: BrokerRig, base_id: int, data: bytes, word: str = "public") -> None:
-    """The file is named and not served, and repair puts it aside."""
+    """Check that the file is named and not served, and that repair puts it aside."""
     name = f"{PUBLIC}/{segment_name(base_id)}"
     assert [each.text for each in report_of(rig).findings if each.path == name and "another log" in each.text]
     rig.restart()
@@ -71,14 +71,15 @@ def expect_left_out(rig: BrokerRig, base_id: int, data: bytes, word: str = "publ
 
 
 def told() -> list[tuple[int, str, Sequence[str]]]:
-    """Where something tells: a sidecar, of either log, or the header of the first record."""
+    """Return the places that identify the log: a sidecar, of either log, or the header of the first record."""
     with_sidecar = [(base_id, hit, suffixes) for base_id in BASES[:-1] for hit in HITS for suffixes in (("",), ("", ".idx"))]
     return [*with_sidecar, *((base_id, "payload", ("", "none")) for base_id in BASES)]
 
 
 @pytest.mark.parametrize(("base_id", "hit", "suffixes"), told(), ids=str)
 def test_a_damaged_segment_of_another_topic_is_not_served(base_id: int, hit: str, suffixes: Sequence[str]) -> None:
-    """Only a whole first record told whose the file is: what was intact behind a damaged one was served."""
+    """Found: only an intact first record identified the file's topic, so the intact records behind a damaged one were
+    served."""
     rig = BrokerRig()
     publish(rig, "payroll", "public")
     stopped(rig)
@@ -114,7 +115,7 @@ def test_a_damaged_segment_of_an_older_incarnation_is_told_by_its_times_alone(ba
 @pytest.mark.parametrize("hit", HITS)
 @pytest.mark.parametrize("base_id", BASES)
 def test_damage_of_its_own_costs_what_it_hit(base_id: int, hit: str, last: bool, sidecar: bool) -> None:
-    """The last record, which the sidecar knows, may be hit, too."""
+    """The last record, which the sidecar describes, may be damaged, too."""
     rig = BrokerRig()
     publish(rig, "payroll", "public")
     rig.subscribe("public")
@@ -135,7 +136,8 @@ def test_damage_of_its_own_costs_what_it_hit(base_id: int, hit: str, last: bool,
 
 @pytest.mark.parametrize("size", [512, 4096])
 def test_a_sector_of_another_place_over_its_beginning_costs_what_it_hit(size: int) -> None:
-    """Their header leads to the end of our record, where all records have one length: only the checksum there is ours."""
+    """All records have one length, so the foreign header leads to the end of this log's record: only the checksum there is this
+    log's."""
     rig = BrokerRig(segment_bytes=1 << 16)
     for n in range(9):
         for topic in ("payroll", "public"):

@@ -1,4 +1,4 @@
-"""Chains that bytes before them have moved. Contract: storage.md, "Recovery", step 6; ADR 0238."""
+"""Chains of records that were shifted by inserted bytes. Contract: storage.md, "Recovery", step 6; ADR 0238."""
 
 from tests.support.frames import encode_frame
 from toymq_py.storage.readings import Chain
@@ -60,7 +60,7 @@ def test_several_records_go_on_behind_any_bytes_unless_other_frames_of_their_ids
 
 
 def test_more_chains_than_damage_leaves_join_none() -> None:
-    """What each of them would cost grows with their number."""
+    """The cost of joining a chain grows with their number, so beyond a bound none is joined."""
     data = frames(1, 8) + frames(5, 12)
     found = [chain(1, 8, 0), chain(5, 12, 7 * SIZE)]
     others = [Chain(at, at + 1, at, at + 1) for at in range(14 * SIZE, 14 * SIZE + CHAINS_MAX)]

@@ -1,4 +1,4 @@
-"""The first record at or after a time, also of what is in a bucket alone."""
+"""The first record at or after a time, also among records that are in a bucket only."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from toymq_py.storage.time_search import id_at_time
 
 
 def found(rig: TierRig, ts_ns: int) -> tuple[int, int]:
-    """The id, and how many segments had to be fetched."""
+    """Return the id, and how many segments had to be fetched."""
     log = rig.broker.topic("t").log
     for fetches in range(10):
         try:
@@ -48,8 +48,8 @@ DAYS_S = 3 * 86400
     ("jump_s", "expected"), [(0, [0, 1, 5]), (DAYS_S, [0, 1, 5]), (-DAYS_S, [0, 1, 5]), (3600, [0, 1, 2]), (-3600, [0, 1, 5])]
 )
 def test_what_a_clock_that_jumps_for_a_moment_does_to_a_position_by_time(jump_s: int, expected: list[int]) -> None:
-    """protocol.md, "A position by time": what a clock stored while it was ahead by days is passed over until it has caught
-    up. What was stored with the right time, before a clock was behind by days, was passed over, too."""
+    """As protocol.md says in "A position by time": records stored while the clock was days ahead are skipped until it has
+    caught up. Found: after a clock was days behind, records with the right time were skipped, too."""
     rig = LogRig()
     times = []
     for number in range(6):

@@ -1,4 +1,4 @@
-"""Which directories are topics, and what tells that there were some."""
+"""Which directories are topics, and which files show that there were some."""
 
 import random
 

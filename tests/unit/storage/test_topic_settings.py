@@ -42,7 +42,8 @@ def test_no_noise_of_a_decoder_is_told(data: bytes, text: str) -> None:
 
 
 def test_the_settings_of_another_topic_are_not_taken() -> None:
-    """Two files were exchanged, and the limits of a cache dropped what another topic was to keep."""
+    """Found: when two topics' files were exchanged, the limits of a cache topic dropped messages that another topic was to
+    keep."""
     disk = disk_with({})
     topic_settings.store(disk, "/data/topics/cache", TopicSettings(retain_max_bytes=1))
     data = disk.read_file("/data/topics/cache/topic.json")
@@ -52,7 +53,7 @@ def test_the_settings_of_another_topic_are_not_taken() -> None:
 
 
 def test_a_flipped_digit_is_damage() -> None:
-    """A limit of 900,000 bytes became one of 100,000, and unacked messages were dropped without a word."""
+    """Found: a limit of 900,000 bytes became one of 100,000, and unacked messages were dropped without a warning."""
     disk = disk_with({})
     topic_settings.store(disk, PATH, TopicSettings(retain_max_bytes=900_000))
     data = disk.read_file(f"{PATH}/topic.json")

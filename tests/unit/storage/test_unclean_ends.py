@@ -1,4 +1,4 @@
-"""How many lives in a row had no clean stop."""
+"""How many lives of the broker in a row ended without a clean stop."""
 
 import errno
 import random

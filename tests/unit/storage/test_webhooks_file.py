@@ -31,7 +31,7 @@ def test_what_was_written_is_loaded() -> None:
     ],
 )
 def test_a_webhook_that_a_request_could_not_define_is_damage(name: str, fields: object, says: str) -> None:
-    """Whatever the checksum says: the gateway took names that definitions refused."""
+    """Found: with a valid checksum the gateway accepted names that definitions refuse."""
     with pytest.raises(DamagedData, match=says):
         webhooks_file.decode(checked_json.encode("webhooks", {name: fields}))
 

@@ -1,4 +1,4 @@
-"""Over how many processes a data directory is divided."""
+"""The number of worker processes that share a data directory."""
 
 import errno
 import random
@@ -71,7 +71,7 @@ def test_a_damaged_file_is_neither_one_nor_another_number(tmp_path: Path, conten
 @pytest.mark.parametrize("op", ["open", "pwrite", "sync", "rename", "mkdir", "sync_dir"])
 @pytest.mark.parametrize("end", ["kill", "power cut"])
 def test_killed_at_each_step_the_next_start_divides(op: str, end: str) -> None:
-    """A new directory: then a worker's directory is there before the number says so."""
+    """In a new directory a worker's directory is created before the number is stored."""
     nth, fired = 0, True
     while fired:
         nth += 1
@@ -94,7 +94,7 @@ def test_killed_at_each_step_the_next_start_divides(op: str, end: str) -> None:
 
 @pytest.mark.parametrize("left", ["nothing", "a mount point"])
 def test_a_worker_whose_directory_is_gone_is_not_begun_anew(tmp_path: Path, left: str) -> None:
-    """The topics there would begin at id 0, without a word."""
+    """Otherwise that worker's topics would silently begin at id 0."""
     root, home = str(tmp_path), tmp_path / "workers" / "1"
     divide(FS, root, 2)
     (home / "topics").rmdir()

@@ -1,4 +1,4 @@
-"""PULLs of a pattern, which share their places at its topics. What they have in common with others: ``test_poll.py``."""
+"""PULLs of a pattern, which share their places at its topics. What all polls have in common: ``test_poll.py``."""
 
 import logging
 from collections.abc import Callable
@@ -13,7 +13,7 @@ TAKE_BYTES = 1 << 20
 
 
 def takers(rig: BrokerRig) -> list[int]:
-    """Places that are taken at each topic."""
+    """Return the number of waiting places at each topic."""
     return [sum(channel.takers for channel in topic.channels.values()) for topic in rig.broker.topics.values()]
 
 
@@ -26,7 +26,8 @@ def rig() -> BrokerRig:
 
 
 def test_a_poll_costs_the_same_however_many_topics_there_are(rig: BrokerRig) -> None:
-    """Found by an attack: each of 20,000 pipelined PULLs had a part at each of 200 topics, a gigabyte for 300 KB of lines."""
+    """Found by an attack: each of 20,000 pipelined PULLs had an object at each of 200 topics, a gigabyte for 300 KB of
+    lines."""
     polls = [rig.poll("a.*") for _ in range(50)]
     assert takers(rig) == [1] * 40
     for poll in polls[:-1]:
@@ -59,7 +60,7 @@ def test_polls_of_other_consumers_and_patterns_share_nothing(rig: BrokerRig) -> 
 
 
 def woken_by(rig: BrokerRig, count: int, refusing: frozenset[int] = frozenset()) -> tuple[list[AnyPoll], list[int]]:
-    """Polls that have looked and found nothing, and the numbers of those that are told, in order."""
+    """Return polls that found nothing and wait, and the numbers of those that are notified, in order."""
     told: list[int] = []
 
     def waker(n: int) -> Callable[[], bool]:

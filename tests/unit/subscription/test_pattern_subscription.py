@@ -44,7 +44,7 @@ def test_room_in_one_topic_wakes_for_another() -> None:
 
 
 def test_a_full_window_leaves_a_topic_to_others() -> None:
-    """Woken for one topic, it fills its window from another before it looks there."""
+    """A subscription that is notified for one topic may fill its window from another one first."""
     rig = BrokerRig()
     other = rig.subscribe("a.y", mode="shared")
     subscription = rig.follow("a.*", window=1, mode="shared")
@@ -87,7 +87,8 @@ def test_one_topic_is_taken_over_or_moved_and_the_rest_stays() -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_topic_goes_on_from_where_its_consumer_was_moved(count: int) -> None:
-    """It delivered nothing more until the session subscribed anew, which it could not for that topic alone."""
+    """Found: after a SEEK on one topic it delivered nothing more until the session subscribed again, which it cannot do for one
+    topic."""
     rig = BrokerRig()
     for name in ("a.x", "a.y"):
         rig.publish(name, b"1", b"2")
@@ -146,7 +147,7 @@ def lost_twice(rig: BrokerRig, *topics: str) -> None:
 
 
 def test_what_came_back_twice_without_an_answer_comes_alone() -> None:
-    """Else its application has others before it at the same time, and which of them kills it is not known."""
+    """With other messages at the same time, it would not be known which of them kills the application."""
     rig = BrokerRig()
     lost_twice(rig, "a.x", "a.y")
     rig.publish("a.z", b"1")
@@ -177,8 +178,8 @@ def test_a_session_waits_for_it_with_what_it_has_and_looks_again_when_another_on
 
 
 def test_it_is_alone_and_waited_for_a_moment_only() -> None:
-    """Found by an attack: a job of an hour that was lost twice held up all others of its worker for an hour, and a client that
-    acks by the fifty got nothing more."""
+    """Found by an attack: a job of an hour that was lost twice blocked all others of its worker for an hour, and a client that
+    acks fifty at a time got nothing more."""
     rig = BrokerRig()
     woken: list[PatternSubscription] = []
     lost_twice(rig, "a.x", "a.y")

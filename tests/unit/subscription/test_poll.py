@@ -1,4 +1,4 @@
-"""Polls: a look for messages without a subscription. Contract: protocol.md, PULL; ADR 0020."""
+"""Polls: requests for messages without a subscription. Contract: protocol.md, PULL; ADR 0020."""
 
 import errno
 from collections.abc import Callable

@@ -67,7 +67,8 @@ def test_the_same_pattern_takes_over_the_whole() -> None:
 
 
 def work(rig: BrokerRig, way: str, poison: tuple[str, int]) -> bool:
-    """One worker: it takes as it has room, and acks one after the other until it dies or hangs. Returns: whether it did."""
+    """Run one worker: it takes messages as it has room, and acks one after the other until it dies or hangs. Returns: whether
+    it did."""
     session, held = None if way == "poll" else rig.follow("a.*", window=20), deque[tuple[str, int]]()
     while True:
         taken: list[Delivery | None] = []
@@ -93,7 +94,7 @@ def work(rig: BrokerRig, way: str, poison: tuple[str, int]) -> bool:
 @pytest.mark.parametrize("poison", [("a.p", 0), ("a.p", 5), ("a.r", 5)])
 @pytest.mark.parametrize("way", ["session", "time-out", "poll"])
 def test_poison_of_one_topic_takes_nothing_of_the_others_along(way: str, poison: tuple[str, int]) -> None:
-    """The lowest message of each topic counted with it: two of three dead letters were healthy."""
+    """Found: the lowest message of each topic counted an attempt with it: two of three dead letters were healthy."""
     rig = BrokerRig(max_attempts=4)
     topics = ("a.p", "a.q", "a.r")
     for topic in topics:
@@ -106,8 +107,9 @@ def test_poison_of_one_topic_takes_nothing_of_the_others_along(way: str, poison:
 
 @pytest.mark.parametrize("way", ["session", "time-out", "poll"])
 def test_poison_that_comes_ahead_of_what_had_been_delivered_before_is_what_counts(way: str) -> None:
-    """Found by an attack: a worker had died with its window. What it had not begun had its first delivery before the poison's,
-    counted in its place, and came behind it each time: 40 of 40 healthy messages died, and the poison did not."""
+    """Found by an attack: a worker died with its window. The messages that it had not begun were first delivered before the
+    poison, so they counted in its place, and came behind it each time: 40 of 40 healthy messages became dead letters, and the
+    poison did not."""
     rig = BrokerRig(max_attempts=4)
     for topic in ("a.q", "a.r"):
         rig.publish(topic, *[b"x"] * 20)
@@ -124,7 +126,7 @@ def test_poison_that_comes_ahead_of_what_had_been_delivered_before_is_what_count
 
 
 def work_at_once(rig: BrokerRig, poison: tuple[str, int], fresh: Iterator[str]) -> bool:
-    """A worker with ten handlers, of four ticks each; poison kills it in the third. Returns: whether it did."""
+    """Run a worker with ten handlers of four ticks each; poison kills it in the third. Returns: whether it did."""
     session, held = rig.follow("a.*", window=10), dict[tuple[str, int], int]()
     while True:
         for topic in islice(fresh, 2):
@@ -144,7 +146,7 @@ def work_at_once(rig: BrokerRig, poison: tuple[str, int], fresh: Iterator[str]) 
 
 @pytest.mark.parametrize("poison", [("a.0", 0), ("a.3", 4), ("a.7", 2)])
 def test_poison_among_ten_handlers_comes_to_an_end_while_messages_keep_coming(poison: tuple[str, int]) -> None:
-    """Fresh messages of other topics, others each time, counted in its place: 586 losses, and no end."""
+    """Found: fresh messages of other topics, different each time, counted in its place: 586 losses, and no end."""
     rig = BrokerRig(max_attempts=4)
     topics = [f"a.{number}" for number in range(8)]
     for topic in topics:
@@ -159,8 +161,8 @@ def test_poison_among_ten_handlers_comes_to_an_end_while_messages_keep_coming(po
 
 
 def work_and_hang(rig: BrokerRig, poisons: set[tuple[str, int]], leases: int) -> bool:
-    """A worker that takes as it has room, and hangs for some leases on poison: the first three messages that one handles.
-    Returns: whether it did."""
+    """Run a worker that takes as it has room, and hangs for some leases on poison: the first three messages that any worker
+    handles. Returns: whether it did."""
     session, held = rig.follow("a.*", window=1000), deque[tuple[str, int]]()
     while True:
         while (one := session.take(TAKE_BYTES)) is not None:
@@ -184,7 +186,8 @@ def work_and_hang(rig: BrokerRig, poisons: set[tuple[str, int]], leases: int) ->
 @pytest.mark.parametrize("leases", [1, 2, 4])
 @pytest.mark.parametrize("deaths", [0, 1, 2])
 def test_what_comes_to_a_worker_that_hangs_for_several_leases_does_not_die_with_its_poison(leases: int, deaths: int) -> None:
-    """Found by an attack: of what came into the window that the first lease freed, each further one counted a message."""
+    """Found by an attack: when the first lease of a worker that hangs ended, new messages came into its window, and each
+    further lease counted one of them."""
     rig = BrokerRig(max_attempts=3)
     topics = [f"a.{number}" for number in range(8)]
     for topic in topics:
@@ -204,7 +207,7 @@ def test_what_comes_to_a_worker_that_hangs_for_several_leases_does_not_die_with_
 
 
 def test_a_topic_of_a_pattern_that_is_deleted_leaves_the_others_counting() -> None:
-    """Its end made the whole subscription one whose loss counts nothing."""
+    """Found: after the deletion the loss of the whole subscription counted no attempt."""
     rig = BrokerRig()
     rig.publish("a.x", b"1", b"2")
     rig.publish("a.y", b"1", b"2")
@@ -305,7 +308,8 @@ def test_a_start_that_cannot_be_stored_refuses_the_pattern_and_leaves_nothing() 
 
 
 def test_many_patterns_at_a_time_are_attached_in_the_same_pieces_as_one() -> None:
-    """Found by an attack: each attached its own piece in every pass of the loop, and other clients waited for the sum."""
+    """Found by an attack: each pattern attached its own piece in every pass of the loop, and other clients waited for the
+    sum."""
     rig = BrokerRig()
     count, patterns = 3 * TOPICS_PER_TURN, 20
     for n in range(count):

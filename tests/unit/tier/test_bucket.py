@@ -1,4 +1,4 @@
-"""A bucket in a directory, and one of an object store, keep the same promises."""
+"""A bucket in a directory and one in an object store keep the same promises."""
 
 import errno
 import os
@@ -67,7 +67,7 @@ def test_a_directory_keeps_whole_objects_when_any_call_fails_and_the_power_is_cu
 
 
 def test_a_directory_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
-    """An NAS that is not mounted: its mount point took the objects."""
+    """Found: when an NAS was not mounted, its mount point received the objects."""
     path, away = tmp_path / "mnt" / "orders", tmp_path / "away"
     bucket = DirectoryBucket(RealFileSystem(), str(path))
     identity = bucket.identity()
@@ -85,7 +85,7 @@ def test_a_directory_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
 
 
 def test_an_object_is_missing_only_where_others_are() -> None:
-    """Without its file system a mount point is an empty directory."""
+    """An empty directory may be a mount point without its file system."""
     bucket = MemoryBucket()
     with pytest.raises(BucketError, match="the bucket is empty: is its file system mounted"):
         check_there(bucket)
@@ -117,7 +117,7 @@ def make_socket(path: str) -> None:
 def test_what_is_no_file_is_a_damaged_object_and_blocks_nothing(
     make: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One pipe in place of a segment ended a whole restore."""
+    """Found: one FIFO in the place of a segment ended a whole restore."""
     monkeypatch.chdir(tmp_path)  # the path of a socket is short
     bucket = open_bucket(f"file://{tmp_path}", RealFileSystem())
     bucket.put("t/a", b"x")

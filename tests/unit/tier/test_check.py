@@ -1,4 +1,4 @@
-"""Both directions are compared; what can be decided is mended, and what only the bucket has is kept."""
+"""Log and bucket are compared both ways; what can be decided is repaired, and what only the bucket has is kept."""
 
 from collections.abc import Callable
 
@@ -43,7 +43,8 @@ def test_what_the_disk_lost_is_kept_and_named() -> None:
 
 @pytest.mark.parametrize("first_ids", [[0, 5], [5], [5, 10]], ids=str)
 def test_what_a_repair_gave_up_stays_in_the_bucket(first_ids: list[int]) -> None:
-    """For the offsets it is removed. The next start deleted the only copies, and a restore did not name them."""
+    """By the offsets these records count as removed. Found: the next start deleted the only copies from the bucket, and a
+    restore did not name them."""
     rig, bucket = filled()
     rig.publish("t", *[PAYLOAD] * 12)
     rig.round()
@@ -67,7 +68,7 @@ def test_what_a_repair_gave_up_stays_in_the_bucket(first_ids: list[int]) -> None
 
 @pytest.mark.parametrize("msg_id", [5, 7, 9])
 def test_a_record_that_a_repair_gave_up_comes_back_with_a_restore(msg_id: int) -> None:
-    """The segment was divided at it, and the bucket has it whole."""
+    """A repair divided the segment at the record, but the bucket has the intact segment."""
     rig = TierRig(bucket := MemoryBucket())
     rig.publish("t", *[b"%02d" % n + PAYLOAD for n in range(24)])
     rig.round()
@@ -166,7 +167,7 @@ def test_a_topic_of_the_bucket_alone_is_kept_unless_it_is_marked_or_named() -> N
 
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_a_deleted_object_of_a_topic_that_lives_is_found(is_whole: bool) -> None:
-    """Nothing said so, and a restore left the topic out."""
+    """Found: no check reported it, and a restore left the topic out."""
     rig, bucket = filled()
     key = deleted_key(rig.place())
     bucket.objects[key] = encode(rig.place(), 0) if is_whole else b""
@@ -192,7 +193,7 @@ def test_sealed_segments_without_an_incarnation_are_named() -> None:
 
 
 def two() -> tuple[TierRig, MemoryBucket]:
-    """Two topics, of which all that is sealed left the disk."""
+    """Return a broker with two topics whose sealed segments were all evicted, and its bucket."""
     rig = TierRig(bucket := MemoryBucket())
     for name in ("t", "u"):
         assert rig.change("create", name, tier_local_bytes="0") == "OK"

@@ -1,4 +1,4 @@
-"""What left the disk for the bucket is read as before; while it is fetched, readers wait, and nothing else does."""
+"""Evicted records are read from the bucket as before; during a fetch readers wait, and nothing else does."""
 
 import random
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from toymq_py.tier.keys import Place, seal_key, segment_key
 
 
 def evicted(count: int = 40, **options: object) -> tuple[TierRig, MemoryBucket]:
-    """A topic of which all sealed segments, of five records each, are in the bucket alone."""
+    """Return a broker with a topic whose sealed segments, of five records each, are in the bucket only."""
     rig = TierRig(bucket := MemoryBucket(), **options)
     assert rig.change("create", "t", tier_local_bytes="0") == "OK"
     rig.publish("t", *[b"%d " % n + PAYLOAD for n in range(count)])
@@ -244,7 +244,7 @@ SEGMENT_BYTES = 1 << 20
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Parts of about 64 records, eight of a segment."""
+    """Use parts of about 64 records, eight to a segment."""
     monkeypatch.setattr("toymq_py.tier.parts.PART_BYTES", part_bytes := 128 << 10)
     for module in ("cold", "parts"):
         monkeypatch.setattr(f"toymq_py.tier.{module}.PARTED_MIN_BYTES", 2 * part_bytes)
@@ -252,7 +252,8 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def parted(bucket: MemoryBucket | FaultyBucket, **options: object) -> TierRig:
-    """A topic of two and a half segments of 520 records each, which name themselves; two are in the bucket alone."""
+    """Return a broker with a topic of two and a half segments of 520 records each, each with its id as payload; two are in the
+    bucket only."""
     rig = TierRig(bucket, segment_bytes=SEGMENT_BYTES, **options)
     assert rig.change("create", "t", tier_local_bytes="0") == "OK"
     for begin in range(0, 1300, 100):
@@ -310,7 +311,7 @@ def test_a_reader_that_goes_forward_has_the_next_part_and_then_the_next_segment_
 
 
 def test_a_fetch_ends_where_it_would_have_to_wait(small_parts: int) -> None:
-    """It would wait for all of its range at once, which the cache may not hold."""
+    """Otherwise it would wait for its whole range at once, which the cache may not hold."""
     rig = parted(MemoryBucket(), cache_bytes=1)
     log, at, found = rig.broker.topic("t").log, 100, 0
     for _ in range(100):
@@ -339,7 +340,8 @@ def test_a_segment_whose_seal_has_no_parts_is_fetched_whole(small_parts: int, ch
 def test_the_objects_of_another_topic_with_the_same_layout_are_never_served(
     small_parts: int, kinds: list[Callable[[Place, int], str]], at: int
 ) -> None:
-    """A read in the middle got the other topic's records: they are valid, and have the ids and positions of the index."""
+    """Found: a read in the middle of such an object returned the other topic's records: they are valid, with the ids and
+    positions of the index."""
     rig = parted(bucket := MemoryBucket())
     assert rig.change("create", "u", tier_local_bytes="0") == "OK"
     for begin in range(0, 1300, 100):

@@ -1,4 +1,4 @@
-"""An object ``deleted`` leaves out the topic that it names, and a damaged or stray one none."""
+"""A mark object ``deleted`` makes a restore skip the topic that it names; a damaged or stray one has no effect."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Eviction under faults: what is published is delivered once and in order, whatever becomes of the bucket and the process."""
+"""Eviction under faults: messages are delivered once and in order, whatever happens to bucket and process."""
 
 import errno
 import random
@@ -90,7 +90,7 @@ def test_kills_and_faults_at_any_call_of_eviction_and_reads(seed: int) -> None:
 
 
 def uploaded() -> TierRig:
-    """A topic of which all sealed segments, ids 0 to 34, stand in the bucket and on the disk."""
+    """Return a broker whose sealed segments, ids 0 to 34, are in the bucket and on the disk."""
     rig = TierRig(MemoryBucket())
     rig.publish("t", *[b"%d " % n + PAYLOAD for n in range(40)])
     rig.rounds(2)
@@ -104,7 +104,7 @@ def objects(rig: TierRig) -> dict[str, bytes]:
 
 
 def begin_eviction(rig: TierRig) -> None:
-    """As the thread asks for it; nothing of it has run yet."""
+    """Begin an eviction as the tier's thread does; no step of it has run yet."""
     done = rig.uploads.round(*look_at(rig.broker))
     evict(rig.broker, done.proven)
 
@@ -125,7 +125,7 @@ def test_an_eviction_that_is_cut_off_loses_nothing(steps: int, power_cut: bool) 
 
 
 def test_nothing_more_leaves_the_disk_for_a_bucket_that_lacks_what_left_it_before(caplog: pytest.LogCaptureFixture) -> None:
-    """Started with the URL of another bucket, the broker divided the history over both."""
+    """Found: started with the URL of another bucket, the broker divided the history over both."""
     rig = uploaded()
     rig.rounds(2)
     away = rig.away()

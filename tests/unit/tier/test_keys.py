@@ -1,4 +1,4 @@
-"""Names of objects, and what a listing says."""
+"""Names of objects, and what is derived from a listing."""
 
 from toymq_py.tier.keys import Holding, Place, deleted_key, holdings, keys_of, seal_key, segment_key, state_key
 

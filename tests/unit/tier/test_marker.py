@@ -1,4 +1,4 @@
-"""A file system that is not mounted is told from an empty bucket: nothing is written to what stands in its place."""
+"""A file system that is not mounted is told from an empty bucket: nothing is written to its mount point."""
 
 import random
 
@@ -24,7 +24,7 @@ class MarkedRig(TierRig):
         self.look_again()
 
     def look_again(self) -> None:
-        """As a new process."""
+        """Check the mark as a new process does."""
         self.bucket = DirectoryBucket(self.disk, MOUNT)
         self.uploads = self.another_process()
         self.uploads._settle = Marker(self.disk, self.bucket, URL, DIR, lambda: "0123456789abcdef").settle
@@ -93,7 +93,7 @@ def test_another_url_is_another_bucket() -> None:
 
 
 def test_another_mark_of_the_same_url_is_refused_until_the_file_is_removed() -> None:
-    """It was a line in the log: another broker's bucket that was mounted in the place got this one's segments."""
+    """Found: it was only logged: when another broker's bucket was mounted in this place, it received this broker's segments."""
     disk, one, two = SimDisk(random.Random(1)), MemoryBucket(), MemoryBucket()
     disk.mkdir("/d")
     disk.mkdir("/e")

@@ -1,4 +1,4 @@
-"""Seals and states: what is written is read, and anything else is damage."""
+"""Seals and states: what was written is read again, and anything else is damage."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +28,7 @@ def test_a_seal_fits_its_segment_alone(data: bytes, next_id: int) -> None:
 
 
 def test_a_seal_tells_records_from_others_of_their_lengths() -> None:
-    """A CRC-32 did not: a record ends in its own, and what follows it begins from the same remainder."""
+    """Found: a CRC-32 did not: each record ends in its own checksum, so the next one begins from the same remainder."""
     one, other = (encode_frame(msg_id, 1, b"", payload) for msg_id, payload in ((0, b"a"), (1, b"b")))
     assert crc32(one) == crc32(other)
     seal = Seal.of(one, PLACE, 0, 1)

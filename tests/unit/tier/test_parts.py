@@ -1,4 +1,4 @@
-"""Parts of a segment: they cover it, begin and end at records, and are refused when they are not what the seal says."""
+"""Parts of a segment: they cover it, begin and end at records, and are refused if they do not match the seal."""
 
 import hashlib
 import random

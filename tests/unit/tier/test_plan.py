@@ -1,4 +1,4 @@
-"""What goes to the bucket and what leaves it, for any disk and any bucket."""
+"""Which segments are uploaded and which are evicted, for any disk and any bucket."""
 
 from itertools import pairwise
 
@@ -27,7 +27,7 @@ def test_nothing_is_lost_and_nothing_is_done_twice(
 
 
 def test_a_segment_that_reaches_beyond_what_is_committed_waits() -> None:
-    """A leader that was deposed may have sealed records that no other copy has."""
+    """A deposed leader may have sealed records that no other copy has."""
     assert plan([0, 10, 20], 19, Holding(), lambda _: False).upload == [0]
     assert plan([0, 10, 20], 20, Holding(), lambda _: False).upload == [0, 10]
 

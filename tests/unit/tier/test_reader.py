@@ -1,4 +1,4 @@
-"""A bucket is read segment by segment: what its seal says is given out, and everything else is a loss that is named."""
+"""A bucket is read segment by segment: records that match the seal are returned, and everything else is a named loss."""
 
 import hashlib
 from pathlib import Path
@@ -27,7 +27,7 @@ def bucket() -> MemoryBucket:
 
 @pytest.fixture
 def frames(bucket: MemoryBucket) -> list[Frame]:
-    """Thirty records in three segments."""
+    """Put thirty records in three segments into the bucket."""
     return [*iter_frames(b"".join(fill(bucket, (0, 10, 20, 30))))]
 
 
@@ -40,7 +40,7 @@ def read(bucket: MemoryBucket, start: int, end: int, first_ids: tuple[int, ...] 
 
 
 def losses(bucket: MemoryBucket, start: int = 0, end: int = 30) -> list[tuple[int, int, str]]:
-    """All that is lost of a range; what is not was read."""
+    """Return all losses in a range; the other records are read."""
     reader, found, at, read_ids = BucketReader(bucket), [], start, set()
     while at < end:
         try:

@@ -1,4 +1,4 @@
-"""A directory is made from a bucket alone: records, consumers and settings; what the bucket never had is named by its ids."""
+"""A directory is restored from a bucket alone: records, consumers and settings; ids that never reached the bucket are named."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def test_no_id_is_used_twice_and_no_sealed_segment_is_appended_to() -> None:
 
 
 def test_ids_that_were_handed_out_after_the_newest_state_are_used_by_no_other_message() -> None:
-    """The state is up to ten seconds old when the disk is lost: a reader may have seen more."""
+    """When the disk is lost the newest state in the bucket is up to ten seconds old: a reader may have seen later ids."""
     rig, _ = filled()
     rig.publish("t", *[PAYLOAD] * 2)
     handed_out = rig.broker.topic("t").next_id
@@ -54,7 +54,7 @@ def test_ids_that_were_handed_out_after_the_newest_state_are_used_by_no_other_me
 
 
 def test_the_longer_the_bucket_was_away_the_more_ids_are_left_out() -> None:
-    """A fixed gap of ten million was passed in minutes: ids were handed out twice under one incarnation."""
+    """Found: a fixed gap of ten million ids was used up in minutes, and ids were given twice under one incarnation."""
     rig, _ = filled()
     known_ns = rig.clock.wall_ns()
     rig.advance(3600)
@@ -72,7 +72,7 @@ def test_the_longer_the_bucket_was_away_the_more_ids_are_left_out() -> None:
 
 
 def test_a_second_restore_goes_on_behind_the_first_whatever_became_of_it() -> None:
-    """The restored broker was killed, with its disk, before its first state was in the bucket: its ids were given again."""
+    """Found: a restored broker lost its disk before its first state was in the bucket, and its ids were given again."""
     rig, _ = filled()
     first, one = rig.restored()
     first.publish("t", b"acknowledged")
@@ -118,7 +118,7 @@ def test_a_restore_that_was_interrupted_begins_anew_and_nothing_is_overwritten()
 
 @pytest.mark.parametrize("is_back", [False, True])
 def test_a_deleted_object_that_is_damaged_leaves_nothing_out(is_back: bool) -> None:
-    """An empty file of that name left a whole live topic out without a word."""
+    """Found: an empty file of that name made a restore silently skip a whole topic."""
     rig, bucket = filled()
     key = deleted_key(rig.place())
     bucket.objects[key] = b""

@@ -1,4 +1,4 @@
-"""A restore to a time: the records up to it, the consumers of then, and ids that nothing else used. What is gone is named."""
+"""A restore to a time: the records up to it, the consumers of then, and ids that were not used since. What is gone is named."""
 
 import random
 from dataclasses import replace
@@ -20,7 +20,7 @@ from toymq_py.tier.states import IDS_LEFT_OUT
 
 
 def publish(rig: TierRig, count: int, topic: str = "t") -> None:
-    """A record each ten seconds, which names itself."""
+    """Publish a record every ten seconds, with its id as payload."""
     for _ in range(count):
         next_id = rig.broker.topic(topic).next_id if topic in rig.broker.topics else 0
         rig.publish(topic, b"%d " % next_id + PAYLOAD)
@@ -32,7 +32,8 @@ def acked(rig: BrokerRig) -> int:
 
 
 def written() -> tuple[TierRig, MemoryBucket, int]:
-    """Ids 0 to 6 with 0 to 2 acked, the time, and then ids to 27 with 0 to 20 acked; a state of each."""
+    """Return a broker, its bucket and a time: before it ids 0 to 6 with 0 to 2 acked, then ids up to 27 with 0 to 20 acked; a
+    state of each."""
     rig = TierRig(bucket := MemoryBucket())
     publish(rig, 7)
     reader = rig.subscribe("t")
@@ -49,7 +50,7 @@ def written() -> tuple[TierRig, MemoryBucket, int]:
 
 
 def test_records_and_consumers_are_those_of_the_time_and_the_bucket_does_not_change() -> None:
-    """The time lies in the middle of the second segment, which was not sealed then."""
+    """The time is in the middle of the second segment, which was not sealed then."""
     rig, bucket, then = written()
     objects = dict(bucket.objects)
     again, done = rig.restored(then)
@@ -82,7 +83,7 @@ def test_ids_behind_all_that_were_used_and_an_incarnation_of_its_own() -> None:
 
 
 def test_a_second_restore_of_what_was_restored() -> None:
-    """To a time before the first restore it is the old topic, to one behind it the new one; ids are used once."""
+    """A time before the first restore gives the old topic, a later one the new topic; ids are used once."""
     rig, bucket, then = written()
     between = rig.clock.wall_ns()
     again, _ = rig.restored(then)
@@ -209,7 +210,8 @@ def test_records_of_a_clock_that_was_ahead_were_there_when_something_came_behind
 
 @pytest.mark.parametrize("is_more", [False, True], ids=["the end", "more behind"])
 def test_records_that_a_state_knows_were_there_whatever_their_time(is_more: bool) -> None:
-    """A clock that was ahead by an hour is not followed back: the times of the records stand still (ADR 0050)."""
+    """After a clock was an hour ahead and set right, the times of records stand still (ADR 0050): they are later than the real
+    time."""
     rig = TierRig(MemoryBucket())
     rig.clock.jump_wall(3600)
     publish(rig, 12)
@@ -226,7 +228,7 @@ def test_records_that_a_state_knows_were_there_whatever_their_time(is_more: bool
 
 
 def test_ids_that_were_removed_since_from_the_middle_are_no_loss() -> None:
-    """By retention behind a segment that has to stay."""
+    """Retention removed them behind a segment that has to stay."""
     rig, bucket, then = written()
     place = rig.place()
     at = max(holdings(bucket.keys())[place].states)
@@ -269,8 +271,8 @@ def test_garbage_in_the_bucket_is_named_and_costs_what_it_replaced(first_id: int
 
 @pytest.mark.parametrize("seed", seeds(20, 60))
 def test_any_time_of_any_history(seed: int) -> None:
-    """With a bucket that fails and processes that die, and then a restore that is killed and run again: what comes back is a
-    prefix of what was there, up to the time, in ids and bytes; what is missing of it is named."""
+    """The bucket fails and processes die, then the restore is killed and run again: the result is a prefix of the log up to the
+    time, in ids and bytes; missing records are named."""
     chance = random.Random(seed)
     rig = TierRig(bucket := FaultyBucket(memory := MemoryBucket(), chance, 0.2))
     history: list[tuple[int, int, int]] = []
@@ -318,7 +320,7 @@ def test_any_time_of_any_history(seed: int) -> None:
 
 
 def test_segments_of_two_topics_that_were_exchanged_are_named_and_left_out() -> None:
-    """At a time that lies in the middle of the second one: the records of one topic came back in the other one."""
+    """Found, with a time in the middle of the second segment: the records of one topic were restored to the other one."""
     rig, bucket, then = written()
     before, known = rig.records("t"), dict(bucket.objects)
     rig.advance(1000)
@@ -336,7 +338,8 @@ def test_segments_of_two_topics_that_were_exchanged_are_named_and_left_out() -> 
 
 
 def test_a_segment_of_another_time_in_its_place_does_not_hide_records() -> None:
-    """When a segment begins, its seal says: an object exchanged for a later one left its records out without a word."""
+    """A segment's seal has the time at which it begins. Found: an object exchanged for a later one silently left its records
+    out."""
     rig, bucket, _ = written()
     publish(rig, 5)
     then = rig.clock.wall_ns()

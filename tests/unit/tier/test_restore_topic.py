@@ -1,4 +1,4 @@
-"""A topic is written from a bucket: what is damaged or gone is named and left out, and nothing else is."""
+"""Restoring a topic from a bucket: what is damaged or gone is named and left out, and nothing else is."""
 
 import pytest
 
@@ -24,7 +24,8 @@ def test_a_damaged_segment_is_named_and_left_out() -> None:
 @pytest.mark.parametrize("data", [b"", b"x" * 100], ids=["empty", "garbage"])
 @pytest.mark.parametrize("first_id", [0, 5, 12, 999_999])
 def test_a_segment_without_seal_and_record_is_a_problem_of_its_topic(first_id: int, data: bytes) -> None:
-    """It took the name of the segment of its own, and the whole restore ended with "File exists"."""
+    """Found: such a segment was written under the name of the topic's new one, and the whole restore ended with "File
+    exists"."""
     rig, bucket = filled()
     rig.publish("u", *[PAYLOAD] * 6)
     rig.round()
@@ -81,7 +82,7 @@ def test_damaged_states_go_back_to_an_older_one_or_to_none() -> None:
 
 
 def two() -> tuple[TierRig, MemoryBucket]:
-    """Two topics with segments of the same ids and sizes, and other records."""
+    """Return a broker and a bucket with two topics whose segments have the same ids and sizes, but other records."""
     rig, bucket = filled()
     assert rig.change("create", "u", visibility="9000") == "OK"
     rig.publish("u", *[b"%x" % n + PAYLOAD[2:] + b"u" for n in range(12)])
@@ -92,7 +93,7 @@ def two() -> tuple[TierRig, MemoryBucket]:
 
 @pytest.mark.parametrize("kinds", [("log", "seal"), ("seal",)], ids="+".join)
 def test_segments_of_two_topics_that_were_exchanged_are_named_and_left_out(kinds: tuple[str, ...]) -> None:
-    """The records of one topic came back in the other one, without a word."""
+    """Found: the records of one topic were silently restored to the other one."""
     rig, bucket = two()
     exchange(bucket, rig.place("t"), rig.place("u"), *kinds)
     again, done = rig.restored()

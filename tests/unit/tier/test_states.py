@@ -1,4 +1,4 @@
-"""The states of a topic in a bucket: few of them stay, and a restore to a time finds one that is not much older."""
+"""The states of a topic in a bucket: only a few are kept, and a restore to a time finds one that is not much older."""
 
 import random
 

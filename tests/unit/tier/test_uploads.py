@@ -1,4 +1,4 @@
-"""What is sealed is in the bucket, whatever becomes of the bucket's calls and of the process that makes them."""
+"""Sealed segments get into the bucket, whatever happens to the bucket's calls and to the process that makes them."""
 
 import random
 
@@ -59,7 +59,7 @@ def test_what_a_purge_and_a_delete_remove_leaves_the_bucket_with_its_reason_firs
 
 @pytest.mark.parametrize("after", range(9))
 def test_a_deletion_that_was_cut_off_is_ended_by_the_next_process(after: int) -> None:
-    """Two segments, two seals, a state and two marks: killed at each of the calls behind the mark."""
+    """The deletion covers two segments, two seals, a state and two marks; it is killed at each call after the first mark."""
     rig = TierRig(bucket := MemoryBucket())
     rig.publish("t", *[PAYLOAD] * 12)
     rig.round()
@@ -93,7 +93,8 @@ def test_a_topic_made_anew_has_a_place_of_its_own() -> None:
 
 
 def test_a_segment_that_is_out_of_the_log_and_not_unlinked_yet_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round saw the log without it and its file, took the topic for settled, and never looked again."""
+    """Found: a round of uploads saw the file but not the segment in the log, considered the topic done, and never looked
+    again."""
     rig = TierRig(bucket := MemoryBucket())
     rig.publish("t", *[PAYLOAD] * 12)
     rig.round()
@@ -132,7 +133,7 @@ def test_states_are_few_and_seldom() -> None:
 
 
 def test_a_state_that_was_not_due_is_stored_when_it_is_though_nothing_changes_any_more() -> None:
-    """Found by a user: a restore said "ok" without a word of what got OK behind the last sealed segment."""
+    """Found by a user: a restore reported "ok" without the messages that got OK after the last sealed segment."""
     rig = TierRig(bucket := MemoryBucket())
     rig.publish("t", *[PAYLOAD] * 6)
     rig.round()
@@ -171,7 +172,7 @@ def test_a_bucket_that_is_away_raises_and_the_next_round_goes_on() -> None:
 
 
 def test_a_stray_deleted_object_deletes_nothing() -> None:
-    """A broker on a new disk took an empty one for a deletion that was cut off, and deleted the only copies."""
+    """Found: a broker on a new disk took an empty one for an interrupted deletion, and deleted the only copies."""
     rig = TierRig(bucket := MemoryBucket())
     rig.publish("t", *[PAYLOAD] * 12)
     rig.round()
@@ -189,7 +190,7 @@ def test_a_stray_deleted_object_deletes_nothing() -> None:
 
 @pytest.mark.parametrize("is_seen", [True, False])
 def test_a_directory_that_was_away_or_is_another_one_gets_what_is_missing(is_seen: bool) -> None:
-    """Objects were put at the empty path meanwhile, and were missing when the directory was back."""
+    """Found: objects were written to the empty mount point meanwhile, and were missing when the directory was back."""
     rig = TierRig(MemoryBucket())
     rig.bucket = DirectoryBucket(rig.disk, "/mnt/orders")
     rig.uploads = rig.another_process()
@@ -213,7 +214,8 @@ def test_a_directory_that_was_away_or_is_another_one_gets_what_is_missing(is_see
 
 @pytest.mark.parametrize("seed", seeds(25, 100))
 def test_faults_and_kills_at_any_call_lose_nothing_and_leave_nothing(seed: int) -> None:
-    """Upload, states, retention, deletion, with a bucket that fails, times out behind the effect, and a process that dies."""
+    """Upload, states, retention and deletion, with a bucket that fails or times out after the effect, and a process that
+    dies."""
     chance = random.Random(seed)
     rig = TierRig(bucket := FaultyBucket(memory := MemoryBucket(), chance, 0.3))
     for step in range(25):

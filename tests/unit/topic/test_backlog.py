@@ -22,7 +22,7 @@ def limited(**settings: object) -> BrokerRig:
 
 
 def codes(outcomes: list[Published]) -> list[str]:
-    """Of each publish: OK, DUP or the error's code."""
+    """Return for each publish: OK, DUP or the error's code."""
     told: list[str] = []
     for outcome in outcomes:
         error = outcome.error or outcome.commit.error
@@ -288,7 +288,7 @@ def test_a_new_consumer_begins_within_the_limit() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_restart_brings_nothing_back_that_contradicts(seed: int) -> None:
-    """Whether or not the offsets that say what was dropped are on disk: the limit holds, and the newest are there."""
+    """Whether or not the offsets with the dropped ids are on disk: the limit holds, and the newest messages are there."""
     rng = random.Random(seed)
     rig = limited(backlog_max_messages=3, when_full="drop-oldest")
     rig.subscribe("t").close()
@@ -317,7 +317,7 @@ def test_a_failed_commit_drops_nothing() -> None:
 
 @pytest.mark.parametrize("ranges_max", [0, 1, 3, 512])
 def test_the_ids_that_some_consumer_has_not_acked(ranges_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against sets, over random acks of several consumers."""
+    """Compared with sets, over random acks of several consumers."""
     monkeypatch.setattr("toymq_py.topic.backlog.RANGES_MAX", ranges_max)
     rng = random.Random(7)
     for consumers in range(4):
@@ -345,7 +345,8 @@ def test_the_ids_that_some_consumer_has_not_acked(ranges_max: int, monkeypatch: 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_it_is_the_same_whatever_consumers_do(seed: int) -> None:
-    """Against what each of them has open by itself: they come, ack, seek, are forgotten, and the limit comes and goes."""
+    """Compared with the open ids of each consumer: consumers come, ack, seek, and are forgotten, and the limit comes and
+    goes."""
     rng = random.Random(seed)
     rig = limited(backlog_max_messages=10_000)
     topic = rig.broker.topic("t")

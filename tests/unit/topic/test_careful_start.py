@@ -1,4 +1,4 @@
-"""Behind kills in a row: what a consumer gets first is counted before it is delivered. ADR 0249."""
+"""After several kills in a row, each consumer's first message counts an attempt before it is delivered. ADR 0249."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ STORED_S = LOOK_S / 2
 
 
 def killed_twice(messages: int = 5, **more: Any) -> tuple[BrokerRig, Subscription]:
-    """A broker behind two kills, and a session of a consumer that was there before."""
+    """Return a broker after two kills, and a session of a consumer from before."""
     rig = BrokerRig(max_attempts=MAX_ATTEMPTS)
     rig.publish("t", *(b"%d" % number for number in range(messages)))
     rig.subscribe("t", **more)
@@ -34,7 +34,8 @@ def ids(rig: BrokerRig, subscription: Subscription) -> list[int]:
 @pytest.mark.parametrize("window", [1, 100])
 @pytest.mark.parametrize("poison", [0, 3])
 def test_a_message_that_kills_the_broker_at_once_becomes_a_dead_letter(mode: Mode, window: int, poison: int) -> None:
-    """It is killed the moment that it is delivered, before the debouncer has stored anything: it came for ever."""
+    """Found: the broker died the moment the message was delivered, before its attempt was stored, so the message was
+    redelivered for ever."""
     rig = BrokerRig(max_attempts=MAX_ATTEMPTS)
     rig.publish("t", *(b"%d" % number for number in range(6)))
     rig.subscribe("t", mode=mode, window=window)
@@ -61,7 +62,7 @@ def test_a_message_that_kills_the_broker_at_once_becomes_a_dead_letter(mode: Mod
 @pytest.mark.parametrize("way", ["session", "poll"])
 @pytest.mark.parametrize("poison", ["a.p", "a.r"])
 def test_of_a_pattern_the_message_that_kills_the_broker_takes_no_other_topics_along(way: str, poison: str) -> None:
-    """In each topic the first message counted, and became a dead letter with it."""
+    """Found: in each topic the first message counted an attempt, and became a dead letter with it."""
     topics = ("a.p", "a.q", "a.r")
     rig = BrokerRig(max_attempts=MAX_ATTEMPTS)
     for topic in topics:
@@ -71,7 +72,7 @@ def test_of_a_pattern_the_message_that_kills_the_broker_takes_no_other_topics_al
         rig.flush(topic)
 
     def life() -> bool:
-        """One worker, one message after the other. Returns: whether the poison came."""
+        """Run one worker that handles one message after the other. Returns: whether the poison came."""
         rig.reopen(again=True)
         session = rig.follow("a.*") if way == "session" else None
         for _ in range(200):
@@ -129,7 +130,7 @@ def test_a_clean_stop_ends_the_row() -> None:
 
 
 def test_what_its_client_acks_meanwhile_does_not_come() -> None:
-    """It had the message in the life before."""
+    """The client got the message before the kill."""
     rig, session = killed_twice()
     assert ids(rig, session) == []
     rig.ack("t", 0, 0)
@@ -160,7 +161,7 @@ def test_a_poll_that_goes_meanwhile_leaves_the_message_uncounted() -> None:
 
 
 def test_a_poll_that_does_not_wait_is_not_told_nothing_and_is_woken_at_the_end() -> None:
-    """A lease over HTTP was 204 while messages were there."""
+    """Found: a lease over HTTP was answered 204 while messages were there."""
     rig, session = killed_twice(messages=1)
     session.close()
     poll = rig.poll("t")

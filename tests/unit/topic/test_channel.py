@@ -14,7 +14,7 @@ TAKE_BYTES = 1 << 20
 
 
 def workers(rig: BrokerRig, count: int, *, window: int = 100) -> list[Subscription]:
-    """So many sessions of consumer c on topic t; each found nothing yet, in order."""
+    """Return so many sessions of consumer c on topic t; each found nothing yet, in order."""
     team = [rig.subscribe("t", mode="shared", window=window) for _ in range(count)]
     for worker in team:
         assert worker.take(TAKE_BYTES) is None
@@ -62,7 +62,8 @@ def test_one_message_wakes_one_and_each_in_turn() -> None:
 
 
 def test_a_worker_that_hangs_is_the_last_choice() -> None:
-    """Each time its lease ended, the message went to the worker that hung, and became a dead letter that no other had tried."""
+    """Found: each time its lease ended, the message went to the worker that hangs again, and became a dead letter that no other
+    worker had tried."""
     rig = BrokerRig()
     hangs, works = workers(rig, 2, window=1)
     rig.publish("t", b"x")
@@ -93,7 +94,7 @@ def test_a_worker_that_hangs_is_the_last_choice() -> None:
 
 
 def test_a_session_that_cannot_take_is_passed_over() -> None:
-    """A stalled worker, a paused one: their wake says so, or they pass on what they were woken for."""
+    """A stalled or paused session says so when it is notified, or passes the notification on."""
     rig = BrokerRig()
     deaf = rig.subscribe("t", mode="shared", wake=lambda _: False)
     assert deaf.take(TAKE_BYTES) is None
@@ -212,7 +213,7 @@ def test_a_thousand_idle_workers_do_not_get_up_for_one_message() -> None:
 
 
 def test_subscribers_that_come_and_go_within_one_commit_get_what_was_published() -> None:
-    """The tail in memory took up rows again behind a part that it had left out, and gave them the ids of that part."""
+    """Found: the tail in memory had a gap, after which records got the ids of the missing ones."""
     rig = BrokerRig()
     topic = rig.broker.topic_or_new("t")
     subscription = rig.subscribe("t")

@@ -1,4 +1,4 @@
-"""What a commit does to a topic. Contract: storage.md, "Append and group commit"."""
+"""The effect of a commit on a topic. Contract: storage.md, "Append and group commit"."""
 
 import errno
 

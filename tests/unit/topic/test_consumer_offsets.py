@@ -1,4 +1,4 @@
-"""When consumer state reaches the disk. Contract: storage.md, "offsets.json"; ADR 0008, 0051."""
+"""When consumer state is written to the disk. Contract: storage.md, "offsets.json"; ADR 0008, 0051."""
 
 import errno
 
@@ -11,7 +11,7 @@ PATH = f"{DIR}/topics/t"
 
 
 class Watch:
-    """Writes down what it is told."""
+    """Records what it is told."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -41,7 +41,7 @@ def test_a_flush_stores_the_present_state() -> None:
 
 
 def test_a_move_back_is_in_both_generations_before_it_is_answered() -> None:
-    """Else damage of the present one would take back what the consumer shall see again."""
+    """Otherwise damage of the newer generation would undo the seek, and skip messages that the consumer is to get again."""
     rig = rig_with_consumer()
     topic = rig.broker.topic("t")
     topic.seek("c", Start("id", 1))

@@ -1,4 +1,4 @@
-"""What a topic makes of damaged offsets. Contract: storage.md, "Recovery" (step 8), "One judge of damage"."""
+"""How a topic recovers from damaged offsets. Contract: storage.md, "Recovery" (step 8), "One judge of damage"."""
 
 import asyncio
 import logging
@@ -25,7 +25,8 @@ def damage(rig: BrokerRig, path: str = OFFSETS) -> None:
 
 
 def younger_than_prev() -> BrokerRig:
-    """Consumer c is in ``offsets.json`` alone; it was made at the end, and ten records came since."""
+    """Return a broker whose consumer c is in ``offsets.json`` only; it began at the end of the log, and ten records came
+    since."""
     rig = BrokerRig()
     rig.publish("t", b"old")
     rig.subscribe("t", "first")
@@ -67,7 +68,8 @@ def test_a_consumer_that_the_previous_generation_lacks_begins_at_the_first_id(ho
 
 @pytest.mark.parametrize("how", ["exchanged", "copied"])
 def test_an_older_generation_in_the_place_of_the_present_one_is_told_and_skips_nothing(how: str) -> None:
-    """Both files are sound. The consumer that the older one lacks began behind its messages again, with state ok."""
+    """Both files are intact. Found: a consumer that the older one lacks began at the end again, after its messages, with state
+    ok."""
     rig = younger_than_prev()
     now, before = (f"{DIR}/{OFFSETS}", f"{DIR}/{OFFSETS}.prev")
     texts = [rig.disk.read_file(path) for path in (now, before)]
@@ -91,7 +93,8 @@ def test_an_older_generation_in_the_place_of_the_present_one_is_told_and_skips_n
 
 
 def test_offsets_that_an_older_toymq_wrote_are_not_compared() -> None:
-    """Neither both of them, nor a numbered one before an upgrade and one without a number behind a downgrade."""
+    """Older versions write no generation number: after an upgrade one file lacks it, or both do; after a downgrade the newer
+    one does."""
     rig = younger_than_prev()
     texts = [rig.disk.read_file(f"{DIR}/{name}") for name in (OFFSETS, f"{OFFSETS}.prev")]
     older = [offsets.encode(replace(offsets.decode(text), generation=None), "t") for text in texts]
@@ -110,8 +113,8 @@ def test_offsets_that_an_older_toymq_wrote_are_not_compared() -> None:
 
 @pytest.mark.parametrize("where", ["both lost", "present sound"])
 def test_a_directory_in_the_place_of_the_previous_offsets_stops_no_write(where: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The first write after a loss succeeded and the second did not: the next start was ok, and did not know the consumers
-    that had come back."""
+    """Found: the first write after a loss succeeded and the second failed: the next start was ok, and had forgotten consumers
+    that came back meanwhile."""
     rig = younger_than_prev()
     rig.broker.close()
     rig.disk.unlink(f"{DIR}/{OFFSETS}.prev")
@@ -130,7 +133,7 @@ def test_a_directory_in_the_place_of_the_previous_offsets_stops_no_write(where: 
 
 
 def test_as_long_as_offsets_cannot_be_written_after_a_loss_the_topic_stays_degraded(caplog: pytest.LogCaptureFixture) -> None:
-    """A directory that cannot be moved out of the way: none of both generations is written, and the next start knows it."""
+    """The directory cannot be moved away: neither generation is written, and the next start knows it."""
     rig = younger_than_prev()
     rig.broker.close()
     rig.disk.unlink(f"{DIR}/{OFFSETS}.prev")

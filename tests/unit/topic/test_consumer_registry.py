@@ -1,4 +1,4 @@
-"""Where the consumers of a topic begin and are moved to. Contract: delivery.md."""
+"""Where a topic's consumers begin, and where they are moved. Contract: delivery.md."""
 
 import pytest
 

@@ -19,7 +19,7 @@ def rig() -> BrokerRig:
 
 
 def publish(rig: BrokerRig, *payloads: bytes, delay_ms: int | None = None, ttl_ms: int | None = None, topic: str = "t") -> int:
-    """Returns: the first id."""
+    """Publish with a delay or a ttl. Returns: the first id."""
     count = len(payloads)
     delays, ttls = (None if ms is None else [ms] * count for ms in (delay_ms, ttl_ms))
     outcomes = rig.broker.topic_or_new(topic).publisher.publish([b""] * count, payloads, None, delays, ttls)
@@ -51,7 +51,8 @@ def test_a_delayed_message_blocks_no_other_and_takes_its_place_by_id(rig: Broker
 
 
 def test_one_take_leases_no_more_of_what_is_due_than_it_reads() -> None:
-    """Each lease of a single id is a run: to make 200 that the next read does not reach, and to take them back, was 15 ms."""
+    """Found: each due id was leased as a run of its own; leasing 200 that the next read did not reach, and undoing it, took 15
+    ms."""
     rig = BrokerRig(segment_bytes=64 << 20)
     subscription = rig.subscribe("t", window=1000)
     for _ in range(200):
@@ -328,7 +329,7 @@ def oldest(rig: BrokerRig) -> float:
 
 
 def test_what_is_not_due_is_neither_backlog_nor_old(rig: BrokerRig) -> None:
-    """A delay of two hours looked like a consumer that is two hours behind."""
+    """Found: a delay of two hours looked like a consumer that is two hours behind."""
     subscription = rig.subscribe("t")
     publish(rig, b"later", delay_ms=2 * HOUR_MS)
     rig.advance(3600)
@@ -378,7 +379,7 @@ def test_the_earliest_comes_first_and_no_more_than_asked_for() -> None:
 
 
 def test_it_gives_back_in_order_whatever_the_times() -> None:
-    """Short and long delays come in while others fall due; blocks split on the way."""
+    """Short and long delays are added while others fall due; blocks of the schedule are split."""
     rng = random.Random(7)
     schedule = Schedule()
     waiting: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""What is kept of a delivery that was written."""
+"""What is kept about a delivery that was written to a client."""
 
 from toymq_py.topic import DeliveredIds
 

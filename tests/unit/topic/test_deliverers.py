@@ -1,4 +1,4 @@
-"""Which deliverer a consumer has."""
+"""Which kind of deliverer a consumer gets."""
 
 from tests.support.broker_rig import BrokerRig
 from toymq_py.consumer import KeyLanes, PriorityLanes

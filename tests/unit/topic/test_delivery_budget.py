@@ -1,4 +1,4 @@
-"""How many messages may be delivered and not acked. Source: docs/security.md, "Limits"."""
+"""How many messages may be delivered but unacked. Source: docs/security.md, "Limits"."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from toymq_py.topic.delivery_budget import BYTES_OF_MEMORY, DeliveryBudget
 
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> BrokerRig:
-    """With memory for 16 messages that are not acked, beyond two of each consumer."""
+    """Return a broker with memory for 16 unacked messages beyond two of each consumer."""
     monkeypatch.setattr(delivery_budget, "FLOOR", 2)
     rig = BrokerRig()
     rig.broker.quotas.limit_memory(16 * BYTES_OF_MEMORY)

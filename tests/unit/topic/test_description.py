@@ -53,7 +53,7 @@ def test_the_message_that_was_delivered_most_often_is_told() -> None:
 
 
 def test_a_topic_without_a_consumer_has_a_backlog_of_what_is_due() -> None:
-    """Found by trials: reminders for the next hour were a backlog until a consumer came, and an alert."""
+    """Found by trials: without a consumer, reminders due in the next hour counted as a backlog and raised an alert."""
     rig = BrokerRig()
     rig.publish("t", b"now")
     rig.broker.topic("t").publish([b""] * 2, [b"a", b"b"], None, [3600_000] * 2)

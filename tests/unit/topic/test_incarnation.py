@@ -1,4 +1,4 @@
-"""The incarnation of a topic: when it is made, what keeps it, what ends it. ADR 0135, 0218."""
+"""The incarnation of a topic: when it is created, what keeps it, and what ends it. ADR 0135, 0218."""
 
 import errno
 import json
@@ -19,7 +19,7 @@ PATH = f"{DIR}/topics/t"
 
 
 def asked(rig: BrokerRig, topic: str = "t") -> str | None:
-    """The incarnation, as OFFSETS answers it."""
+    """Return the incarnation, as OFFSETS answers it."""
     queue, done = rig.broker.topic(topic).settings_queue, []
     queue.identify(lambda: done.append(queue.incarnation))
     rig.loop.drain()
@@ -120,7 +120,8 @@ def test_an_incarnation_of_another_form_is_damage() -> None:
 
 
 def older_offsets(rig: BrokerRig, *, asked_for: bool) -> bytes:
-    """Consumer c has acked 15 of 20; then the topic is deleted and made anew with 20, of which c acks three."""
+    """Let consumer c ack 15 of 20; delete the topic and make it anew with 20, of which c acks three. Returns: the older
+    offsets."""
     for rounds, acked in ((0, 14), (1, 2)):
         rig.publish("t", *[b"%d" % rounds] * 20)
         if asked_for:
@@ -142,7 +143,8 @@ def older_offsets(rig: BrokerRig, *, asked_for: bool) -> bytes:
 def test_offsets_of_an_older_incarnation_ack_nothing(
     asked_for: bool, both: bool, fsync: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One file was restored: its acks were of messages of the deleted topic, and would pass over twelve of this one."""
+    """One offsets file was restored. Found: its acks belong to the deleted topic's messages, and would skip twelve of the new
+    one's."""
     rig = BrokerRig(fsync=fsync)
     older = older_offsets(rig, asked_for=asked_for)
     rig.broker.close()
@@ -231,7 +233,7 @@ def test_a_kill_before_the_log_is_named_leaves_the_word_of_the_offsets() -> None
 
 
 def test_without_fsync_the_log_is_named_and_each_segment_synced_once_for_its_head() -> None:
-    """With ``--fsync never`` there was no ``segments.json``, and offsets of an older incarnation were taken."""
+    """Found: with ``--fsync never`` there was no ``segments.json``, so offsets of an older incarnation were accepted."""
     rig = BrokerRig(fsync="never")
     for _ in range(9):
         rig.publish("t", b"x" * 1500)

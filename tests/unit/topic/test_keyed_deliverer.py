@@ -19,7 +19,7 @@ def block(key: str) -> bytes | None:
 
 
 def publish(rig: BrokerRig, *keys: str) -> None:
-    """One message each; "" has no key."""
+    """Publish one message for each key; "" is none."""
     for key in keys:
         rig.publish("t", b"x", headers=block(key))
 
@@ -132,7 +132,7 @@ def test_after_a_restart_a_poll_that_names_no_mode_keeps_the_order(by_poll: bool
 
 
 def test_a_delayed_message_takes_its_place_when_it_is_due() -> None:
-    """Until then it does not hold its key, or one far in the future would hold it for years."""
+    """A message that is not due does not block its key: one far in the future would block it for years."""
     rig = BrokerRig()
     publish_late(rig, "K", 10)
     publish(rig, "K", "K")
@@ -324,7 +324,8 @@ def test_a_key_goes_on_when_its_failing_message_is_given_up_while_it_waits_for_i
 
 @pytest.mark.parametrize("hangs", [False, True])
 def test_poison_behind_many_jobs_of_another_key_comes_to_an_end(hangs: bool) -> None:
-    """Found by a blind attack: the lowest id counted, which came behind the poison, another one each time: 53 losses for 4."""
+    """Found by a blind attack: the lowest id counted, another one each time, although the client got it after the poison: 53
+    losses instead of 4."""
     rig = BrokerRig(max_attempts=4)
     publish(rig, *["Ann"] * 50, "Bob")
     losses = 0

@@ -1,4 +1,4 @@
-"""What the log says of messages that come again without a NACK."""
+"""Log lines about messages that are redelivered without a NACK."""
 
 import logging
 

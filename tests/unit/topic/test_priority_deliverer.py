@@ -12,7 +12,7 @@ from toymq_py.topic import Subscription, priority_deliverer
 
 
 def publish(rig: BrokerRig, *priorities: int) -> None:
-    """One message each; 0 has no header block."""
+    """Publish one message for each priority; 0 is no header block."""
     for priority in priorities:
         rig.publish("t", b"x", headers=b"%d" % priority if priority else None)
 

@@ -87,7 +87,7 @@ def test_a_key_is_plain_or_a_producer() -> None:
 
 
 def test_one_that_is_larger_than_the_backlog_is_refused_alone() -> None:
-    """What stood behind it was refused with its error, of other producers, too."""
+    """Found: the publishes behind it were refused with its error, even those of other producers."""
     rig = BrokerRig()
     assert rig.change("create", "t", backlog_max_bytes="1000") == "OK"
     rig.subscribe("t")
@@ -175,8 +175,8 @@ def test_plain_keys_behind_a_long_stream_are_found_again() -> None:
 
 
 def test_a_hole_forgets_what_stands_behind_it() -> None:
-    """A power cut may keep the later page of a batch and lose the earlier one. Neither was acknowledged: a retry of the lost
-    sequence must be stored, and no DUP may say that it was."""
+    """A power cut may keep a later page of a batch and lose an earlier one. Neither was acknowledged: a retry of the lost
+    sequence must be stored, and not be answered DUP."""
     for seed in range(40):
         rig = BrokerRig(disk=MortalDisk(random.Random(seed)), segment_bytes=65_536)
         publish(rig, 1, size=2000)

@@ -14,7 +14,7 @@ from toymq_py.topic import backlog
 
 
 def filled(**options: object) -> BrokerRig:
-    """Ids 0 to 5 in six segments; "c" has acked 0 and 4 and holds 1 to 3, "idle" has seen nothing."""
+    """Return a broker with ids 0 to 5 in six segments; "c" has acked 0 and 4 and holds 1 to 3, "idle" got nothing yet."""
     rig = BrokerRig(**options)
     for n in range(6):
         rig.publish("t", b"%d" % n * 3000)
@@ -50,8 +50,8 @@ def test_purge_drops_everything_and_ids_go_on() -> None:
 
 
 def test_what_comes_after_the_answer_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a look at a full backlog took long (the process was not running), the next one was 20 times that away: a publish
-    behind the answer of PURGE was QUEUE_FULL."""
+    """Found: when counting a full backlog took long (the process was not running), the next count came 20 times that later, so
+    a publish after the answer of PURGE was QUEUE_FULL."""
     rig = BrokerRig()
     assert rig.change("create", "t", backlog_max_messages="2") == "OK"
     rig.publish("t", b"a", b"b")
@@ -140,7 +140,7 @@ def test_delete_in_the_middle_of_a_purge() -> None:
 
 
 def test_a_full_disk_is_purged_nevertheless() -> None:
-    """The offsets that say so find room only when something is gone."""
+    """The offsets that record the purge get space only when something is removed."""
     rig = filled()
     rig.disk.capacity_bytes = rig.disk.used_bytes
     assert rig.purge("t") == 6

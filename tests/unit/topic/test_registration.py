@@ -1,4 +1,4 @@
-"""A consumer that skips messages is stored before it is served."""
+"""A new consumer that skips messages is stored before it is served."""
 
 from tests.support.broker_rig import BrokerRig
 from toymq_py.consumer_options import Start

@@ -10,7 +10,7 @@ from toymq_py.topic import Subscription
 
 
 def resting() -> tuple[BrokerRig, Subscription, Subscription]:
-    """One that hangs, and lost messages 0 and 1; one that works, whose window is full with 2."""
+    """Return a broker with a session that hangs and lost messages 0 and 1, and one that works, whose window is full with 2."""
     rig = BrokerRig()
     rig.publish("t", *[b"x"] * 4)
     hangs, works = rig.subscribe("t", mode="shared", window=2), rig.subscribe("t", mode="shared", window=1)
@@ -84,7 +84,7 @@ def test_it_goes_on_when_it_has_come_to_what_it_got_since() -> None:
 
 
 def test_one_that_hangs_alone_for_many_leases_takes_no_message_along() -> None:
-    """Found by a blind attack: each lot of four leases made a dead letter, six of seven of messages that no handler had."""
+    """Found by a blind attack: every four leases made a dead letter, six of seven of messages that no handler got."""
     rig = BrokerRig(max_attempts=4)
     rig.publish("t", *[b"x"] * 20)
     hangs = rig.subscribe("t", window=5, visibility_s=30)
@@ -103,7 +103,8 @@ def test_one_that_is_paused_does_not_work() -> None:
 
 @pytest.mark.parametrize("mode", ["shared", "keyed"])
 def test_one_that_hangs_for_hours_beside_a_busy_one_takes_no_message_along(mode: Mode) -> None:
-    """Found by a blind attack: what it lost came back to it, as the window of the other one was full, and counted: 5 of 150."""
+    """Found by a blind attack: messages that it lost came back to it, because the other session's window was full, and counted:
+    5 of 150."""
     rig = BrokerRig(max_attempts=4)
     rig.publish("t", *[b"x"] * 150)
     hangs, works = rig.subscribe("t", mode=mode, window=5), rig.subscribe("t", mode=mode, window=5)

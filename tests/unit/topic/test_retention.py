@@ -1,4 +1,4 @@
-"""Retention by age and bytes, and how it goes with acks. Contract: storage.md, "Retention"."""
+"""Retention by age and bytes, and together with acks. Contract: storage.md, "Retention"."""
 
 import errno
 import random
@@ -55,7 +55,7 @@ def test_what_nothing_was_stored_behind_ages_from_when_it_was_seen_to_be_ahead(r
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_clock_that_was_behind_for_a_moment_removes_nothing_that_was_stored_before(restart: bool) -> None:
-    """A machine that boots without its clock: what was stored minutes before, and not acked, counted as ten years old."""
+    """Found: after a boot with a clock ten years behind, unacked messages stored minutes before counted as ten years old."""
     rig = limited(retain_max_age=7 * 24 * 3600_000)
     rig.publish("t", b"right")
     rig.clock.jump_wall(-TEN_YEARS_S)
@@ -183,7 +183,8 @@ def test_a_low_disk_removes_what_is_acked_at_once() -> None:
 
 
 def test_a_low_disk_on_which_nobody_publishes_removes_what_is_acked() -> None:
-    """The neighbour that filled the disk never got the space, and the first publish was refused needlessly."""
+    """Found: without publishes the space was never freed for another program that filled the disk, and the next publish was
+    refused needlessly."""
     rig = BrokerRig(min_free_bytes=100_000)
     rig.disk.capacity_bytes = 10_000_000
     for n in range(4):
@@ -269,7 +270,7 @@ def test_a_segment_with_a_delayed_message_stays() -> None:
 
 
 def test_messages_behind_a_removed_range_are_counted_once() -> None:
-    """A consumer that comes later has no backlog of what is not there."""
+    """A later consumer has no backlog of removed messages."""
     rig = limited(retain_max_age=10_000)
     rig.publish("t", b"0" * 3000)
     topic = rig.broker.topic("t")
@@ -342,7 +343,7 @@ def test_what_is_acked_and_dropped_is_counted_for_what_was_not_acked() -> None:
 
 @one_in(6)
 def test_disk_use_of_a_topic_that_is_consumed_stays_bounded_for_an_hour(share: int) -> None:
-    """A message a second, acked with a lag, while one consumer of another topic is stuck on one message."""
+    """A message is published every second and acked with a lag, while one consumer of another topic is stuck on a message."""
     rig = BrokerRig(retain_acked_for_ms=60_000, max_attempts=0)
     rig.disk._tracing = False
     busy, stuck = rig.subscribe("t"), rig.subscribe("other")
@@ -411,7 +412,7 @@ def test_offsets_that_fail_for_a_while_delay_the_unlinking() -> None:
 
 
 def passing(ttls_ms: list[int | None], **options: int) -> BrokerRig:
-    """A message to a segment, and one more; "c" takes nothing."""
+    """Return a broker with one message to a segment, one for each ttl and one more; "c" takes none."""
     rig = BrokerRig(**{"retain_acked_for_ms": 20_000} | options)
     rig.subscribe("t").close()
     for ttl_ms in (*ttls_ms, 3_600_000):

@@ -17,7 +17,8 @@ def limited(**settings: object) -> BrokerRig:
 
 @pytest.mark.parametrize("ahead_s", [7200, TEN_YEARS_S])
 def test_a_clock_that_is_ahead_for_a_moment_drops_nothing(ahead_s: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Of 20 messages that were a second old, 18 were dropped: the age was judged by one look at the wall clock."""
+    """Found: of 20 messages that were a second old, 18 were dropped, since their age was judged by one reading of the wall
+    clock."""
     rig = limited(retain_max_age=3600_000)
     for _ in range(20):
         rig.publish("t", b"x" * 1000)
@@ -34,7 +35,7 @@ def test_a_clock_that_is_ahead_for_a_moment_drops_nothing(ahead_s: int, caplog: 
 
 
 def test_a_clock_that_stays_ahead_keeps_nothing_for_ever() -> None:
-    """It was set right behind a boot. No event comes but the time at which it is believed."""
+    """The clock was corrected after a boot. The only event is the time at which it is believed."""
     rig = limited(retain_max_age=3600_000)
     for _ in range(8):
         rig.publish("t", b"x" * 1000)
@@ -87,7 +88,8 @@ def test_segments_leave_the_disk_for_the_bucket_by_the_believed_time_too() -> No
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("right", ["before", "between", "in it"])
 def test_a_clock_that_was_ahead_and_then_behind_drops_nothing_that_is_young(right: str, restart: bool) -> None:
-    """What it had stored while it was ahead was as old as what it stored while it was behind: it went, minutes old."""
+    """Found: messages stored while the clock was ahead got the age of those stored while it was behind, and were removed
+    minutes old."""
     rig = limited(retain_max_age=7 * 86400_000)
     if right == "before":
         rig.publish("t", b"right")

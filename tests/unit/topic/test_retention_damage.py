@@ -1,4 +1,4 @@
-"""Retention of damaged segments. Contract: storage.md, "Retention"; ADR 0064, 0065."""
+"""Retention and damaged segments. Contract: storage.md, "Retention"; ADR 0064, 0065."""
 
 import errno
 import random
@@ -14,7 +14,7 @@ FIRST = segment_name(0)
 
 
 def damage(rig: BrokerRig, where: bytes) -> None:
-    """Behind the broker's back, in the first segment of t."""
+    """Damage the first segment of t behind the broker's back."""
     path = f"topics/t/{segment_name(0)}"
     data = bytearray(rig.disk.snapshot()[f"{DIR}/{path}"])
     data[data.index(where)] ^= 1
@@ -23,7 +23,7 @@ def damage(rig: BrokerRig, where: bytes) -> None:
 
 @pytest.mark.parametrize("found", ["by a read", "by a read, then by a sidecar", "by a read, then by a scan", "by a scan"])
 def test_damage_where_a_message_would_expire_takes_none_along_that_never_does(found: str) -> None:
-    """What is left of the segment is as many as were counted to expire: that they are the same is not said by it."""
+    """After the damage as many records are left as were counted to expire, but they are not the same ones."""
     rig = BrokerRig(retain_acked_for_ms=0)
     rig.subscribe("t").close()
     rig.broker.topic("t").publisher.publish([b""], [b"B" * 1500], None, None, [5_000])
@@ -72,7 +72,7 @@ def test_where_all_expired_but_the_damage_it_goes_since_the_scan_counted_anew(sc
 @pytest.mark.parametrize("found", ["cut to nothing", "all zeros", "its newest records zeroed"])
 @pytest.mark.parametrize("restart", [False, True])
 def test_damage_is_no_age(found: str, restart: bool) -> None:
-    """The segment was unlinked as soon as all was acked, minutes old, and the loss forgotten with it."""
+    """Found: the segment was unlinked as soon as all was acked, minutes old, and the loss was forgotten with it."""
     rig = BrokerRig(retain_acked_for_ms=3_600_000)
     rig.subscribe("t").close()
     for n in range(12):
@@ -104,7 +104,7 @@ def test_damage_is_no_age(found: str, restart: bool) -> None:
 
 
 class BadPage:
-    """A file of the simulated disk in which reads that touch some bytes fail."""
+    """A file of the simulated disk in which reads of some bytes fail."""
 
     def __init__(self, file: object, start: int, end: int) -> None:
         self._file, self._start, self._end = file, start, end
@@ -119,7 +119,7 @@ class BadPage:
 
 
 def test_one_page_that_the_disk_refuses_for_a_while_costs_neither_records_nor_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The segment was sealed with what was unreadable as lost, and its delayed messages were delivered at once."""
+    """Found: the segment was sealed with the unreadable records as lost, and its delayed messages were delivered at once."""
     rig = BrokerRig(segment_bytes=1 << 20)
     rig.subscribe("t").close()
     rig.broker.topic("t").publisher.publish([b""], [b"later"], None, [3_600_000])
@@ -152,7 +152,7 @@ def test_one_page_that_the_disk_refuses_for_a_while_costs_neither_records_nor_de
 
 @pytest.mark.parametrize("offsets", [True, False])
 def test_the_first_segment_lost_is_a_loss(offsets: bool) -> None:
-    """It was taken for what retention had removed: state ok, and unacked messages were never delivered."""
+    """Found: the loss was taken for retention: state ok, and unacked messages were never delivered."""
     rig = BrokerRig()
     if offsets:
         rig.subscribe("t").close()
@@ -185,7 +185,7 @@ def test_the_last_segment_lost_gives_no_id_twice_although_the_offsets_are_old() 
 
 @pytest.mark.parametrize("op", ["rename", "sync_dir", "truncate", "unlink", "pwrite", "sync"])
 def test_a_power_cut_while_a_full_disk_takes_what_is_acked_is_no_loss(op: str) -> None:
-    """The offsets cannot be told before: marks tell."""
+    """On a full disk the offsets cannot record the removal before it, so marks do."""
     marks = 0
     for nth in range(1, 20):
         rig = BrokerRig(retain_acked_for_ms=0)

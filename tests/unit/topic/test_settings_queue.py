@@ -1,4 +1,4 @@
-"""Changes of a topic's settings, one at a time. Contract: delivery.md, "Per-topic settings"."""
+"""Changes of a topic's settings are made one at a time. Contract: delivery.md, "Per-topic settings"."""
 
 import errno
 

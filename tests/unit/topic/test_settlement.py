@@ -1,4 +1,4 @@
-"""Many ids at once, with an answer for each; ``tests/property/test_settlement_runs.py`` compares with one after the other."""
+"""Settling many ids at once, with an answer for each; ``tests/property/test_settlement_runs.py`` compares with one by one."""
 
 from tests.support.broker_rig import BrokerRig
 from toymq_py.topic.settlement import ack_each, settle_each

@@ -57,7 +57,7 @@ def test_an_heir_that_goes_leaves_the_topic_where_it_was() -> None:
 
 
 def attached(*late: bool) -> tuple[SingleActive[Session], list[Session]]:
-    """Sessions, the first one active in five topics; which of them hang."""
+    """Attach sessions, the first one active in five topics; ``late`` says which of them hang."""
     single: SingleActive[Session] = SingleActive()
     sessions = [Session() for _ in late]
     for session in sessions:
@@ -138,7 +138,7 @@ def test_one_that_hung_has_its_share_again_when_it_has_settled_something() -> No
 
 
 def shares(places: list[list[int]], sessions: int) -> list[int]:
-    """The shares of sessions that come one after the other, to workers or groups with these partitions each."""
+    """Return the shares of sessions that come one after the other, to workers or groups with these partitions each."""
     total = [0] * sessions
     for numbers in places:
         mine = [Session() for _ in range(sessions)]
@@ -164,7 +164,7 @@ def test_the_oldest_session_has_not_all_where_each_place_has_one_partition() -> 
 @pytest.mark.parametrize("count", range(2, 8))
 @pytest.mark.parametrize("partitions", [1, 2, 5, 6, 10, 11, 12, 24, 37])
 def test_in_one_place_shares_differ_by_one_at_most(partitions: int, count: int) -> None:
-    """Of six partitions three sessions had 2, 1 and 3."""
+    """Found: of six partitions three sessions had 2, 1 and 3."""
     assert sum(shares([list(range(partitions))], count)) == partitions
     assert sum(shares([list(range(1, 2 * partitions, 2))], count)) == partitions, "as one of two places has them"
 
@@ -199,7 +199,7 @@ def rig_with(partitions: int, messages: int = 3) -> BrokerRig:
 
 
 def topics_of(rig: BrokerRig, session: Any) -> set[str]:
-    """The topics in which it is active, as their consumers say, and as it says."""
+    """Return the topics in which a session is active, as their consumers and the session agree."""
     found = set()
     for name, topic in rig.broker.topics.items():
         single = topic.channel("c").single

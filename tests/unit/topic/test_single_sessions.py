@@ -1,4 +1,4 @@
-"""mode=single where sessions hang: what they hold times out, or they take nothing. ADR 0264."""
+"""mode=single with sessions that hang: their leases time out, or they take nothing. ADR 0264."""
 
 import pytest
 
@@ -15,13 +15,13 @@ def rig_with(partitions: int, messages: int = 1) -> BrokerRig:
 
 
 def active_in(*sessions: PatternSubscription) -> list[int]:
-    """In how many topics each is active; the counts agree."""
+    """Return in how many topics each session is active, and check the counts."""
     assert [session.active for session in sessions] == [len(session.active_in) for session in sessions]
     return [session.active for session in sessions]
 
 
 def work(rig: BrokerRig, session: PatternSubscription) -> list[str]:
-    """A session that acks what it takes, until there is no more."""
+    """Let a session ack what it takes, until there is no more. Returns: the topics."""
     done = []
     while (delivery := session.take(1 << 20)) is not None:
         done += rig.shown(delivery)
@@ -30,7 +30,8 @@ def work(rig: BrokerRig, session: PatternSubscription) -> list[str]:
 
 
 def test_one_that_hangs_loses_the_topic_with_its_leases() -> None:
-    """Found by a blind attack: it kept the topic for ever, and its messages became dead letters beside an idle session."""
+    """Found by a blind attack: the session kept the topic for ever, and its messages became dead letters beside an idle
+    session."""
     rig = rig_with(1, messages=3)
     assert rig.change("configure", "t.0", max_attempts="3") == "OK"
     hung, works = (rig.subscribe("t.0", mode="single") for _ in range(2))
@@ -60,8 +61,8 @@ def test_what_is_leased_yet_is_settled_before_the_other_one_gets_more() -> None:
 
 @pytest.mark.parametrize("others", [0, 1])
 def test_what_is_behind_a_message_that_timed_out_comes_again_behind_it(others: int) -> None:
-    """Found by a blind attack: a handler that drops what it has no more (TOUCH says 0), and goes on with what was delivered
-    later, acked that before the first, 6 of 6 times."""
+    """Found by a blind attack: a handler that drops messages whose lease is over (TOUCH is answered 0), and goes on with later
+    deliveries, acked those before the first one, 6 of 6 times."""
     rig = rig_with(1)
     hung, *works = (rig.subscribe("t.0", mode="single") for _ in range(1 + others))
     assert rig.take(hung) == [(0, 1)]
@@ -73,7 +74,7 @@ def test_what_is_behind_a_message_that_timed_out_comes_again_behind_it(others: i
 
 
 def test_a_message_that_hangs_each_goes_round_and_ends() -> None:
-    """One lease after the other: none is taken away before it has ended."""
+    """Each session hangs on it for one lease, one after the other: no lease is taken away before it has ended."""
     rig = rig_with(1)
     rig.change("configure", "t.0", max_attempts="4")
     sessions = [rig.subscribe("t.0", mode="single") for _ in range(2)]
@@ -88,7 +89,7 @@ def test_a_message_that_hangs_each_goes_round_and_ends() -> None:
 
 
 def test_one_that_hangs_on_one_topic_gets_no_more_of_the_others() -> None:
-    """With a window of 1 it lost one partition each visibility timeout, and kept eight for four minutes."""
+    """Found: with a window of 1 the session lost one partition each visibility timeout, and kept eight for four minutes."""
     rig = rig_with(8)
     hung = rig.follow("t.*", mode="single", window=1)
     assert len(rig.take(hung)) == 1
@@ -101,7 +102,7 @@ def test_one_that_hangs_on_one_topic_gets_no_more_of_the_others() -> None:
 
 
 def test_one_that_takes_nothing_any_more_loses_what_it_does_not_hold() -> None:
-    """Its socket is full: it has messages of one topic, and none of the others. There is nothing to end, and nothing comes."""
+    """The session's socket is full: it holds messages of one topic, and none of the others, so there no lease could end."""
     rig = rig_with(6)
     hung, works = (rig.follow("t.*", mode="single") for _ in range(2))
     assert hung.take(1 << 20) is not None
@@ -113,8 +114,8 @@ def test_one_that_takes_nothing_any_more_loses_what_it_does_not_hold() -> None:
 
 
 def all_hang() -> tuple[BrokerRig, list[Subscription]]:
-    """Three sessions after 90 s: each had message 0 for its time, and it is the first one's turn again. Message 1 is ready in
-    10 s."""
+    """Return three sessions after 90 s, in which each had message 0 for its time; the first one has its turn again, and message
+    1 is ready in 10 s."""
     rig = rig_with(1, messages=2)
     sessions = [rig.subscribe("t.0", mode="single", window=window) for window in (2, 1, 1)]
     assert len(rig.take(sessions[0])) == 2
@@ -126,7 +127,7 @@ def all_hang() -> tuple[BrokerRig, list[Subscription]]:
 
 
 def actives(rig: BrokerRig, sessions: list[Subscription], count: int) -> list[int]:
-    """Which session has its turn after 10 s, 20 s and so on; an heir that waits has it not."""
+    """Return which session has its turn after 10 s, 20 s and so on; a successor that waits does not have it."""
     found = []
     for _ in range(count):
         rig.advance(10)
@@ -165,7 +166,7 @@ def test_a_paused_one_loses_what_times_out_and_gets_nothing_of_one_that_hangs() 
 
 
 def test_what_is_behind_the_lowest_of_several_that_timed_out_comes_again_behind_it() -> None:
-    """The one that came first, and counts, may be another: lower ids that were delayed came behind it."""
+    """The message that came first, and counts, may have a higher id: delayed ones with lower ids came after it."""
     rig = BrokerRig()
     rig.broker.topic_or_new("t.0").publisher.publish([b""] * 3, [b"x"] * 3, [b""] * 3, delays_ms=[5_000, 8_000, 0])
     rig.loop.drain()
@@ -181,8 +182,8 @@ def test_what_is_behind_the_lowest_of_several_that_timed_out_comes_again_behind_
 
 
 def test_what_is_behind_a_message_that_is_given_back_waits_as_long() -> None:
-    """Found by a blind attack: a handler that failed once broke the order, also with a window of 1, as the next message came in
-    the meantime."""
+    """Found by a blind attack: one NACK broke the order, even with a window of 1, as the next message was delivered before the
+    redelivery."""
     rig = rig_with(1, messages=4)
     first, second = (rig.subscribe("t.0", mode="single", window=3) for _ in range(2))
     assert rig.take(first) == [(0, 1), (1, 1), (2, 1)]
@@ -199,7 +200,7 @@ def test_what_is_behind_a_message_that_is_given_back_waits_as_long() -> None:
 
 
 def test_one_that_is_paused_hands_over_and_has_its_share_again_when_it_goes_on() -> None:
-    """Found by a blind attack: its topics stood still until RESUME, while the other one worked."""
+    """Found by a blind attack: the paused session's topics stood still until RESUME, while another session worked."""
     rig = rig_with(2, messages=2)
     first, second = (rig.follow("t.*", mode="single", window=1) for _ in range(2))
     assert rig.shown(first.take(1 << 20)) == ["t.1 0-0 x1"]
@@ -221,7 +222,7 @@ def test_one_that_is_paused_hands_over_and_has_its_share_again_when_it_goes_on()
 
 
 def late_ack(rig: BrokerRig, session: PatternSubscription, name: str) -> None:
-    """What ``Deliveries.settles`` does."""
+    """Ack message 0 as ``Deliveries.settles`` does for a late session."""
     session.late = False
     rig.ack(name, 0, 0)
 

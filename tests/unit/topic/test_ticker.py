@@ -1,4 +1,4 @@
-"""The timed work of a topic's parts."""
+"""The timed work of the parts of a topic."""
 
 from toymq_py.topic import Ticker
 

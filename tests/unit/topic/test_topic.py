@@ -1,4 +1,4 @@
-"""What joins the parts of a topic: its settings reach each of them, and its state is that of the worst. Contract:
+"""How the parts of a topic work together: its settings reach each of them, and its state is the worst of theirs. Contract:
 delivery.md."""
 
 import pytest
@@ -14,7 +14,7 @@ SET = TopicSettings(
 
 
 def in_force(rig: BrokerRig, name: str) -> list[object]:
-    """The settings as the parts have them."""
+    """Return the settings that the parts use."""
     topic = rig.broker.topic(name)
     policy = topic.context.policy
     return [

@@ -1,4 +1,4 @@
-"""A topic that tells a tracer what becomes of its messages."""
+"""A topic that reports the fate of its messages to a tracer."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from toymq_py.topic import Appended, Delivery, TracedTopic, Tracer
 
 
 class Told(Tracer):
-    """Writes down what it is told."""
+    """A tracer that records its calls."""
 
     def __init__(self) -> None:
         self.events: list[object] = []

@@ -1,4 +1,4 @@
-"""``App``: what its decorators refuse, and where it connects."""
+"""``App``: what its decorators refuse, and to which broker it connects."""
 
 import asyncio
 import re
@@ -69,7 +69,7 @@ def test_a_periodic_job_has_a_topic_of_its_name_and_no_retry() -> None:
 
 
 def test_a_periodic_job_that_needs_an_argument_is_refused_where_it_is_decorated() -> None:
-    """Found by a trial: each of its ticks was a dead letter."""
+    """Found by a trial: the job of each tick became a dead letter."""
     app = App()
     with pytest.raises(TypeError, match="report needs shop, day, and a tick has no arguments: give shop, day a default"):
 
@@ -96,7 +96,7 @@ async def test_an_app_without_workers_does_not_run() -> None:
 
 
 async def test_run_refuses_what_would_hang() -> None:
-    """The event of a thread held the loop, and with a concurrency of 0 no job was begun."""
+    """Found: a threading.Event as ``stop`` blocked the loop, and with a concurrency of 0 no job was begun."""
     app = App()
     app.worker("a")(of_a_module)
     with pytest.raises(TypeError, match=r"stop is an asyncio.Event, not <threading.Event"):
@@ -106,7 +106,7 @@ async def test_run_refuses_what_would_hang() -> None:
 
 
 def test_a_decorator_without_its_argument_says_how_it_is_written() -> None:
-    """It said that a topic is a text."""
+    """Found: the error was that a topic is a text."""
     for decorator, text in ((App().worker, '`@app.worker("jobs")` above shop'), (App().every, '`@app.every("1h")` above shop')):
         with pytest.raises(TypeError, match=re.escape(text)):
 
@@ -118,7 +118,7 @@ def of_a_module() -> None: ...
 
 
 def test_two_functions_of_a_name_are_refused_and_one_function_for_two_topics_is_not() -> None:
-    """The second hid the first, silently."""
+    """Found: the second function of a name silently replaced the first."""
     app = App()
     app.worker("a")(of_a_module)
     app.worker("b")(of_a_module)

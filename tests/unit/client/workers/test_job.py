@@ -99,7 +99,7 @@ def test_a_call_that_the_function_does_not_take_is_refused() -> None:
 
 
 def test_an_argument_of_a_wrong_type_is_not_published() -> None:
-    """Found by a trial: it was published, and a dead letter at the worker."""
+    """Found by a trial: the job was published, and became a dead letter at the worker."""
     for wrong, text in (
         (("a.png", "large"), "argument size of .*resize is an object with the fields of Size, not 'large'"),
         ((17, Size(1)), "argument path of .*resize is a text, not 17"),
@@ -192,7 +192,7 @@ def test_a_process_calls_plain_functions_that_it_can_import() -> None:
 
 
 def test_a_function_that_would_do_nothing_when_it_is_called_is_refused() -> None:
-    """A generator's body does not run, and its jobs would be acked."""
+    """Calling a generator function does not run its body, so its jobs would be acked undone."""
 
     def generates() -> Iterator[int]:
         yield 1
@@ -206,7 +206,7 @@ def test_a_function_that_would_do_nothing_when_it_is_called_is_refused() -> None
 
 
 def test_what_awaits_behind_a_plain_call_is_told() -> None:
-    """The wrapper of a decorator: its coroutine was dropped, and the job acked."""
+    """Found: for a decorator's plain wrapper of a coroutine function, the coroutine was dropped and the job acked."""
 
     def decorated() -> object:
         return resize.function("a", Size(1))
@@ -226,7 +226,7 @@ def test_functions_without_a_name_of_their_own_are_jobs_too() -> None:
 
 
 def test_a_method_is_refused_where_it_is_decorated() -> None:
-    """Its ``self`` would be an argument of each job."""
+    """Otherwise ``self`` would be an argument of each job."""
     with pytest.raises(TypeError, match=r"Shop.work is a method: a job has no `self`; write a function outside of the class"):
 
         class Shop:

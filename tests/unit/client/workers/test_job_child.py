@@ -1,4 +1,4 @@
-"""What runs in a process of jobs, but for the process itself (tests/e2e/workers/test_job_process.py)."""
+"""The code that runs in a job process, without the process itself (tests/e2e/workers/test_job_process.py)."""
 
 import logging
 
@@ -72,7 +72,7 @@ def test_an_exception_whose_text_is_no_utf8_crosses_escaped() -> None:
 
 
 class Kept:
-    """In place of the connection."""
+    """Stands for the connection to the parent, and keeps what is sent."""
 
     def __init__(self) -> None:
         self.said: list[LogLine] = []

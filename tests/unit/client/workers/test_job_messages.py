@@ -1,4 +1,4 @@
-"""Messages between a worker and a process of its jobs: they survive the way."""
+"""Messages between a worker and a job process are the same after encoding and decoding."""
 
 import pickle
 

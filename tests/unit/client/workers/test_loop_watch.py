@@ -1,4 +1,4 @@
-"""A coroutine that blocks the event loop is told."""
+"""A coroutine that blocks the event loop is reported."""
 
 import asyncio
 import logging

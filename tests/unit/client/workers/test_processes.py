@@ -45,7 +45,7 @@ def began(folder: Path) -> list[int]:
 
 
 def run(processes: Processes, *steps: Callable[[], object]) -> int:
-    """Run them here; the steps, from another thread, and then SIGTERM."""
+    """Run the processes here, and the steps in another thread; then send SIGTERM."""
     failed: list[BaseException] = []
 
     def drive() -> None:
@@ -119,7 +119,7 @@ def test_a_changed_source_starts_all_anew(tmp_path: Path) -> None:
 def test_an_app_that_cannot_be_loaded_is_tried_again_when_a_source_changes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """--reload with a syntax error."""
+    """With --reload an app with a syntax error is loaded again after an edit."""
     source = tmp_path / "app.py"
     source.write_text("1")
     fails_first = "broken = place / 'broken'\nif not broken.exists(): broken.touch(); sys.exit(2)"

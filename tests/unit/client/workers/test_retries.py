@@ -1,4 +1,4 @@
-"""Retries of a worker: how often, after what time."""
+"""Retries of a job: how often, and after which delays."""
 
 from random import Random
 

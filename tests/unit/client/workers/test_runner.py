@@ -1,4 +1,4 @@
-"""A job's own end and that of its event loop. The rest is shown with a broker: ``e2e/workers/test_runner.py``."""
+"""The end of a job and the end of its event loop. The rest is shown with a broker: ``e2e/workers/test_runner.py``."""
 
 import asyncio
 from random import Random
@@ -31,7 +31,7 @@ async def test_a_coroutine_that_raises_generator_exit_fails() -> None:
 
 
 async def test_a_job_that_is_closed_with_its_loop_does_not_go_on() -> None:
-    """Python says "coroutine ignored GeneratorExit" of one that does."""
+    """Python warns "coroutine ignored GeneratorExit" of a job that goes on."""
 
     async def work() -> None:
         await asyncio.get_running_loop().create_future()

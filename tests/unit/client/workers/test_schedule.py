@@ -29,7 +29,7 @@ JOB = cast("Job[..., Any]", FakeJob())
 
 
 class Client:
-    """Keeps what is published; ends the schedule after some."""
+    """A client that keeps what is published, and ends the schedule after some publishes."""
 
     def __init__(self, count: int, *, refuses: bool = False) -> None:
         self.published: list[tuple[str, str, float]] = []

@@ -1,4 +1,4 @@
-"""Threads of an event loop: what runs there, what comes back, and in how few wake-ups."""
+"""Threads for an event loop: which calls run there, what they return, and in how few wake-ups of the loop."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""What `toymqctl top` computes from two looks at a broker."""
+"""What `toymqctl top` computes from two samples of a broker."""
 
 from typing import Any
 
@@ -55,14 +55,14 @@ def test_lag_is_that_of_the_slowest_and_letters_that_went_back_do_not_count() ->
 
 
 def test_a_topic_shows_what_is_scheduled_beside_its_backlog() -> None:
-    """A message that waits for its time is one, however many consumers wait for it."""
+    """A delayed message counts once, however many consumers wait for it."""
     (line,) = Figures(stats(topic("mails", consumer(scheduled=7), consumer("d", scheduled=6, backlog=1)))).topics()
     shown = {column.name: cell.text for column, cell in zip(TOPIC_COLUMNS, line.cells, strict=True)}
     assert (shown["backlog"], shown["scheduled"], shown["letters"]) == ("1", "7", "0")
 
 
 def test_a_topic_without_a_consumer_shows_what_waits_in_it() -> None:
-    """`toymqctl topics` showed 3, and this 0."""
+    """Found: `toymqctl topics` showed 3, and `top` showed 0."""
     (line,) = Figures(stats(topic("orders", backlog=3, scheduled=2))).topics()
     shown = {column.name: cell.text for column, cell in zip(TOPIC_COLUMNS, line.cells, strict=True)}
     assert (shown["backlog"], shown["scheduled"]) == ("3", "2")
@@ -95,7 +95,7 @@ def test_lines_are_filtered_and_sorted() -> None:
 
 
 def test_totals_of_fewer_workers_are_not_compared_with_those_of_all() -> None:
-    """One that comes back brought all that it ever published in a second."""
+    """Found: when a worker came back, all that it had ever published counted for one second."""
     away = {"away": [{"place": "worker 1", "why": "x"}]}
     before, now = stats(uptime_s=9.0, publish_total=5), stats(uptime_s=10.0, publish_total=1_000_000)
     assert Figures(now, before).total_rate("publish_total") == pytest.approx(999_995)

@@ -1,4 +1,4 @@
-"""The source of the screen: a real broker."""
+"""The data source of `toymqctl top`, on a real broker."""
 
 from pathlib import Path
 

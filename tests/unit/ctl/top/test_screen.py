@@ -1,4 +1,4 @@
-"""The screen of `toymqctl top`: what its keys show. The feed says what it is told to."""
+"""The screen of `toymqctl top` and its keys, with data that the test sets."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +16,7 @@ from toymqctl.top.screen import LINES_MAX, Help, Top
 
 @asynccontextmanager
 async def shown(feed: ToldFeed) -> AsyncIterator[tuple[Top, Pilot[None]]]:
-    """A screen that asked once."""
+    """Yield a screen that has loaded its data once."""
     app = Top(feed, every_s=None)
     async with app.run_test(size=(120, 20)) as pilot:
         await app.poll()
@@ -76,7 +76,7 @@ async def test_down_to_the_letters_and_up_again() -> None:
 
 
 async def test_a_topic_without_consumers_says_so() -> None:
-    """The screen was empty, as if it were loading."""
+    """Found: the screen was empty, as if it were loading."""
     async with shown(ToldFeed(BROKER)) as (app, pilot):
         await pilot.press("enter")
         assert said(app, "#where").startswith("broker:6789 · audit · no consumers")
@@ -211,7 +211,7 @@ async def test_a_long_name_leaves_room_for_the_numbers_and_is_found_and_headed_w
 
 
 async def test_names_are_no_markup() -> None:
-    """A consumer's or a topic's name cannot have brackets; a key and a payload can."""
+    """A key or a payload may contain brackets; a consumer's or a topic's name cannot."""
     feed = ToldFeed(BROKER)
     feed.letters = [Row("orders.dlq", 1, None, 0, b"", {"toymq-reason": "[red]"}, b"[/] [bold")]
     async with shown(feed) as (app, pilot):
@@ -222,7 +222,7 @@ async def test_names_are_no_markup() -> None:
 
 
 async def test_what_the_figures_are_without_is_said_over_those_that_there_are() -> None:
-    """While one worker or group was away the screen was empty but for a line."""
+    """Found: while one worker or group did not answer, the screen was empty except for one line."""
     feed = ToldFeed(BROKER, BROKER | {"topics": BROKER["topics"][:1], "away": [{"place": "worker 1", "why": "x"}]}, BROKER)
     async with shown(feed) as (app, _):
         assert "without" not in said(app, "#where")

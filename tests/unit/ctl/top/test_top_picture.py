@@ -15,7 +15,7 @@ TOTALS = {"publish_total": 2610, "deliver_total": 3132, "ack_total": 3132}
 
 
 def at(second: int) -> dict[str, object]:
-    """A broker that serves orders, clicks and audit; nothing has sent the emails for a minute."""
+    """Return a broker's data at a second: it serves orders, clicks and audit; no consumer has sent the emails for a minute."""
     rates = {"orders": 502, "clicks": 2058, "audit": 50, "emails": 40}
     ids = {name: 4000 + rate * second for name, rate in rates.items()}
     waiting = {"orders": 1451, "clicks": 0, "audit": 246, "emails": 2400 + 40 * second}

@@ -18,7 +18,7 @@ def store(tmp_path: Path) -> Archive:
 
 
 class Batch(Rows):
-    """One that the stream with the id ``query`` hands over."""
+    """A batch that the stream with the id ``query`` hands over."""
 
     def __init__(self, rows: list[int], query: str, meanwhile: Callable[[], object] = lambda: None) -> None:
         super().__init__(rows, meanwhile)
@@ -31,7 +31,7 @@ class Batch(Rows):
 
 
 def plan(place: Path, *numbers: int) -> Path:
-    """What Spark writes before it hands a batch over."""
+    """Write what Spark writes before it hands a batch over."""
     (place / "offsets").mkdir(parents=True, exist_ok=True)
     for number in numbers:
         (place / "offsets" / str(number)).write_text("v1\n{}\n{}")
@@ -63,7 +63,7 @@ def test_two_archives_at_once_write_a_batch_once(store: Archive) -> None:
 
 
 def test_the_plan_of_a_batch_is_on_the_disk_before_its_manifest(store: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a power cut could take it, and Spark would take other records for the batch that is archived."""
+    """Otherwise a power cut could remove the plan, and Spark would plan other records for the batch that is archived."""
     synced: list[tuple[str, bool]] = []
     monkeypatch.setattr(archive, "sync", lambda path: synced.append((path.name, store.find("0000000003") is None)))
     batch: Any = Batch([30], "q")
@@ -72,7 +72,7 @@ def test_the_plan_of_a_batch_is_on_the_disk_before_its_manifest(store: Archive, 
 
 
 def checkpoint(place: Path, query: str, *done: int) -> Path:
-    """As Spark writes it."""
+    """Make a checkpoint as Spark writes it."""
     plan(place, *done)
     (place / "commits").mkdir()
     (place / "metadata").write_text(json.dumps({"id": query}))
@@ -83,7 +83,7 @@ def checkpoint(place: Path, query: str, *done: int) -> Path:
 
 
 def test_a_checkpoint_is_good_for_one_archive(store: Archive, tmp_path: Path) -> None:
-    """Another archive was left without what had been archived before, and the exit code was 0."""
+    """Found: with the checkpoint of another archive, a new archive lacked all earlier batches, and the exit code was 0."""
     theirs = checkpoint(tmp_path / "ck", "q", 1, 2)  # Spark forgets old ones
     archive.check_checkpoint(store, theirs)
     archive.check_checkpoint(Archive(tmp_path / "new"), tmp_path / "none")

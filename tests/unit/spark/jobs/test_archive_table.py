@@ -1,4 +1,4 @@
-"""What executors do for a table, without Spark: they write a batch's files, and read a snapshot's."""
+"""The executors' work for a table, without Spark: they write a batch's files, and read a snapshot's."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""``compact``: rows stand in the archive once, whatever runs at the same time."""
+"""``compact``: each row is in the archive once, whatever runs at the same time."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_a_directory_without_a_manifest_is_refused_and_nothing_removed(tmp_path:
 def test_of_two_compactions_at_once_one_is_done(
     grace_ms: int, store: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every reader saw every row twice."""
+    """Found: after both were done every reader saw every row twice."""
 
     def run() -> compact.Compacted:
         return compact.compact(NO_SPARK, store.path, grace_ms=grace_ms)

@@ -25,7 +25,7 @@ def test_a_directory_without_a_manifest_is_refused_and_leaves_no_state(tmp_path:
 
 
 def test_a_replay_of_nothing_leaves_no_plan(tmp_path: Path) -> None:
-    """The same command published nothing for ever, whatever was archived later."""
+    """Found: after a replay of an empty archive the same command published nothing for ever, whatever was archived later."""
     empty = tmp_path / "empty"
     Archive(empty).commit(Manifest("0000000000", "q", ()))
     state = tmp_path / "state"
@@ -41,7 +41,7 @@ def test_latest_by_key_is_no_range_of_ids(tmp_path: Path) -> None:
 
 
 class Published:
-    """The sink: what it is given, and the clock of the job."""
+    """The sink: the rows that it got, and the clock of the job."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, counts: dict[int, int] | None = None) -> None:
         self.pieces: list[Piece] = []
@@ -64,7 +64,7 @@ class Published:
 
 
 def test_a_gap_in_an_archive_takes_no_time_and_is_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It said that it had replayed 110 rows, of which there were 20, and took five times as long as the rate says."""
+    """Found: a replay reported 110 rows, of which there were 20, and took five times as long as its rate says."""
     archive = archived(tmp_path / "a", ("a", [*range(10), *range(10**9, 10**9 + 10)]))
     published = Published(monkeypatch)
     found = published.run(archive.path, tmp_path / "state", rate=10)
@@ -90,7 +90,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def test_a_gap_in_a_topic_takes_no_time_either(broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where such gaps are not taken for a loss; else the replay refuses, as reading does."""
+    """The options tolerate such gaps as no loss; otherwise the replay refuses, as reading does."""
     url = f"toymq://127.0.0.1:{broker.port}"
     with sync.connect(url) as client:
         list(client.pub_many("a", ((None, b"x") for _ in range(300))))
@@ -111,7 +111,8 @@ def test_a_gap_in_a_topic_takes_no_time_either(broker: BrokerProcess, tmp_path: 
 
 
 def test_a_replay_goes_on_at_another_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It belonged to another replay. The piece that may have begun keeps its number and its rows."""
+    """Found: with another rate the plan was refused as that of another replay. The piece that may have begun keeps its number
+    and its rows."""
     archive, state = archived(tmp_path / "a", ("a", [*range(100)])), tmp_path / "state"
     published = Published(monkeypatch)
     steps = replay.replay(NO_SPARK, archive.path, {"topic": "t"}, state, rate=20, monotonic=lambda: 0.0, sleep=lambda _: None)

@@ -72,7 +72,7 @@ def test_pieces_of_a_topic_leave_out_what_was_removed() -> None:
 
 def test_where_the_next_record_is() -> None:
     class Gaps:
-        """Records 5 and 6, and retention below."""
+        """A log with records 5 and 6 only; retention removed those below."""
 
         def read(self, topic: str, at: int, end: int, walk: Any) -> Iterator[RecordRun[None]]:
             if at < 5:

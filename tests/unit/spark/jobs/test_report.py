@@ -1,4 +1,4 @@
-"""``report``: widths of windows, and archive times."""
+"""``report``: widths of windows, and the times at which records were archived."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ def test_what_is_no_window(window: str) -> None:
 
 
 def test_when_records_were_archived_stays_known_behind_compactions(tmp_path: Path) -> None:
-    """The last manifest that has a file of the topic is the compaction's, and removing old files writes the batch's anew."""
+    """The last manifest with a file of the topic may be a compaction's, and removing old files rewrites the batch's."""
     archive = Archive(tmp_path)
 
     def commit(name: str, written_ms: int, *topics: str, replaces: tuple[str, ...] = ()) -> Manifest:

@@ -1,4 +1,4 @@
-"""What the stateful operator of ``watch`` says, by Spark's own tester of such operators: no JVM."""
+"""The output of ``watch``'s stateful operator, with Spark's own tester of such operators: no JVM."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def ids(first_id: int, last_id: int) -> Row:
 
 
 def look(at_s: int, settled: int, waiting: int, consumer: str | None = "c", **more: Any) -> list[Row]:
-    """The topic, and one consumer of it."""
+    """Return rows for the topic and one consumer of it."""
     seen = sight(at_ms=at_s * 1000)
     said = {"settled": settled, "waiting": waiting, "inflight": 0, "sessions": 1, "paused": False, **more}
     return [seen] if consumer is None else [seen, sight(at_ms=at_s * 1000, consumer=consumer, **said)]
@@ -33,7 +33,7 @@ class Told:
         self._tester = TwsTester(TopicWatch(stuck_after_s * 1000))
 
     def __call__(self, *rows: Row, topic: str = "t") -> list[tuple[Any, ...]]:
-        """A batch for a topic; what comes of it."""
+        """Process a batch for a topic. Returns: its output rows."""
         found = self._tester.test(topic, list(rows))
         return [(row.kind, row.first_id, row.last_id) if row.consumer is None else (row.kind, row.consumer) for row in found]
 

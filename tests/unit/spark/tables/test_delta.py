@@ -1,4 +1,4 @@
-"""What is peculiar to Delta: its log, its statistics, object stores."""
+"""Delta only: its log, its statistics, object stores."""
 
 import json
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def delta(place: object) -> "DeltaArchive":
 
 
 def test_a_batch_is_an_application_transaction(tmp_path: Path) -> None:
-    """As other writers of Delta have it: Spark's ``txnAppId`` and ``txnVersion``."""
+    """A batch is marked as other writers of Delta do: Spark's ``txnAppId`` and ``txnVersion``."""
     archive(delta(tmp_path), 0)
     archive(delta(tmp_path), 1)
     actions = [json.loads(line) for line in (tmp_path / "_delta_log" / f"{2:020d}.json").read_text().splitlines()]
@@ -55,7 +55,7 @@ def test_batches_stay_known_when_the_log_is_cut(tmp_path: Path) -> None:
 
 
 def test_the_log_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """delta-rs does not, and Spark takes the batch for done."""
+    """delta-rs does not sync it, but Spark considers the batch done."""
     from toymq_spark.tables import delta as module
 
     archive(delta(tmp_path / "a"), 0)

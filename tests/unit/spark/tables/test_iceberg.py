@@ -1,4 +1,4 @@
-"""What is peculiar to Iceberg: catalogs, snapshots that expire, metadata that is synced."""
+"""Iceberg only: catalogs, snapshots that expire, metadata that is synced."""
 
 import json
 from contextlib import closing
@@ -64,7 +64,7 @@ def test_metadata_is_synced_before_the_catalog_names_it(tmp_path: Path, monkeypa
 
 
 def test_a_catalog_of_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its options are PyIceberg's own: of REST, Glue or Hive as of this one."""
+    """A catalog's options are PyIceberg's own: those of REST, Glue or Hive work like the one here."""
     from pyiceberg.catalog import sql
     from pyiceberg.utils.config import Config
 

@@ -1,4 +1,4 @@
-"""Which table is at a place, before its library is loaded."""
+"""Which kind of table is at a path, before its library is loaded."""
 
 import subprocess
 import sys

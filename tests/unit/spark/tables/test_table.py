@@ -1,4 +1,4 @@
-"""What an archive promises as a table, in each format: every record once, whatever comes between."""
+"""The promises of an archive as a table, in each format: every record once, whatever happens in between."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def compact(kind: str, place: Path) -> None:
-    """What the owner of a table does with its library, at any time."""
+    """Compact the table as its owner may do with the format's library, at any time."""
     if kind == "delta":
         from deltalake import DeltaTable
 
@@ -127,8 +127,8 @@ def test_a_table_that_is_compacted_meanwhile_and_vacuumed(
 def between(at: str, table: Any, monkeypatch: pytest.MonkeyPatch, other: Callable[[], object]) -> None:
     """Let something happen once: before files are written, before the commit, or after the table was read for it.
 
-    A driver that was held up just before its commit (torture, seed 16) appended its batch again: it had looked before.
-    """
+    Found by torture, seed 16: a driver that was paused just before its commit appended its batch again, as it had checked
+    before the pause."""
     moments = iter([other])
     if at == MOMENTS[0]:
         from tests.support import tables
@@ -172,7 +172,7 @@ def test_a_table_that_never_holds_still_is_given_up(kind: str, place: Path, monk
 
 
 def records(table: Table, **which: Any) -> list[dict[str, Any]]:
-    """As ``replay`` reads, by id."""
+    """Return the records that ``replay`` reads, by id."""
     snapshot = table.snapshot()
     batches = snapshot.batches(snapshot.paths(**which), snapshot.schema().names, **which)
     return sorted((row for batch in batches for row in batch.to_pylist()), key=lambda row: (row["topic"], row["offset"]))
@@ -248,7 +248,7 @@ def test_what_is_not_our_table_is_refused(kind: str, place: Path, tmp_path: Path
 
 
 def strip(kind: str, place: Path) -> None:
-    """Make a table look as one of another program."""
+    """Make a table look like one of another program."""
     if kind == "delta":
         log = place / "_delta_log" / "00000000000000000000.json"
         log.write_text(log.read_text().replace("toymq.query", "other.query"))

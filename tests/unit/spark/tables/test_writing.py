@@ -1,4 +1,4 @@
-"""Files that an executor writes: divided, bounded, and complete or gone."""
+"""The files that an executor writes: divided, bounded, and either complete or removed."""
 
 from pathlib import Path
 from typing import Any

@@ -108,7 +108,7 @@ def test_a_bad_value_is_one_bad_row(value: bytes, says: str) -> None:
 
 
 def test_a_value_that_fits_no_column_is_one_bad_row() -> None:
-    """Ten years past the year 9999, and a decimal with more digits than its schema says."""
+    """A time ten years past the year 9999, and a decimal with more digits than its schema allows."""
     far = a_record(at={"type": "long", "logicalType": "timestamp-micros"})
     codec = AvroCodec(json.dumps(far))
     good, bad = written(a_record(at="long"), {"at": 1}), written(a_record(at="long"), {"at": 2**62})

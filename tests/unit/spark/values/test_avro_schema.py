@@ -1,4 +1,4 @@
-"""Avro schemas as columns, and schemas that hostile bytes would turn against the reader."""
+"""Avro schemas as columns, and hostile schemas."""
 
 import json
 from typing import Any
@@ -46,7 +46,7 @@ def test_a_type_is_named_again_with_its_namespace() -> None:
 
 
 def doubled(times: int) -> dict[str, Any]:
-    """Each record has two fields of the next one: without a limit this ends when memory does."""
+    """Return a schema in which each record has two fields of the next one: without a limit this fills the memory."""
     if not times:
         return record(a="null") | {"name": "R0"}
     return record(a=doubled(times - 1), b=f"R{times - 1}") | {"name": f"R{times}"}

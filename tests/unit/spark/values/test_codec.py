@@ -1,4 +1,4 @@
-"""What all formats share: rows that cannot be encoded, and reasons of one line."""
+"""The common part of all formats: rows that cannot be encoded, and reasons of one line."""
 
 import pyarrow as pa
 import pytest

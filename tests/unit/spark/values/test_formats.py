@@ -1,4 +1,4 @@
-"""The option valueSchema: DDL, Spark's JSON, files; and types that a format does not have."""
+"""The option valueSchema: DDL, Spark's JSON, files; and types that a format does not support."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""JSON objects as columns: round trips, what is refused, and bytes that want to shift other rows."""
+"""JSON objects as columns: round trips, refused values, and bytes that try to shift other rows."""
 
 import json
 from datetime import UTC, date, datetime
@@ -55,7 +55,7 @@ def test_what_a_sink_writes_a_source_reads(values: list[dict[str, Any] | None]) 
 
 @given(st.lists(VALUES.filter(bool), min_size=1, max_size=4), st.data())
 def test_any_other_encoder_of_json_will_do(values: list[dict[str, Any]], data: st.DataObject) -> None:
-    """Spaces, line breaks, escapes, unknown names, another order."""
+    """Other encoders differ in spaces, line breaks, escapes, unknown names, and order."""
     texts = []
     for value in CODEC.encode(pa.array(values, ALL)):
         found = {**json.loads(value or b""), "other": {"a": [1, None]}}
@@ -141,7 +141,7 @@ PIECES = st.sampled_from([
 
 @given(st.lists(st.lists(PIECES, max_size=8).map(b"".join) | st.binary(max_size=8), max_size=6))
 def test_no_bytes_change_what_another_row_is(values: list[bytes]) -> None:
-    """A batch gives what each value alone gives."""
+    """A batch decodes to what each value alone decodes to."""
     together = decode(*values)
     for row, value in enumerate(values):
         alone = decode(value)

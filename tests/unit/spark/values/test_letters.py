@@ -1,4 +1,4 @@
-"""Bad rows in a topic of their own, at a real broker: once, with the reason."""
+"""Bad rows are written to a topic of their own on a real broker: once, with the reason."""
 
 import json
 from collections.abc import Iterator

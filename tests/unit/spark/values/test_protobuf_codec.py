@@ -28,7 +28,7 @@ ONE, MANY = FIELD.LABEL_OPTIONAL, FIELD.LABEL_REPEATED
 
 
 def a_file() -> Any:
-    """What protoc makes of a file with the types that there are."""
+    """Return protoc's output for a file with all types."""
     file = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
     file.dependency.extend(["google/protobuf/timestamp.proto", "google/protobuf/wrappers.proto"])
     file.enum_type.add(name="Status").value.extend(

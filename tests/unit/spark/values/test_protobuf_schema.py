@@ -1,4 +1,4 @@
-"""Protobuf schemas: messages by their names and indexes, and how many columns there may be. More is in test_protobuf_codec."""
+"""Protobuf schemas: messages by name and index, and the bound on columns. More is in test_protobuf_codec."""
 
 import pytest
 from hypothesis import given
@@ -38,7 +38,7 @@ INDEXES = {
 
 
 def test_messages_have_the_places_of_their_declarations() -> None:
-    """The entry of a map, which protoc declares within the message of the map, has none."""
+    """The entry message that protoc declares for a map does not count."""
     for name, indexes in INDEXES.items():
         message = message_in(FILE, name)
         assert (message.full_name, indexes_of(message)) == (name, indexes)
@@ -92,7 +92,7 @@ def test_bad_indexes(value: bytes) -> None:
 
 
 def test_columns_are_bounded() -> None:
-    """Each message has two fields of the next one: without a limit this ends when memory does."""
+    """Each message has two fields of the next one: without a limit this fills the memory."""
     messages = "".join(f"message M{n} {{ M{n + 1} a = 1; M{n + 1} b = 2; }}" for n in range(40))
     source = f'syntax = "proto3"; {messages} message M40 {{ int32 a = 1; }}'
     message = message_in(file_of(compiled((("a.proto", source),), "a.proto"), "a.proto"), "")

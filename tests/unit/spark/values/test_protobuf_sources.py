@@ -1,4 +1,4 @@
-"""A registry's Protobuf schema with its references: what is fetched, and what is refused before anything is written."""
+"""A registry's Protobuf schema with its references: which are fetched, and which are refused before anything is written."""
 
 from collections.abc import Iterator
 
@@ -58,7 +58,7 @@ def test_names_of_dots_that_do_not_leave_it(server: SchemaRegistry) -> None:
 
 
 def test_cycles_are_refused(server: SchemaRegistry) -> None:
-    """Under other names each time, too."""
+    """A cycle whose names differ each time is refused, too."""
     server.add_protobuf("a", "a", ("b.proto", "b", 1))
     server.add_protobuf("b", "b", ("a2.proto", "a", 1))
     with pytest.raises(ValueError, match=r"its reference a2\.proto refers to itself"):

@@ -1,4 +1,4 @@
-"""The compiler that grpcio-tools brings: descriptors, what it says of bad source, and where it does not run."""
+"""The compiler of grpcio-tools: descriptors, errors for bad source, and where it does not run."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ def names(*sources: tuple[str, str]) -> list[str]:
 
 @pytest.fixture
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only directory for temporary files; nothing is kept from other tests."""
+    """Return the only directory for temporary files; no compiled schema is kept from other tests."""
     compiled.cache_clear()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path
@@ -69,7 +69,7 @@ def test_a_name_that_is_a_directory_of_another() -> None:
 
 
 def test_a_source_is_no_module_of_python(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where PYTHONPATH has a directory without a path."""
+    """The source's directory is not searched for Python modules, even if PYTHONPATH contains an empty entry."""
     monkeypatch.setenv("PYTHONPATH", ".")
     hostile = f"import pathlib; pathlib.Path({str(alone / 'ran')!r}).touch()"
     places = ("grpc_tools/__init__.py", "grpc_tools/protoc.py", "sitecustomize.py")

@@ -1,4 +1,4 @@
-"""Protobuf with a registry: values as Kafka's serializers write them, made by hand with Google's runtime."""
+"""Protobuf with a registry: values as Kafka's serializers write them, built by hand with Google's runtime."""
 
 import pickle
 import sys
@@ -51,7 +51,7 @@ def server() -> Iterator[SchemaRegistry]:
 
 
 def message(*fields: tuple[str, int, Any]) -> Any:
-    """A message that another program would have from its generated code."""
+    """Return a message as another program would build it with generated code."""
     pool = descriptor_pool.DescriptorPool()
     file = descriptor_pb2.FileDescriptorProto(name="w.proto", package="w", syntax="proto3")
     kind = file.message_type.add(name="M")
@@ -186,7 +186,7 @@ message Order {
 
 
 def test_another_version_has_the_columns_of_the_chosen_one(server: SchemaRegistry) -> None:
-    """By number, as Protobuf's rules say: names may change, and a number that is gone is as if it were not set."""
+    """Fields match by number, as Protobuf's rules say: names may change, and a missing number counts as not set."""
     old, new = server.add_protobuf("orders-value", OLD), server.add_protobuf("orders-value", NEW)
     writer, kind_written = opened(server, version=1)
     values: list[dict[str, Any]] = [
@@ -217,7 +217,7 @@ def test_another_version_has_the_columns_of_the_chosen_one(server: SchemaRegistr
     ["string id = 1;", "repeated int64 id = 1;", "Order id = 1;", "double id = 1;", "map<int32, bool> id = 1;", "bool id = 1;"],
 )
 def test_a_number_with_another_type_is_a_bad_row(server: SchemaRegistry, field: str) -> None:
-    """The runtime would read such a field as one that is not set."""
+    """Protobuf's runtime would read such a field as not set."""
     source = 'syntax = "proto3"; package shop; message Order { %s }'
     other, mine = (server.add_protobuf("orders-value", source % one) for one in (field, "int64 id = 1;"))
     codec, kind = opened(server)

@@ -1,4 +1,4 @@
-"""A client of schema registries, against one that answers well, badly, or not at all."""
+"""The client of schema registries, with one that answers well, badly, or not at all."""
 
 import base64
 import pickle
@@ -127,7 +127,7 @@ def test_an_answer_that_is_none(server: SchemaRegistry, body: bytes, says: str) 
 
 
 def test_an_error_is_no_missing_schema(server: SchemaRegistry) -> None:
-    """A row is bad if the registry says so, not if the registry is."""
+    """A row is bad if the registry does not know its schema, not if the registry fails."""
     server.misbehave = lambda handler: handler.send_error(401) is None
     with pytest.raises(RegistryFailed, match=r"/schemas/ids/1: HTTP 401: valueSchema.credentials.file has to name a user"):
         client(server).schema(1)

@@ -1,4 +1,4 @@
-"""A batch: runs of many connections become one, and nothing of them changes by it. ADR 0012."""
+"""A batch: runs of many connections are merged, and stay the same otherwise. ADR 0012."""
 
 from hypothesis import given
 from hypothesis import strategies as st

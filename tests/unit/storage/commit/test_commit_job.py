@@ -1,4 +1,4 @@
-"""What a sync thread does with one batch. Contract: storage.md, "Append and group commit"; ADR 0002."""
+"""A sync thread's work for one batch. Contract: storage.md, "Append and group commit"; ADR 0002."""
 
 import errno
 from itertools import pairwise

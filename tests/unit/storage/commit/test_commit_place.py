@@ -1,4 +1,4 @@
-"""Where a commit takes place: the rule, and the committer that follows it."""
+"""Whether a commit runs on the event loop or in a thread: the rule, and the committer that follows it."""
 
 import errno
 import random
@@ -20,7 +20,7 @@ from toymq_py.storage.commit.commit_place import (
 
 
 def trusted() -> CommitPlace:
-    """A rule that has seen a quick disk for long."""
+    """Return a rule that has seen a quick disk for long."""
     place = CommitPlace("auto")
     for _ in range(TRUST_AFTER):
         commit(place, QUICK_S, on_loop=False)
@@ -70,7 +70,8 @@ def test_a_disk_is_trusted_after_many_commits_without_a_long_one() -> None:
 
 
 def test_a_thread_waits_while_batches_have_many_records_on_average() -> None:
-    """Of 64 publishers a batch of four follows one of sixty, which are being answered and send more."""
+    """With 64 publishers a batch of four records follows one of sixty, whose publishers are just being answered and will send
+    more."""
     place, on_loop = trusted(), 0
     for n in range(1000):
         records = 4 if n % 2 else 60
@@ -111,7 +112,7 @@ def test_the_loop_waits_for_slow_commits_for_a_bounded_time() -> None:
 
 
 def share_on_the_loop(slow_p: float, seconds: float) -> float:
-    """Of the commits of a disk with single slow ones."""
+    """Return the share of commits that run on the loop, for a disk with single slow ones."""
     rng, place, on_loop = random.Random(7), CommitPlace("auto"), 0
     for _ in range(20_000):
         is_loop = place.is_loop(1, 300)
@@ -121,7 +122,7 @@ def share_on_the_loop(slow_p: float, seconds: float) -> float:
 
 
 def test_a_disk_with_a_slow_sync_now_and_then_is_trusted() -> None:
-    """With one in 200 above a millisecond, as on a shared disk, hardly a commit was on the loop."""
+    """Found: with one sync in 200 above a millisecond, as on a shared disk, hardly any commit ran on the loop."""
     assert share_on_the_loop(0.005, 0.003) > 0.97
     assert share_on_the_loop(0.05, 0.003) > 0.95
     assert share_on_the_loop(0.02, 0.008) > 0.9
@@ -160,7 +161,7 @@ def test_the_option_overrules(mode: str, expected: bool) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_the_disk_does_a_slow_commit_on_the_loop_comes_after_many_quick_ones(seed: int) -> None:
-    """A disk with a schedule of latencies: quick, slow for a while, with single slow ones, or of random ones."""
+    """The disk has a schedule of latencies: quick, slow for a while, with single slow ones, or random."""
     rng = random.Random(seed)
     held: list[float] = []
     place = CommitPlace("auto", held.append)
@@ -182,7 +183,7 @@ def test_whatever_the_disk_does_a_slow_commit_on_the_loop_comes_after_many_quick
 
 
 class SlowDisk(SimDisk):
-    """A sync takes as long as ``sync_s`` says."""
+    """A disk whose syncs take ``sync_s``."""
 
     rig: LogRig
     sync_s = 0.0002
@@ -239,7 +240,8 @@ def test_each_way_writes_syncs_and_answers_in_this_order(mode: str) -> None:
 
 
 def test_what_is_committed_on_the_loop_is_told_behind_what_a_thread_committed_before_it() -> None:
-    """A later batch starts before the earlier one is told; told first, it took a producer's highest sequence back."""
+    """Found: a later batch, committed on the loop, was reported before an earlier one from a thread, and took a producer's
+    highest sequence back."""
     rig = LogRig()
     for payload in (b"a", b"b"):
         rig.publish(payload)
@@ -253,7 +255,7 @@ def test_what_is_committed_on_the_loop_is_told_behind_what_a_thread_committed_be
 
 
 def test_answers_are_written_before_the_loop_waits_again() -> None:
-    """Many answers of a batch waited for the sync of a small one behind it."""
+    """Found: the many answers of a batch waited for the sync of a small one behind it."""
     rig = LogRig()
     for payload in (b"a", b"b"):
         rig.publish(payload)

@@ -100,7 +100,7 @@ def test_a_full_disk_refuses_cuts_and_goes_on(op: str, code: int) -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 def test_a_torn_write_takes_nothing_with_it(code: int) -> None:
-    """What is written after it stands where it would have stood, and is found by recovery."""
+    """Later records are written where the torn write began, and recovery finds them."""
     rig = LogRig()
     rig.publish(b"before")
     end = rig.log.segments[-1].end
@@ -118,7 +118,7 @@ def test_a_torn_write_takes_nothing_with_it(code: int) -> None:
 
 
 def test_a_full_disk_is_told_once_and_once_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
-    """A line per refused batch filled the pipe of a reader that did not read, and the broker stood still."""
+    """Found: a log line per refused batch filled the pipe of a reader that did not read, and the broker blocked."""
     rig = LogRig()
     rig.publish(b"before")
     with caplog.at_level(logging.WARNING):
@@ -135,7 +135,8 @@ def test_a_full_disk_is_told_once_and_once_when_it_is_over(caplog: pytest.LogCap
 @pytest.mark.parametrize("op", ["open", "sync_dir"])
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
 def test_no_descriptor_for_a_segment_passes(op: str, code: int) -> None:
-    """A crowd that held all descriptors closed topics for publishing until a restart: nothing had been written to them."""
+    """Found: when many connections had taken all descriptors, topics were closed for publishing until a restart, though nothing
+    had been written to them."""
     rig = LogRig(segment_bytes=100)
     rig.publish(b"x" * 50)
     fault = rig.disk.fail(op, 1, code)
@@ -215,7 +216,8 @@ def test_a_bug_on_the_sync_thread_closes_the_log_and_answers(monkeypatch: pytest
 
 @pytest.mark.parametrize("where", ["close", "append_to", "add"])
 def test_a_bug_or_no_memory_on_the_loop_closes_the_log_and_answers(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exception in the start of a commit left its batch as the one that is at the disk: no publish was answered any more."""
+    """Found: after an exception at the start of a commit its batch seemed to be under way for ever, and no publish was answered
+    any more."""
     rig = LogRig()
     rig.publish(b"a")
     commits = [rig.append(b"b")[0].commit]
@@ -283,7 +285,7 @@ TEN_YEARS_S = 3650 * 86400
 
 
 def times(rig: LogRig) -> list[int]:
-    """In seconds, from the present on."""
+    """Return the times in seconds, from now on."""
     found, at = [], 0
     while at < rig.log.committed_id:
         run, row, after = rig.log.read(at, 100)

@@ -53,7 +53,7 @@ def test_has_nothing_to_sync_behind_a_roll() -> None:
 
 
 def test_a_poisoned_log_is_not_synced_again() -> None:
-    """Linux may have dropped the pages: a second sync would say that they are safe."""
+    """After a failed sync Linux may have dropped the pages: a second sync would report that they are safe."""
     rig = interval_rig()
     rig.publish(b"a")
     rig.committer.poison("the disk is gone")
@@ -62,7 +62,7 @@ def test_a_poisoned_log_is_not_synced_again() -> None:
 
 
 def test_a_bug_in_a_sync_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its records counted as synced, and ``segments.json`` said so."""
+    """Found: the records of such a sync counted as synced, in ``segments.json``, too."""
     rig = interval_rig()
     rig.publish(b"a")
 

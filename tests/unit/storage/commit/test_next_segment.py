@@ -1,4 +1,4 @@
-"""The file of the segment to come. Contract: storage.md, "Segments"."""
+"""The file of the next segment, created ahead. Contract: storage.md, "Segments"."""
 
 import errno
 

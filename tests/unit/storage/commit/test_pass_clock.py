@@ -1,4 +1,4 @@
-"""Time stamps of loop passes, and how long their records waited for the disk."""
+"""Timestamps of loop passes, and how long their records waited for the disk."""
 
 import pytest
 

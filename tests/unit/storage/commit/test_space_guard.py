@@ -8,7 +8,7 @@ from toymq_py.storage.commit.space_guard import FULL_UNTIL_BYTES, SpaceGuard
 
 
 class Free:
-    """A file system of which only the free space matters."""
+    """A file system with a settable amount of free space, and nothing else."""
 
     def __init__(self, free: int) -> None:
         self.free = free

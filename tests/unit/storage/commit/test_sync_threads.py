@@ -47,7 +47,7 @@ def test_sync_threads_run_jobs_side_by_side_and_survive_a_bug(caplog: pytest.Log
 
 
 def test_a_job_wakes_the_thread_that_became_idle_last_and_no_other() -> None:
-    """With two threads at one queue each job woke both, which cost as much as the hand-over."""
+    """Found: with two threads at one queue each job woke both, which cost as much as the hand-over."""
     posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     threads = SyncThreads(posted.put)
     both = threading.Barrier(2)
@@ -78,7 +78,7 @@ def test_jobs_that_wait_for_a_thread_run_before_the_threads_end() -> None:
 
 
 def test_a_sync_thread_that_waits_holds_nothing_of_its_last_job() -> None:
-    """Sixteen of them held their last batches, some MiB each."""
+    """Found: sixteen idle threads held their last batches, some MiB each."""
     posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     threads = SyncThreads(posted.put, threads_max=1)  # type: ignore[arg-type]
     gone = threading.Event()
@@ -97,7 +97,7 @@ def test_a_sync_thread_that_waits_holds_nothing_of_its_last_job() -> None:
 def test_a_machine_without_more_threads_goes_on_with_those_it_has(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The commit in hand was lost, and the stop raised: its list held a thread that had not started."""
+    """Found: the current commit was lost, and the stop raised, because the list had a thread that had not started."""
     posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     threads = SyncThreads(posted.put)  # type: ignore[arg-type]
 
@@ -118,7 +118,7 @@ def test_a_machine_without_more_threads_goes_on_with_those_it_has(
 
 
 class Ticket:
-    """A ticket that is settled when the test says so."""
+    """A ticket that the test settles."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
@@ -149,8 +149,8 @@ def test_what_follows_a_job_waits_for_its_ticket_and_the_thread_does_not() -> No
 
 
 def test_a_job_that_comes_after_the_close_is_not_begun() -> None:
-    """A commit that ended while the broker closed began the next one, behind the released lock, and its thread told a closed
-    loop: RuntimeError, Event loop is closed."""
+    """Found: a commit that ended while the broker closed began the next one, after the directory's lock was released, and its
+    thread called a closed loop: RuntimeError, Event loop is closed."""
     posted: list[object] = []
     before = set(threading.enumerate())
     threads = SyncThreads(posted.append)

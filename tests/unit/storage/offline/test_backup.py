@@ -34,7 +34,8 @@ from toymq_py.storage.segment import segment_name
 
 
 def test_segments_that_go_while_they_are_listed_are_known_to_be_gone() -> None:
-    """Between the offsets and the listing: the list lacks segments that the offsets do not name, and is made again."""
+    """Retention removes segments after the offsets were read: the listing lacks segments that the offsets still have, so both
+    are read again."""
     rig = broker()
     listed = rig.disk.listdir
     calls = 0
@@ -89,7 +90,7 @@ def test_what_the_broker_has_removed_goes_from_the_backup_too() -> None:
 
 
 def test_a_topic_that_is_gone_stays_in_the_backup() -> None:
-    """A directory that was lost looks like a topic that was deleted, and the next backup removed its copy with exit code 0."""
+    """Found: a lost directory looked like a deleted topic, and the next backup removed its copy with exit code 0."""
     rig = broker()
     do_backup(rig)
     rig.delete("c")
@@ -129,7 +130,7 @@ def truncate(disk: SimDisk, path: str) -> None:
 
 
 def forget_offsets(rig: BrokerRig) -> None:
-    """As of a topic that never had consumers."""
+    """Remove the offsets, as of a topic that never had consumers."""
     for name in (offsets.FILE_NAME, offsets.PREVIOUS_NAME, offsets.MARK_NAME):
         with suppress(FileNotFoundError):
             rig.disk.unlink(f"{DIR}/topics/a/{name}")
@@ -145,7 +146,8 @@ def cut_record(disk: SimDisk, path: str) -> None:
 def test_damage_of_the_source_does_not_replace_what_an_earlier_backup_has(
     which: Callable[[BrokerRig], str], spoils: Callable[[SimDisk, str], None], known: bool
 ) -> None:
-    """The next backup deleted the good copy of a segment that was missing, and replaced that of one that was zeroed."""
+    """Found: the next backup deleted the good copy of a segment that was missing in the source, and replaced that of one that
+    was zeroed."""
     rig = broker()
     if not known:
         forget_offsets(rig)
@@ -166,7 +168,7 @@ def test_damage_of_the_source_does_not_replace_what_an_earlier_backup_has(
 @pytest.mark.parametrize("seals", [True, False], ids=["sealed since", "newest still"])
 @pytest.mark.parametrize("at", [-1, 30, 100])
 def test_records_of_a_copy_stay_although_its_source_has_grown_since_and_is_damaged(at: int, seals: bool) -> None:
-    """The source had more records than its copy of an earlier day, so damage among the old ones replaced what was good."""
+    """Found: when the source had more records than an older copy, a damaged source replaced the good records of that copy."""
     rig = broker()
     path, copied_end = newest(rig), rig.broker.topic("a").log.segments[-1].end
     do_backup(rig)
@@ -208,8 +210,8 @@ def test_what_a_copy_never_had_is_lost_and_what_it_had_is_not() -> None:
 def test_what_a_repair_gave_up_stays_in_the_backup(
     which: Callable[[BrokerRig], str], spoils: Callable[[SimDisk, str], None]
 ) -> None:
-    """A repair enters the lost ids as removed, as if the broker had removed them: the next backup dropped its copy of them,
-    with exit code 0."""
+    """A repair records the lost ids as removed, as if the broker had removed them. Found: the next backup then dropped its copy
+    of them, with exit code 0."""
     rig = broker()
     before, path = contents(rig, "a"), which(rig)
     do_backup(rig)
@@ -226,7 +228,7 @@ def test_what_a_repair_gave_up_stays_in_the_backup(
 @pytest.mark.parametrize("at", [10, 30, 100])
 @pytest.mark.parametrize("which", [first, sealed, newest])
 def test_what_is_published_after_a_repair_is_there_beside_what_it_gave_up(which: Callable[[BrokerRig], str], at: int) -> None:
-    """The copy of the damaged segment holds what the source has in two files since, and the second of them grows."""
+    """The backup's copy of the damaged segment is one file, but the repaired source has two, and the second of them grows."""
     rig = broker()
     path = which(rig)
     do_backup(rig)
@@ -294,7 +296,7 @@ def test_a_broker_that_goes_on_behind_damage_is_backed_up_beside_the_copy() -> N
 
 
 def test_what_a_power_cut_took_back_is_no_damage_and_what_came_after_it_is_copied() -> None:
-    """A backup may have seen records that were not synced yet, and that were never answered."""
+    """A backup may have copied records that were not synced yet, and never acknowledged."""
     rig = broker()
     path, end, last = newest(rig), rig.broker.topic("a").log.segments[-1].end, rig.broker.topic("a").next_id
     rig.publish("a", b"not answered")
@@ -394,7 +396,7 @@ def test_settings_that_cannot_be_trusted_are_said_and_those_of_an_earlier_backup
 
 
 def test_the_webhooks_go_along() -> None:
-    """As they were when the backup began; they are updated."""
+    """The backup has the webhooks as they were when it began; a later backup updates them."""
     rig = broker()
     rig.put(webhooks_file.FILE_NAME, webhooks("one"))
     disk = Interrupted(rig.disk, 200, lambda: rig.put(webhooks_file.FILE_NAME, webhooks("one", "two")))
@@ -436,7 +438,7 @@ def test_damaged_webhooks_are_said_and_those_of_an_earlier_backup_stay() -> None
 
 
 def test_other_files_beside_the_topics_are_neither_read_nor_touched() -> None:
-    """The tokens may be in the data directory, and notes beside the backup."""
+    """The data directory may contain the tokens, and the backup's directory notes."""
     rig = broker()
     rig.put(webhooks_file.FILE_NAME, webhooks("one"))
     rig.put("tokens.json", b'{"tokens": ["s3cret"]}')

@@ -1,4 +1,4 @@
-"""The mark of a backup. ADR 0026."""
+"""The completion mark of a backup. ADR 0026."""
 
 import pytest
 

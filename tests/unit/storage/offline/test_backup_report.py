@@ -1,4 +1,4 @@
-"""What a backup says of itself."""
+"""The report of a backup."""
 
 from toymq_py.storage.offline.backup_report import BackupReport
 from toymq_py.storage.offline.verify import Finding, TopicReport

@@ -1,4 +1,4 @@
-"""Which files of the broker stand beside the topics."""
+"""The broker's files beside the topics."""
 
 from toymq_py.replication import paths
 from toymq_py.storage.offline.beside import BESIDE

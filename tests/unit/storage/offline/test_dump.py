@@ -1,4 +1,4 @@
-"""Records on a terminal. Contract: storage.md, end of "Recovery"."""
+"""Printing records on a terminal. Contract: storage.md, end of "Recovery"."""
 
 from tests.support.logs import PATH, disk_with, some_frames
 from toymq_py.storage.offline.dump import dump_topic

@@ -1,4 +1,4 @@
-"""What an earlier backup has that its source has lost. The backup as a whole: test_backup.py."""
+"""Records of an earlier backup that its source has lost. The backup as a whole: test_backup.py."""
 
 from tests.support.frames import encode_frame
 from tests.support.logs import PATH, disk_with, some_frames
@@ -109,7 +109,7 @@ def test_two_logs_are_the_same_when_a_first_record_is() -> None:
 
 
 def test_what_ends_before_the_log_and_is_younger_is_of_another_log() -> None:
-    """The directory is an older state, whose retention is beyond all that the backup has."""
+    """The directory is an older state of itself, whose retention had removed all ids that the backup has."""
     young = encode_frame(0, 1 << 62, b"", b"x")
     for copy, files, others in (
         (young, SegmentFiles([5]), True),

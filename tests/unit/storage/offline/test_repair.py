@@ -129,7 +129,7 @@ def test_one_consumer_that_makes_no_sense_is_forgotten_alone() -> None:
 
 @pytest.mark.parametrize("data", [b"{", b'{"colour": 1}'], ids=["no JSON", "no setting"])
 def test_damaged_settings_become_the_defaults(data: bytes) -> None:
-    """Whatever the broker would close the topic for."""
+    """Any content for which the broker would close the topic."""
     disk = disk_with({0: LOG})
     put(disk, "topic.json", data)
     done = check(disk, "settings")
@@ -138,8 +138,9 @@ def test_damaged_settings_become_the_defaults(data: bytes) -> None:
 
 
 def test_a_producer_behind_a_hole_is_not_believed() -> None:
-    """A power cut took a page of an unacknowledged batch. The producer sends all of it again: what was lost must be stored, so
-    the sequences behind the hole may not answer for it. Recovery holds it so (ADR 0013), and repair must not undo that."""
+    """A power cut removed a page of an unacknowledged batch. The producer sends all of it again, and the lost part must be
+    stored, so the sequences behind the hole must not count as stored. Recovery does so (ADR 0013), and repair must not undo
+    it."""
     frames = [encode_frame(n, 1, b"producer", b"payload" * 9, encode_attributes(sequence=n)) for n in range(9)]
     data = bytearray(b"".join(frames))
     data[4 * len(frames[0]) + 9] ^= 1
@@ -197,7 +198,8 @@ def test_a_repaired_topic_is_published_to_and_consumed() -> None:
 
 @pytest.mark.parametrize("cut", [0, 40, -3])
 def test_one_run_is_enough_when_the_newest_segment_was_cut(cut: int) -> None:
-    """The second run put the cut file aside: the first had made a segment behind it, and its torn tail was damage only then."""
+    """Found: a second run put the cut file aside: the first run had created a segment behind it, and only then did the torn
+    tail count as damage."""
     frames = some_frames(12)
     disk = disk_with({0: b"".join(frames[:6]), 6: b"".join(frames[6:])[:cut]})
     offsets.write(disk, PATH, offsets.encode(OffsetsState(next_id=12)))
@@ -207,8 +209,8 @@ def test_one_run_is_enough_when_the_newest_segment_was_cut(cut: int) -> None:
 
 
 def test_a_directory_in_the_place_of_a_segment_harms_itself_alone(tmp_path: Path) -> None:
-    """Beside other damage it ended the repair half-way: "Is a directory", of no name. What stands in its place is not another
-    log's file when it can be read again."""
+    """Found: beside other damage it ended the repair half-way with "Is a directory" and no name. A readable file put there
+    later is not taken for another log's."""
     fs, topic = RealFileSystem(), tmp_path / "topics" / "t"
     topic.mkdir(parents=True)
     frames = some_frames(16)
@@ -231,7 +233,7 @@ def test_a_directory_in_the_place_of_a_segment_harms_itself_alone(tmp_path: Path
 
 
 def test_a_newest_segment_that_cannot_be_read_is_not_given_up(tmp_path: Path) -> None:
-    """Its records were entered as removed, and the note said that they were not given up."""
+    """Found: its records were entered as removed, although the note said that they were not given up."""
     fs, topic = RealFileSystem(), tmp_path / "topics" / "t"
     topic.mkdir(parents=True)
     frames = some_frames(8)
@@ -252,7 +254,7 @@ def test_a_newest_segment_that_cannot_be_read_is_not_given_up(tmp_path: Path) ->
 
 
 def test_damaged_webhooks_are_found_and_put_aside() -> None:
-    """One flipped byte switched all webhooks off, and verify and repair said that all was well."""
+    """Found: one flipped byte switched all webhooks off, and verify and repair reported no damage."""
     disk = disk_with({0: b"".join(some_frames(3))})
     data = webhooks_file.encode({"hook": Webhook("t", "http://a.example/")})
     webhooks_file.FILE.write(disk, "/data", data.replace(b"a.example", b"b.example"))
@@ -268,7 +270,7 @@ def test_damaged_webhooks_are_found_and_put_aside() -> None:
 
 
 def test_offsets_that_a_start_put_aside_are_damage_until_they_are_written() -> None:
-    """The broker said `degraded` at each start, verify and repair that nothing was damaged."""
+    """Found: the broker reported `degraded` at each start, but verify and repair found no damage."""
     rig = BrokerRig()
     rig.publish("t", b"x")
     rig.take(rig.subscribe("t"))

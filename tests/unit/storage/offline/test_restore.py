@@ -47,7 +47,7 @@ def test_an_unfinished_backup_is_restored_only_when_that_is_said() -> None:
 
 @pytest.mark.parametrize("op", ["pwrite", "sync", "rename", "sync_dir", "mkdir"])
 def test_a_restore_that_was_interrupted_begins_anew(op: str) -> None:
-    """The second one refused what the first had left: the directory was not empty."""
+    """Found: a second restore refused the files of the first one: the directory was not empty."""
     rig = broker()
     rig.put(webhooks_file.FILE_NAME, webhooks("one"))
     do_backup(rig)

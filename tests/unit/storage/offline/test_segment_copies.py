@@ -1,4 +1,4 @@
-"""Segments that are copied over those of an earlier backup. ADR 0026, 0086, 0091."""
+"""Copying segments over those of an earlier backup. ADR 0026, 0086, 0091."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ def a_segment(at: int) -> Callable[[BrokerRig], str]:
 @pytest.mark.parametrize("which", [0, 1, -1])
 @pytest.mark.parametrize("grows", [True, False])
 def test_the_parts_of_a_repaired_segment_are_not_copied_beside_the_whole_one(which: int, at: int, grows: bool) -> None:
-    """The copy of the damaged segment held them already: every backup from then on said that it is damaged."""
+    """Found: the copy of the damaged segment already had the same records, so every later backup was reported as damaged."""
     rig = broker()
     path = a_segment(which)(rig)
     do_backup(rig)
@@ -45,7 +45,7 @@ def test_the_parts_of_a_repaired_segment_are_not_copied_beside_the_whole_one(whi
 
 @pytest.mark.parametrize("at", [10, 400])
 def test_a_copy_that_is_damaged_at_another_place_than_its_source_is_put_aside(at: int) -> None:
-    """Neither has all that the other one has: the copy was replaced, and its good records with it."""
+    """Neither file has all records of the other. Found: the copy was replaced, and its good records with it."""
     rig = broker()
     do_backup(rig)
     before, path = contents(rig, "a"), a_segment(0)(rig)
@@ -62,8 +62,8 @@ def test_a_copy_that_is_damaged_at_another_place_than_its_source_is_put_aside(at
 @pytest.mark.parametrize("repairs", [True, False])
 @pytest.mark.parametrize("both", [True, False])
 def test_consumers_that_the_source_lost_stay_in_the_backup(both: bool, repairs: bool) -> None:
-    """The broker, or a repair, went on without them: two backups later the good state was gone from the copy, and a consumer
-    that begins at the end had skipped what it had not acked."""
+    """Found: the broker, or a repair, went on without the consumers; two backups later the copy had lost them, too, and a
+    consumer that begins at the end had skipped unacked messages."""
     rig = broker()
     for _ in range(2):
         rig.subscribe("a", "late", start="latest")

@@ -14,7 +14,7 @@ EARLIER = f"{TO}/earlier/20231114T221320Z"
 
 
 def goes_back(rig: BrokerRig, state: str) -> None:
-    """The directory is an older state of itself."""
+    """Replace the directory with an older state of itself."""
     rig.broker.close()
     remove_tree(rig.disk, f"{DIR}/topics")
     copy_tree(rig.disk, state, f"{DIR}/topics")
@@ -28,7 +28,7 @@ def from_backup(disk: SimDisk, backup: str, topic: str, to: str) -> dict[int, by
 
 
 def test_the_copy_of_a_topic_that_was_lost_and_made_anew_is_put_aside() -> None:
-    """A publisher made the lost topic anew within the hour, and the next backup replaced its whole copy, without a word."""
+    """Found: a publisher re-created the lost topic within the hour, and the next backup silently replaced its whole copy."""
     rig = broker()
     do_backup(rig)
     before = contents(rig, "a")
@@ -67,7 +67,8 @@ def test_a_topic_that_was_lost_and_has_few_records_replaces_no_copy(published: i
 @pytest.mark.parametrize("later", [1, 40])
 @pytest.mark.parametrize("published", [0, 1, 40])
 def test_an_older_state_of_the_directory_is_not_mixed_with_a_newer_backup(published: int, later: int) -> None:
-    """A snapshot of the machine was brought back: good files became those of another log, or were replaced."""
+    """Found: after a snapshot of the machine was restored, good files of the backup were mixed with another log's, or
+    replaced."""
     rig = broker()
     copy_tree(rig.disk, f"{DIR}/topics", "/data/snapshot")
     for n in range(later):
@@ -105,7 +106,7 @@ def test_what_was_put_aside_before_stays() -> None:
 
 
 def test_a_directory_without_topics_changes_no_backup() -> None:
-    """The volume was not mounted: with --prune the backup was emptied."""
+    """Found: when the volume was not mounted, a backup with --prune was emptied."""
     rig = broker()
     do_backup(rig)
     before = rig.disk.snapshot()

@@ -1,4 +1,4 @@
-"""`toymq verify`: what is damage and what is a note. Contract: storage.md, end of "Recovery"."""
+"""`toymq verify`: which findings are damage and which are notes. Contract: storage.md, end of "Recovery"."""
 
 import random
 from pathlib import Path
@@ -108,7 +108,7 @@ def test_offsets_that_know_more_than_the_log_are_damage() -> None:
 
 @pytest.mark.parametrize(("first_id", "next_id"), [(0, 20), (5, 20), (0, 0)])
 def test_a_topic_without_its_segments_begins_where_its_offsets_say(first_id: int, next_id: int) -> None:
-    """``first_id`` was null."""
+    """Found: ``first_id`` was null."""
     disk = two_segments()
     put(disk, "offsets.json", offsets.encode(OffsetsState(first_id, next_id)))
     for name in [name for name in disk.listdir(PATH) if name.endswith(".log")]:
@@ -152,7 +152,8 @@ def test_consumers_that_make_no_sense_are_named() -> None:
     ],
 )
 def test_a_consumer_is_judged_as_the_broker_judges_it(change: dict[str, object]) -> None:
-    """Verify said ok where the broker forgot a consumer and said degraded, and repair left it so."""
+    """Found: verify reported ok for a consumer that the broker forgot, which made the topic degraded, and repair changed
+    nothing."""
     rig = BrokerRig()
     rig.publish("t", *[b"x"] * 20)
     rig.disk = rig.disk.kill()

@@ -1,4 +1,4 @@
-"""What a record carries behind its payload. Contract: storage.md, "Record frame"."""
+"""The attributes of a record behind its payload. Contract: storage.md, "Record frame"."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Records encoded together are the same bytes as one by one. ADR 0012, ADR 0039."""
+"""Records encoded together give the same bytes as one by one. ADR 0012, ADR 0039."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -44,7 +44,7 @@ def test_a_scan_stops_at_what_it_was_asked_for() -> None:
 
 @st.composite
 def logs(draw: st.DrawFn) -> bytearray:
-    """Stretches of frames that look alike, a few that do not, perhaps a flipped bit, perhaps a cut."""
+    """Draw a log: runs of similar frames, a few different ones, perhaps a flipped bit, perhaps a cut."""
     data, msg_id = bytearray(), 0
     for _ in range(draw(st.integers(1, 4))):
         key, payload = draw(st.binary(max_size=3)), draw(st.binary(max_size=5))
