@@ -154,7 +154,7 @@ def test_restore_cuts_the_start_too(start: int, want: int) -> None:
 
 
 def restored(start: int = 0, next_id: int = 10, later: Iterable[int] = ()) -> Consumer:
-    """Return a consumer as a restart finds it when, by its stored offsets, it had delivered nothing; ``later`` ids are not due."""
+    """Return a consumer as a restart finds it that had delivered nothing by its stored offsets; ``later``: ids not due."""
     scheduled = IdSet()
     for msg_id in later:
         scheduled.add(msg_id)
