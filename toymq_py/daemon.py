@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvloop
 
-from toymq_py.auth.tokens import Authority, check_access, read_grants
+from toymq_py.auth.tokens import Authority
 from toymq_py.broker import ALONE, Broker
 from toymq_py.clock import Clock, SystemClock
 from toymq_py.command_line import needs
-from toymq_py.config.definitions import Definitions, parse
+from toymq_py.config.definitions import Definitions
 from toymq_py.config.option_schema import check_apart, is_public, parse_address
 from toymq_py.config.options import ServeOptions
 from toymq_py.errors import ConfigError, DamagedData, DataDirectoryError
 from toymq_py.net.acceptor import BACKLOG
-from toymq_py.net.certificates import Certificates, PeerCertificates
+from toymq_py.net.certificates import Certificates
 from toymq_py.net.host_names import AllowedHosts
+from toymq_py.option_files import Files, read_files
 from toymq_py.placement import Placement
 from toymq_py.runtime import heap_trimming
 from toymq_py.runtime.broker_loop import opened_broker
 from toymq_py.runtime.definitions import apply_definitions, openable
 from toymq_py.runtime.memory_watch import MemoryWatch
 from toymq_py.server import Server, cannot_listen
-from toymq_py.text_files import read_text
 from toymq_py.topic import Tracer
 
 if TYPE_CHECKING:
@@ -85,33 +85,6 @@ def serve(
     run(_serve(options, files, ready, reloads, of_worker))
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
-    """The contents of the files that the options name."""
-
-    definitions: Definitions
-    authority: Authority | None
-    certificates: Certificates | None
-    replica_certificates: PeerCertificates | None
-
-    def reloads(self, options: ServeOptions) -> dict[str, Callable[[], None]]:
-        """The functions that read files again at SIGHUP, by the files' names in the log."""
-        found: dict[str, Callable[[], None]] = {}
-        if (authority := self.authority) is not None and (auth_file := options.auth_file) is not None:
-            found["tokens"] = lambda: authority.replace(read_grants(auth_file))
-        if self.certificates is not None:
-            found["certificates"] = self.certificates.reload
-        if self.replica_certificates is not None:
-            found["certificates of replicas"] = self.replica_certificates.reload
-        return found
-
-
-def read_files(options: ServeOptions) -> Files:
-    """Read the files that the options name. Blocks. Raises: ConfigError."""
-    definitions, authority = _read_definitions(options), _read_authority(options)
-    return Files(definitions, authority, _read_certificates(options), _read_replica_certificates(options))
-
-
 def prepared(options: ServeOptions) -> ServeOptions:
     """Set up the process. Returns: the options, with ``max_connections`` reduced to what the limit of descriptors allows."""
     heap_trimming.set_up()
@@ -121,57 +94,10 @@ def prepared(options: ServeOptions) -> ServeOptions:
     return replace(options, max_connections=room, sources={**options.sources, "max_connections": "limit of descriptors"})
 
 
-def check_files(options: ServeOptions) -> list[str]:
-    """Check the files that the options name. Blocks. Returns: a line for each error."""
-    problems = []
-    for read in (_read_definitions, _read_authority, _read_certificates, _read_replica_certificates):
-        try:
-            read(options)
-        except ConfigError as error:
-            problems.append(str(error))
-    return problems
-
-
-def _read_authority(options: ServeOptions) -> Authority | None:
-    if options.auth_file is None:
-        return None
-    authority = Authority(read_grants(options.auth_file))
-    if (unwise := check_access(options.auth_file)) is not None:
-        logger.warning("%s", unwise)
-    return authority
-
-
-def _read_certificates(options: ServeOptions) -> Certificates | None:
-    if options.tls_cert is None or options.tls_key is None:
-        return None
-    return Certificates(options.tls_cert, options.tls_key, options.tls_client_ca)
-
-
-def _read_replica_certificates(options: ServeOptions) -> PeerCertificates | None:
-    if options.replicate_cert is None or options.replicate_key is None or options.replicate_ca is None:
-        return None
-    return PeerCertificates(options.replicate_cert, options.replicate_key, options.replicate_ca)
-
-
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on a new event loop. Returns: its result."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
-
-
-def _read_definitions(options: ServeOptions) -> Definitions:
-    if (path := options.definitions) is None:
-        return Definitions()
-    wanted = parse(read_text(path, "the definitions"), path)
-    for line in wanted.doubts:
-        logger.warning("%s", line)
-    if options.group is not None and (wanted.webhooks or wanted.alerts):
-        raise ConfigError(f"{path}: webhooks and alerts are of one group: with --group put them to its gateway, or by toymqctl")
-    if (wanted.webhooks or wanted.alerts) and options.http is None and options.https is None:
-        raise ConfigError(f"{path}: the gateway pushes webhooks and watches for alerts: they need --http or --https")
-    if wanted.amqp and options.amqp is None and options.amqps is None:
-        raise ConfigError(f"{path}: exchanges, queues and bindings are those of AMQP: they need --amqp or --amqps")
-    return wanted
 
 
 async def _serve(

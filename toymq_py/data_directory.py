@@ -5,6 +5,7 @@ Contract: storage.md, "Layout"; ADR 0049. Knows the names and paths of topics, n
 
 import contextlib
 import logging
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ logger = logging.getLogger("toymq_py.broker")
 
 DELETED_PREFIX = ".deleted-"
 """Prefix of a deleted topic's directory, which is removed in the background or at the next start."""
+OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 Stored = Callable[[OSError | None], None]
 """Called when a change is on stable storage, or with the error that prevented it."""
@@ -68,10 +70,7 @@ class DataDirectory:
             self.close()
             raise
         self.unclean_ends = unclean_ends.count_life(fs, path)
-        with contextlib.suppress(OSError):  # a directory of topics that is missing is made for the owner alone
-            if fs.is_open_to_others(path) and fs.is_open_to_others(self._topics):
-                logger.warning("%s: other users of this machine can read it, an older version made it so: `chmod -R go= %s`",
-                               path, path)  # fmt: skip
+        warn_of_access(fs, path)
 
     def close(self, *, clean: bool = False) -> None:
         """Release the lock. Idempotent. ``clean``: everything was stored, so the stop counts as clean."""
@@ -303,6 +302,21 @@ class DataDirectory:
                 errors.append(error)
 
         self.scheduler.offload(run, lambda: done(errors[0] if errors else None))
+
+
+def warn_of_access(fs: FileSystem, path: str) -> None:
+    """Warn when other users may change or read a data directory. Blocks.
+
+    The group of a directory with the setgid bit is the operator's decision: Kubernetes makes a volume so for its fsGroup.
+    """
+    with contextlib.suppress(OSError):  # a directory of topics that is missing is made for the owner alone
+        mode = fs.mode(path)
+        if mode & stat.S_IWOTH or (mode & stat.S_IWGRP and not mode & stat.S_ISGID):
+            logger.warning("%s: other users of this machine can change what is in it (mode %04o): `chmod go-w %s`",
+                           path, mode, path)  # fmt: skip
+        elif mode & OF_OTHERS and fs.mode(f"{path}/topics") & OF_OTHERS:
+            logger.warning("%s: other users of this machine can read it, an older version made it so: `chmod -R go= %s`",
+                           path, path)  # fmt: skip
 
 
 def made_and_locked(fs: FileSystem, path: str, pid: int, address: str | None) -> DirectoryLock:

@@ -18,11 +18,12 @@ from dataclasses import dataclass, replace
 from toymq_py import daemon
 from toymq_py.clock import Clock
 from toymq_py.config.options import ServeOptions
-from toymq_py.data_directory import made_and_locked
+from toymq_py.data_directory import made_and_locked, warn_of_access
 from toymq_py.errors import DataDirectoryError, DirectoryLocked
 from toymq_py.forking import BACK_OFF_MAX_S, BACK_OFF_MIN_S, ENDING, PASSED_ON, QUICK_S, UNUSABLE, LifeLine, fork, how_it_ended
 from toymq_py.heartbeat import LOOK_AT_BEATS_S, Beats, Heartbeats
 from toymq_py.net.acceptor import BACKLOG
+from toymq_py.option_files import read_files
 from toymq_py.placement import Placement
 from toymq_py.runtime.memory_watch import default_max_bytes
 from toymq_py.storage.dirlock import DirectoryLock
@@ -79,12 +80,13 @@ class Seat:
 def seats(options: ServeOptions, clock: Clock) -> Iterator[list[Seat]]:
     """Lock and divide the directory, and bind the addresses of all workers. Raises: ConfigError, DirectoryLocked,
     DataDirectoryError."""
-    daemon.read_files(options)  # what is wrong there is wrong for each worker
+    read_files(options)  # what is wrong there is wrong for each worker
     fs, root = RealFileSystem(), options.data_dir
     with contextlib.ExitStack() as held:
         check_no_part(fs, root)
         lock = _lock(fs, root, options.shutdown_timeout_ms / 1000 + ORPHANS_S, clock)
         held.callback(lock.release)
+        warn_of_access(fs, root)
         try:
             divide(fs, root, options.workers)
         except OSError as error:

@@ -1,9 +1,13 @@
 """Self-signed certificates for tests: each is its own CA."""
 
 import ssl
+from contextlib import suppress
 from pathlib import Path
 
 TLS = Path(__file__).with_name("tls")
+for _key in TLS.glob("*key.pem"):  # git does not keep this mode, and the broker warns of a key that others may read
+    with suppress(OSError):
+        _key.chmod(0o600)
 CERT, KEY = str(TLS / "cert.pem"), str(TLS / "key.pem")
 """The broker's, for 127.0.0.1 and localhost."""
 CLIENT_CERT, CLIENT_KEY = str(TLS / "client.pem"), str(TLS / "client-key.pem")

@@ -32,10 +32,10 @@ import threading
 
 from tests.support.sim_inode import PAGE_BYTES, Inode, Luck, pages
 from tests.support.sim_names import Directory, NameTree, Node, inodes, refuse, subtree, walk
-from toymq_py.storage.fs import File, FileSystem, Stamp
+from toymq_py.storage.fs import DIRECTORY_MODE, File, FileSystem, Stamp
 
 SEAM_OPS = {name for seam in (File, FileSystem) for name in vars(seam) if not name.startswith("_")}
-FAULT_OPS = SEAM_OPS - {"exists", "is_dir", "is_open_to_others", "owner", "close"}  # those never raise
+FAULT_OPS = SEAM_OPS - {"exists", "is_dir", "mode", "owner", "close"}  # those never raise
 UNLIMITED_FREE_BYTES = 1 << 40  # what free_bytes says of a disk without a capacity
 
 
@@ -328,8 +328,8 @@ class SimDisk:
             self._check_alive(path)
             return isinstance(self._tree.find(path), Directory)
 
-    def is_open_to_others(self, path: str) -> bool:
-        return False
+    def mode(self, path: str) -> int:
+        return DIRECTORY_MODE
 
     def owner(self, path: str) -> int:
         return os.geteuid()

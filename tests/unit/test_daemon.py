@@ -1,12 +1,8 @@
 """The daemon's checks before it serves."""
 
-from pathlib import Path
-
 import pytest
 
-from tests.support.certificates import CERT, KEY
 from toymq_py import daemon
-from toymq_py.config.options import ServeOptions
 
 
 @pytest.mark.parametrize(
@@ -30,14 +26,3 @@ def test_a_limit_that_cannot_be_raised_is_used_as_it_is(monkeypatch: pytest.Monk
     monkeypatch.setattr(daemon.resource, "getrlimit", lambda _: (1024, 4096))
     monkeypatch.setattr(daemon.resource, "setrlimit", refuse)
     assert daemon.room_for_connections(10_000) == 768
-
-
-def test_every_bad_file_is_named_at_once(tmp_path: Path) -> None:
-    bad = tmp_path / "bad"
-    bad.write_text("?")
-    options = ServeOptions(auth_file=str(bad), definitions=str(bad), tls_cert=str(bad), tls_key=KEY, tls_listen="127.0.0.1:0")
-    problems = daemon.check_files(options)
-    assert len(problems) == 3
-    assert all(str(bad) in problem for problem in problems)
-    good = ServeOptions(tls_cert=CERT, tls_key=KEY, tls_listen="127.0.0.1:0")
-    assert daemon.check_files(good) == []

@@ -216,6 +216,20 @@ def test_a_directory_that_others_can_read_is_left_and_said_once(tmp_path: Path, 
     assert not caplog.records, "others do not get below it"
 
 
+@pytest.mark.parametrize(("mode", "said"), [(0o777, True), (0o770, True), (0o1777, True), (0o2770, False), (0o755, False)])
+def test_a_directory_in_which_others_can_rename_is_said(
+    mode: int, said: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Found by a trial: another user renamed ``topics``, which was its owner's alone. 2770 is a volume for a fsGroup."""
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(mode)
+    for _ in range(2):
+        served(data)[0].close()
+    says = f"{data}: other users of this machine can change what is in it (mode {mode:04o}): `chmod go-w {data}`"
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [says] * 2 * said
+
+
 @pytest.mark.parametrize("first", ["the copy", "the original"])
 def test_a_directory_and_its_hard_linked_copy_do_not_write_into_the_same_file(
     first: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -6,12 +6,10 @@ gateway. Never keeps, shows or logs a token, only its SHA-256 digest. Belongs to
 
 import hmac
 import re
-import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 from toymq_py.clock import SystemClock
@@ -195,41 +193,8 @@ class Authority:
             changed()
 
 
-def check_access(path: str) -> str | None:
-    """Check the permissions of an auth file. Blocks. Returns: a warning when every user may read it, or may replace a
-    directory above its own.
-
-    Raises: ConfigError when every user may write the file, or replace it because its directory is writable without the sticky
-        bit.
-    """
-    try:
-        mode = Path(path).stat().st_mode
-        above = {Path(path).absolute(), Path(path).resolve()}
-        directories = [each for file in above for each in file.parents]
-        modes = {directory: directory.stat().st_mode for directory in directories}
-    except OSError as error:
-        raise ConfigError(f"cannot read the auth file {path}: {error.strerror or error}") from error
-    if mode & stat.S_IWOTH:
-        raise ConfigError(
-            f"every user of this machine may write the auth file {path} (mode {mode & 0o7777:04o}): chmod go-w {path}"
-        )
-    replaceable = {
-        directory: f"every user of this machine may replace the auth file {path}: {directory} has mode {each & 0o7777:04o}; "
-        f"chmod go-w {directory}"
-        for directory, each in modes.items()
-        if each & stat.S_IWOTH and not each & stat.S_ISVTX
-    }
-    for own in (file.parent for file in above):
-        if own in replaceable:
-            raise ConfigError(replaceable[own])
-    if mode & stat.S_IROTH:
-        return f"every user of this machine may read the auth file {path} (mode {mode & 0o7777:04o}); chmod o= {path}"
-    return next(iter(replaceable.values()), None)  # a volume of a container often is so, and has no other users
-
-
 def read_grants(path: str) -> tuple[Grant, ...]:
     """The grants of an auth file. Blocks. Raises: ConfigError, with the file, the line and the field."""
-    check_access(path)
     return parse_grants(read_text(path, "the auth file"), path)
 
 

@@ -61,10 +61,11 @@ def show(ctx: click.Context, /, *, config: str | None, as_json: bool, **values: 
 def check(file: str | None, named: str | None) -> None:
     """Check the configuration FILE, by default the one that `toymq serve` would read. Starts nothing.
 
-    Also reads the files that it names: tokens, certificates and keys, definitions. Prints a line for each error; then the exit
-    code is 1. A duration below a second without a unit, such as `visibility = 30`, is questioned: that is no error.
+    Also reads the files that it names: tokens, certificates and keys, definitions. Prints a line for each error, also for a
+    file that every user of this machine may change; then the exit code is 1. A duration below a second without a unit, such as
+    `visibility = 30`, and a key that others may read are questioned: that is no error.
     """
-    from toymq_py.daemon import check_files  # `toymq --help` need not load the event loop
+    from toymq_py.option_files import check_files  # `toymq --help` need not load TLS
 
     if file is not None and named is not None:
         raise click.UsageError("FILE and --config are the same: give one")
@@ -76,8 +77,10 @@ def check(file: str | None, named: str | None) -> None:
         values, problems = look_into(text, path)
     except ConfigError as error:
         values, problems = {}, [str(error)]
+    warnings: list[str] = []
     try:
-        problems += check_files(ServeOptions(**values))
+        of_files, warnings = check_files(ServeOptions(**values))
+        problems += of_files
     except ConfigError as error:
         problems.append(f"{path}: {error}")
     problems += unknown_variables()
@@ -85,7 +88,7 @@ def check(file: str | None, named: str | None) -> None:
         click.echo(line, err=True)
     if problems:
         raise SystemExit(1)
-    warnings = doubts_of_file(text, path)
+    warnings = doubts_of_file(text, path) + warnings
     for line in warnings:
         click.echo(line, err=True)
     asked = f", with {counted(len(warnings), 'warning')}" if warnings else ""

@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from toymq_py.config.option_schema import Flag, Kind, Number, Option, Several, did_you_mean, options_of, shown_key
 from toymq_py.config.options import OVER_TLS, ServeOptions
 from toymq_py.errors import ConfigError
+from toymq_py.file_access import check_access
 from toymq_py.text_files import parse_toml, read_text
 
 OPTIONS = options_of(ServeOptions)
@@ -97,11 +98,12 @@ def _take_file(ctx: click.Context, param: click.Parameter, named: str | None) ->
 
 
 def doubts_of_file(text: str, path: str) -> list[str]:
-    """Values of a file that may not mean what the user wanted, one line for each. Raises: ConfigError when the file is not
-    TOML."""
+    """Values of a file that may not mean what the user wanted, and that a directory above it may be replaced; one line for
+    each. Raises: ConfigError when the file is not TOML."""
     kinds = {each.name: each.kind for each in OPTIONS}
     found = ((key, _doubt(kinds.get(key), value)) for key, value in parse_toml(text, path).items())
-    return [f"{path}: {key} {doubt}" for key, doubt in found if doubt is not None]
+    access = check_access(path, "--config")
+    return [*([] if access is None else [access]), *(f"{path}: {key} {doubt}" for key, doubt in found if doubt is not None)]
 
 
 def _doubt(kind: Kind | None, value: object) -> str | None:
@@ -188,7 +190,8 @@ def look_into(text: str, path: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def configuration_text(path: str) -> str:
-    """The text of a configuration file. Raises: ConfigError, which names the file."""
+    """The text of a configuration file. Raises: ConfigError, which names the file; also when every user may change it."""
+    check_access(path, "--config")
     return read_text(path, "the configuration")
 
 

@@ -20,11 +20,12 @@ from toymq_py.cluster.group_placement import GroupPlacement
 from toymq_py.cluster.standby import LEADER_LISTENERS, Standby
 from toymq_py.config.definitions import Definitions
 from toymq_py.config.options import ServeOptions
-from toymq_py.daemon import Files, Listeners, Service
+from toymq_py.daemon import Listeners, Service
 from toymq_py.errors import EtcdError
 from toymq_py.metrics import ClusterRows
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.net.bounded_reads import BoundedProtocol
+from toymq_py.option_files import Files
 from toymq_py.replication.agreement import Agreement
 from toymq_py.replication.lease_keeper import RENEWALS_PER_TTL
 from toymq_py.replication.shipping_fs import ShippingFileSystem

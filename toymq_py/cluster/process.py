@@ -32,6 +32,7 @@ from toymq_py.errors import ConfigError, DataDirectoryError, EtcdError, TermEnde
 from toymq_py.metrics import ClusterRows
 from toymq_py.names import some_of
 from toymq_py.net.host_names import AllowedHosts
+from toymq_py.option_files import Files, read_files
 from toymq_py.replication.agreement import DEFAULT_GROUP, Agreement, ClusterSettings, LeaderKey, Member, Seat
 from toymq_py.replication.bulk_copy import Pace
 from toymq_py.replication.etcd_client import EtcdAgreement, EtcdClient, EtcdOptions
@@ -46,7 +47,6 @@ from toymq_py.replication.term import Surroundings, TermOptions
 from toymq_py.runtime.broker_loop import LoopScheduler
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.workers_file import check_no_part, check_usable
-from toymq_py.text_files import read_text
 
 logger = logging.getLogger("toymq_py.cluster")
 
@@ -86,22 +86,17 @@ def run(options: ServeOptions, ready: Ready, reloads: Mapping[str, Callable[[], 
 
     Returns: the exit code. Raises: ConfigError, DirectoryLocked, DataDirectoryError.
     """
-    files = daemon.read_files(options)
-    token = None
-    if options.replicate_token_file is not None:
-        token = read_text(options.replicate_token_file, "the secret of the nodes in").strip()
-        if not token or " " in token or not token.isascii() or not token.isprintable():
-            raise ConfigError(f"{options.replicate_token_file} must hold one word of printable ASCII")
-    return daemon.run(_run(daemon.prepared(options), files, token, ready, reloads, lives))
+    files = read_files(options)
+    return daemon.run(_run(daemon.prepared(options), files, ready, reloads, lives))
 
 
 async def _run(
-    options: ServeOptions, files: daemon.Files, token: str | None, ready: Ready,
+    options: ServeOptions, files: Files, ready: Ready,
     reloads: Mapping[str, Callable[[], None]], lives: int,
 ) -> int:  # fmt: skip
     loop = asyncio.get_running_loop()
     with contextlib.ExitStack() as bound:
-        process = _NodeProcess(options, files, token, loop, bound)
+        process = _NodeProcess(options, files, loop, bound)
         return await process.run(ready, {**reloads, **files.reloads(options)}, lives)
 
 
@@ -151,13 +146,13 @@ class _NodeProcess:
     """The parts of a node process that live from its start to its end. Also the ``View`` of the standby answers."""
 
     def __init__(
-        self, options: ServeOptions, files: daemon.Files, token: str | None, loop: asyncio.AbstractEventLoop,
+        self, options: ServeOptions, files: Files, loop: asyncio.AbstractEventLoop,
         bound: contextlib.ExitStack,
     ) -> None:  # fmt: skip
         """Raises: ConfigError, DirectoryLocked, DataDirectoryError."""
         self._options = options
         self._files = files
-        self._token = token
+        self._token = files.nodes_secret
         self._loop = loop
         self._clock = SystemClock()
         self._fs = RealFileSystem()

@@ -269,6 +269,11 @@ def path(default: str | None, **words: Any) -> Any:
     return option(Text("a path", "PATH", _check_path), default, **words)
 
 
+def is_path(option: Option) -> bool:
+    """Whether an option was made by ``path``."""
+    return isinstance(option.kind, Text) and option.kind.checked is _check_path
+
+
 def address(default: str | None, **words: Any) -> Any:
     """A field for ``host:port``, kept as text; ``parse_address`` splits it."""
     return option(Text("an address such as 127.0.0.1:6789", "HOST:PORT", parse_address), default, **words)

@@ -258,8 +258,8 @@ class ShippingFileSystem:
     def is_dir(self, path: str) -> bool:
         return self._fs.is_dir(path)
 
-    def is_open_to_others(self, path: str) -> bool:
-        return self._fs.is_open_to_others(path)
+    def mode(self, path: str) -> int:
+        return self._fs.mode(path)
 
     def owner(self, path: str) -> int:
         return self._fs.owner(path)

@@ -87,8 +87,8 @@ class FileSystem(Protocol):
 
     def is_dir(self, path: str) -> bool: ...
 
-    def is_open_to_others(self, path: str) -> bool:
-        """Whether other users of the machine may read, write or enter a file or directory."""
+    def mode(self, path: str) -> int:
+        """The permissions of a file or directory, with setuid, setgid and sticky bit."""
 
     def owner(self, path: str) -> int:
         """The uid of the user that a file or directory belongs to."""
@@ -281,8 +281,8 @@ class RealFileSystem:
         found = _found(path)
         return found is not None and stat.S_ISDIR(found.st_mode)
 
-    def is_open_to_others(self, path: str) -> bool:
-        return bool(os.stat(path).st_mode & 0o077)
+    def mode(self, path: str) -> int:
+        return stat.S_IMODE(os.stat(path).st_mode)
 
     def owner(self, path: str) -> int:
         return os.stat(path).st_uid

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from toymq_py.auth.tokens import ANSWERS_MAX, Authority, check_access, parse_grants, read_grants
+from toymq_py.auth.tokens import ANSWERS_MAX, Authority, parse_grants, read_grants
 from toymq_py.errors import AuthFailed, ConfigError
 
 SECRET = "a-token-that-none-may-see"
@@ -172,60 +172,6 @@ def test_a_file_that_cannot_be_read_is_explained(tmp_path: Path) -> None:
         read_grants(str(path))
     path.write_text(table("a", "aaa"))
     assert [grant.name for grant in read_grants(str(path))] == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("mode", "directory_mode", "says"),
-    [
-        (0o600, 0o700, None),
-        (0o640, 0o755, None),
-        (0o660, 0o770, None),  # a group is a decision; Kubernetes' fsGroup, say
-        (0o600, 0o1777, None),  # with the sticky bit each may replace only its own
-        (0o666, 0o700, r"every user of this machine may write the auth file .*auth.toml \(mode 0666\): chmod go-w"),
-        (0o602, 0o700, r"may write the auth file .* \(mode 0602\)"),
-        (0o600, 0o777, r"may replace the auth file .*: .*/etc has mode 0777; chmod go-w"),
-    ],
-)
-def test_a_file_that_every_user_may_change_is_refused(tmp_path: Path, mode: int, directory_mode: int, says: str | None) -> None:
-    directory = tmp_path / "etc"
-    directory.mkdir()
-    path = directory / "auth.toml"
-    path.write_text(table("a", "aaa"))
-    path.chmod(mode)
-    directory.chmod(directory_mode)
-    link = tmp_path / "link.toml"
-    link.symlink_to(path)
-    for name in (path, link):
-        if says is None:
-            assert [grant.name for grant in read_grants(str(name))] == ["a"]
-            assert check_access(str(name)) is None
-        else:
-            with pytest.raises(ConfigError, match=says if name is path else None):
-                read_grants(str(name))
-
-
-def test_a_file_that_every_user_may_read_is_said(tmp_path: Path) -> None:
-    path = tmp_path / "auth.toml"
-    path.write_text(table("a", "aaa"))
-    path.chmod(0o644)
-    assert read_grants(str(path))
-    assert check_access(str(path)) == f"every user of this machine may read the auth file {path} (mode 0644); chmod o= {path}"
-
-
-def test_a_directory_above_that_every_user_may_replace_is_said(tmp_path: Path) -> None:
-    """A user that may write to a parent directory can rename the file's directory and put another one in its place."""
-    volume = tmp_path / "etc"
-    (volume / "private").mkdir(parents=True)
-    path = volume / "private" / "auth.toml"
-    path.write_text(table("a", "aaa"))
-    path.chmod(0o600)
-    assert check_access(str(path)) is None
-    volume.chmod(0o777)
-    assert read_grants(str(path))
-    says = f"every user of this machine may replace the auth file {path}: {volume} has mode 0777; chmod go-w {volume}"
-    assert check_access(str(path)) == says
-    volume.chmod(0o1777)
-    assert check_access(str(path)) is None
 
 
 def test_no_digest_in_a_repr() -> None:

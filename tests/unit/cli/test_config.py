@@ -78,3 +78,21 @@ def test_a_file_that_is_right() -> None:
     assert toymq("config", "check").stdout == "./toymq.toml: ok, 1 option set\n"
     missing = "toymq: cannot read the configuration nowhere.toml: No such file or directory\n"
     assert toymq("config", "check", "nowhere.toml").stderr == missing
+
+
+def test_a_file_that_every_user_may_change_is_refused() -> None:
+    """Found by a trial: any user could name another auth file in it."""
+    path = Path("toymq.toml")
+    path.write_text("max_topics = 3")
+    path.chmod(0o666)
+    for command in (("config", "check"), ("config", "show"), ("serve",)):
+        result = toymq(*command)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "--config: every user of this machine may write ./toymq.toml (mode 0666); chmod go-w" in result.stderr
+    path.chmod(0o644)
+    Path("key").write_bytes(Path(KEY).read_bytes())
+    Path("key").chmod(0o644)
+    path.write_text(f'https = "127.0.0.1:1"\ntls_cert = "{CERT}"\ntls_key = "key"')
+    checked = toymq("config", "check")
+    assert checked.stdout == "./toymq.toml: ok, 3 options set, with 1 warning\n"
+    assert checked.stderr == "--tls-key: every user of this machine may read key (mode 0644); chmod o= key\n"
