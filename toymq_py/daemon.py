@@ -7,7 +7,7 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,7 +22,7 @@ from toymq_py.config.option_schema import check_apart, is_public, parse_address
 from toymq_py.config.options import ServeOptions
 from toymq_py.errors import ConfigError, DamagedData, DataDirectoryError
 from toymq_py.net.acceptor import BACKLOG
-from toymq_py.net.certificates import Certificates
+from toymq_py.net.certificates import Certificates, certified
 from toymq_py.net.host_names import AllowedHosts
 from toymq_py.option_files import Files, read_files
 from toymq_py.placement import Placement
@@ -144,6 +144,7 @@ class Service:
         self._clock, self._loop = clock, loop
         self._authority = authority
         self._certificates = certificates
+        self._hosts = AllowedHosts(options.allowed_host, certified(certificates))
         self._web: HttpServer | None = None
         self._amqp: AmqpServer | None = None
 
@@ -201,7 +202,7 @@ class Service:
         broker.on_lost = self._stop_at_once
         try:
             with (
-                _metrics(broker, self._loop, listeners.get("--metrics", []), self._options.allowed_host),
+                _metrics(broker, self._loop, listeners.get("--metrics", []), self._hosts),
                 _tiered(self._options, broker, self._loop),
             ):
                 async with asyncio.TaskGroup() as tasks:
@@ -325,7 +326,7 @@ def claim(listeners: Listeners) -> None:
 
 @contextlib.contextmanager
 def _metrics(
-    broker: Broker, loop: asyncio.AbstractEventLoop, listeners: list[socket.socket], allowed_hosts: Sequence[str]
+    broker: Broker, loop: asyncio.AbstractEventLoop, listeners: list[socket.socket], hosts: AllowedHosts
 ) -> Iterator[None]:
     """Serve ``/metrics`` on the listeners, if there are any, while this context lasts."""
     if not listeners:
@@ -333,7 +334,7 @@ def _metrics(
         return
     from toymq_py.observability.metrics_server import MetricsServer, broker_pages  # imported only when needed
 
-    listener = MetricsServer(broker_pages(broker), loop, listeners, AllowedHosts(allowed_hosts))
+    listener = MetricsServer(broker_pages(broker), loop, listeners, hosts)
     listener.start()
     try:
         yield

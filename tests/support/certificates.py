@@ -15,6 +15,10 @@ NAMED_CERT, NAMED_KEY = str(TLS / "named.pem"), str(TLS / "named-key.pem")
 """A client's: its CN is billing, other names are billing.example, shipping and ann@example.com."""
 MACHINES_CERT, MACHINES_KEY = str(TLS / "machines.pem"), str(TLS / "machines-key.pem")
 """Of the nodes on the first three of ``machines.Machines``, by their addresses for data."""
+HOSTS_CERT = str(TLS / "hosts.pem")
+"""For queue.example, *.wild.example, and more host names than a length of one byte has room for; its extension is critical."""
+NAMELESS_CERT = str(TLS / "nameless.pem")
+"""It has a CN, and no alternative names."""
 ENCRYPTED_KEY = str(TLS / "encrypted-key.pem")
 
 

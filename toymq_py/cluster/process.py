@@ -31,6 +31,7 @@ from toymq_py.data_directory import made_and_locked
 from toymq_py.errors import ConfigError, DataDirectoryError, EtcdError, TermEnded
 from toymq_py.metrics import ClusterRows
 from toymq_py.names import some_of
+from toymq_py.net.certificates import certified
 from toymq_py.net.host_names import AllowedHosts
 from toymq_py.option_files import Files, read_files
 from toymq_py.replication.agreement import DEFAULT_GROUP, Agreement, ClusterSettings, LeaderKey, Member, Seat
@@ -166,7 +167,7 @@ class _NodeProcess:
         self._answering = answering
         self._standby = Standby(
             answering, self, loop, lambda: certificates.context if certificates is not None else None,
-            AllowedHosts(options.allowed_host),
+            AllowedHosts(options.allowed_host, certified(certificates)),
         )  # fmt: skip
         self._scheduler = LoopScheduler(loop)
         self._node: Node | None = None

@@ -176,7 +176,8 @@ class ServeOptions(BrokerOptions):
     insecure_public: bool = flag(help="Allow listening beyond this machine without an auth file.")
     allowed_host: tuple[str, ...] = several(
         Text("a name such as toymq or queue.example", "NAME", check_host_name),
-        help="Host name that --http without tokens and --metrics accept, beside localhost and addresses.",
+        help="Host name that HTTP without tokens and --metrics accept, beside localhost, addresses and names of "
+        "the certificate.",
     )  # fmt: skip
     definitions: str | None = path(None, help="Definitions file to import at each start (`toymq definitions`).")
     otlp_endpoint: str | None = text(

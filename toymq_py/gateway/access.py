@@ -63,7 +63,14 @@ def check_site(connection: HTTPConnection, *, safe: bool) -> None:
     site = headers.get("sec-fetch-site")
     if site is not None and site not in ("same-origin", "none"):
         raise Forbidden(f"Sec-Fetch-Site {site[:50]}: a page of another site may not change anything here")
-    if origin is None and site is None and _is_browser(headers) and not any(name in headers for name in UNFORGEABLE):
+    if any(name in headers for name in UNFORGEABLE):
+        return
+    if site == "none" and connection.scope["type"] == "http" and connection.scope["method"] == "GET":
+        raise Forbidden(
+            "Sec-Fetch-Site none: a link in a mail may have sent this, and an address typed by hand looks the same. A GET that "
+            "takes messages needs a page of this broker, a token or the header X-Requested-With"
+        )
+    if origin is None and site is None and _is_browser(headers):
         raise Forbidden("a browser that sends no Origin must send a token or the header X-Requested-With to change anything")
 
 

@@ -232,7 +232,7 @@ class Application:
     def __init__(self, gateway: Gateway, *, hosts: AllowedHosts | None, dialects: Sequence[str] = ()) -> None:
         """
         Args:
-            hosts: names accepted in ``Host`` without TLS; None for all. With TLS the certificate limits the names.
+            hosts: names accepted in ``Host``; None for all. With tokens and TLS all are.
             dialects: HTTP APIs of other message queues to serve, too; keys of ``DIALECTS``.
         """
         operations = (*OPERATIONS, *chain.from_iterable(DIALECTS[name] for name in dialects))
@@ -282,7 +282,9 @@ class Application:
         return None
 
     def _is_allowed(self, scheme: str, headers: Headers) -> bool:
-        return self._hosts is None or scheme not in CLEAR or self._hosts.allow(headers.get("host"))
+        if self._hosts is None or (scheme not in CLEAR and self._gateway.authority is not None):
+            return True
+        return self._hosts.allow(headers.get("host"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._is_allowed(scope["scheme"], Headers(scope=scope)):

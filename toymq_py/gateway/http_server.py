@@ -26,7 +26,7 @@ from toymq_py.gateway.serving import Serving
 from toymq_py.gateway.tls_listener import TlsListener
 from toymq_py.gateway.webhook_pusher import WebhookPusher
 from toymq_py.net.bounded_reads import BoundedProtocol
-from toymq_py.net.certificates import Certificates
+from toymq_py.net.certificates import Certificates, certified
 from toymq_py.net.host_names import AllowedHosts
 
 logger = logging.getLogger("toymq_py.gateway")
@@ -52,8 +52,8 @@ class HttpServer:
     ) -> None:
         """
         Args:
-            allowed_hosts: names accepted in ``Host`` beside ``localhost`` and addresses. Checked without TLS when there are no
-                tokens or the broker listens on the loopback only.
+            allowed_hosts: names accepted in ``Host`` beside ``localhost``, addresses and the names of the certificate. Checked
+                when there are no tokens; with them, without TLS, when the broker listens on the loopback only.
             authority: checks tokens and rights; None allows everything.
             certificates: for the listeners with TLS.
             dialects: ``tinymq``, ``mq``.
@@ -68,7 +68,7 @@ class HttpServer:
         )
         if authority is not None:
             broker.quotas.guarded = True
-        hosts = AllowedHosts(allowed_hosts) if local or authority is None else None
+        hosts = AllowedHosts(allowed_hosts, certified(certificates)) if local or authority is None else None
         self._serving = Serving(
             Application(self._gateway, hosts=hosts, dialects=dialects), loop, clock, broker.quotas,
             frame_bytes_max=line_bytes_max(options.max_payload_bytes),

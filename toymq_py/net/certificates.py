@@ -4,12 +4,18 @@ Contract: reliability.md, "Security" (TLS 1.2+, client certificates); ADR 0120. 
 connection.
 """
 
+import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from toymq_py.errors import ConfigError
 from toymq_py.text_files import read_text
+
+_PEM = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+_ALTERNATIVE_NAMES = bytes.fromhex("0603551d11")
+"""The identifier of the extension in DER."""
+_DER_BOOLEAN, _DER_DNS_NAME = 0x01, 0x82
 
 
 class Certificates:
@@ -28,6 +34,8 @@ class Certificates:
         self._cert = cert
         self._key = key
         self._client_ca = client_ca
+        self.host_names: frozenset[str] = frozenset()
+        """The names that the certificate is for, in lower case; ``*.example.com`` stands for one more label."""
         self.context = self._load()
 
     def reload(self) -> None:
@@ -35,7 +43,9 @@ class Certificates:
         self.context = self._load()
 
     def _load(self) -> ssl.SSLContext:
-        return _context(ssl.PROTOCOL_TLS_SERVER, self._cert, self._key, self._client_ca)
+        context = _context(ssl.PROTOCOL_TLS_SERVER, self._cert, self._key, self._client_ca)
+        self.host_names = host_names_of(_pem(self._cert, "the certificate"))
+        return context
 
 
 class PeerCertificates(Certificates):
@@ -80,12 +90,47 @@ def _context(protocol: int, cert: str, key: str, ca: str | None) -> ssl.SSLConte
     return context
 
 
+def certified(certificates: Certificates | None) -> Callable[[], frozenset[str]]:
+    """A function that returns ``host_names``; none of them without a certificate."""
+    return frozenset if certificates is None else lambda: certificates.host_names
+
+
 def names_of(certificate: Mapping[str, Any]) -> tuple[str, ...]:
     """The names in a certificate, as ``getpeercert`` returns it: its CN and the alternative names except addresses, without
     duplicates."""
     subject = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
     others = [value for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "email", "URI")]
     return tuple(dict.fromkeys([*subject, *others]))
+
+
+def host_names_of(pem: str) -> frozenset[str]:
+    """The DNS names among the alternative names (RFC 5280, 4.2.1.6) of the first certificate of a PEM file. The module ``ssl``
+    tells them of another's certificate only. Assumes that OpenSSL has accepted the file."""
+    found = _PEM.search(pem)
+    if found is None:  # an older kind, BEGIN X509 CERTIFICATE
+        return frozenset()
+    _, there, rest = ssl.PEM_cert_to_DER_cert(found[0]).partition(_ALTERNATIVE_NAMES)
+    if not there:
+        return frozenset()
+    tag, value, rest = _der_element(rest)
+    if tag == _DER_BOOLEAN:  # the extension is critical
+        _, value, _ = _der_element(rest)
+    _, rest, _ = _der_element(value)
+    names = set()
+    while rest:
+        tag, value, rest = _der_element(rest)
+        if tag == _DER_DNS_NAME:
+            names.add(value.decode("ascii", "replace").lower())
+    return frozenset(names)
+
+
+def _der_element(der: bytes) -> tuple[int, bytes, bytes]:
+    """Split DER. Returns: the tag and the value of its first element, and what follows."""
+    begin, size = 2, der[1]
+    if size & 0x80:
+        begin += size & 0x7F
+        size = int.from_bytes(der[2:begin])
+    return der[0], der[begin : begin + size], der[begin + size :]
 
 
 def reason_of(error: ssl.SSLError) -> str:
@@ -111,5 +156,9 @@ def _why(error: ssl.SSLError) -> str:
 
 def _check(path: str, what: str, mark: str) -> None:
     """Check a PEM file first, because OpenSSL's error names neither the file nor the part. Raises: ConfigError."""
-    if mark not in read_text(path, what, encoding="ascii", errors="replace"):
+    if mark not in _pem(path, what):
         raise ConfigError(f"{what} {path} is not a PEM file: no line ends with {mark}")
+
+
+def _pem(path: str, what: str) -> str:
+    return read_text(path, what, encoding="ascii", errors="replace")

@@ -4,7 +4,7 @@ One rule for the gateway and for ``--metrics``, docs/security.md, "Host"; it nee
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 
@@ -58,18 +58,26 @@ def is_host(text: str) -> bool:
 
 
 class AllowedHosts:
-    """Allows addresses, ``localhost``, names below it and configured names. With any name, a web page whose DNS name resolves
-    to this machine would be same-origin with the broker (DNS rebinding). Names below ``localhost`` are in no DNS: they lead to
-    the machine that looks them up (RFC 6761, 6.3)."""
+    """Allows addresses, ``localhost``, names below it, configured names and those of the certificate. With any name, a web page
+    whose DNS name resolves to this machine would be same-origin with the broker (DNS rebinding). Names below ``localhost`` are
+    in no DNS: they lead to the machine that looks them up (RFC 6761, 6.3)."""
 
-    def __init__(self, names: Sequence[str] = ()) -> None:
+    def __init__(self, names: Sequence[str] = (), certified: Callable[[], Collection[str]] = tuple) -> None:
+        """``certified``: returns the names of the broker's certificate, in lower case; they lead to its owner, too."""
         self._names = frozenset(name.lower() for name in names)
+        self._certified = certified
 
     def allow(self, host: str | None) -> bool:
         """Whether a request with this ``Host`` is served; one without (HTTP/1.0) does not come from a browser."""
         if host is None:
             return True
-        return is_host(host) and (is_address_or_localhost(host) or name_of(host) in self._names)
+        if not is_host(host):
+            return False
+        return is_address_or_localhost(host) or (name := name_of(host)) in self._names or self._is_certified(name)
+
+    def _is_certified(self, name: str) -> bool:
+        certified = self._certified()
+        return name in certified or f"*.{name.partition('.')[2]}" in certified
 
 
 def name_of(host: str) -> str:

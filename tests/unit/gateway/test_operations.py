@@ -101,17 +101,20 @@ READS = [
 
 @pytest.mark.parametrize(("dialect", "operation"), READS, ids=lambda one: getattr(one, "name", one))
 async def test_no_image_of_a_page_takes_a_message(dialect: str, operation: Operation) -> None:
-    """Found by a trial: ``<img src="…/consume/orders?auto_ack=true">`` in any web page acked messages, without a token."""
+    """Found by trials: ``<img src="…/consume/orders?auto_ack=true">`` acked, on any page, without a token; and so did a link
+    in a mail, which a browser calls ``none``, as if its user had typed it."""
     async with gateway(DIR, fs=SimDisk(random.Random(1)), dialects=[dialect] if dialect else []) as rig:
         await rig.publish("t", "x")
         path = re.sub(r"\{\w+(:\w+)?\}", "t", operation.path)
         path += "?consumer=c" if any(parameter.name == "consumer" for parameter in operation.parameters) else ""
         agent = {"user-agent": "Mozilla/4.0"}
-        no_agent = {"user-agent": ""}
-        for headers in (BROWSER, agent, no_agent | {"referer": "http://evil.example/"}, no_agent | {"accept-language": "de"}):
+        referer, language = {"user-agent": "", "referer": "http://evil.example/"}, {"user-agent": "", "accept-language": "de"}
+        link = BROWSER | {"sec-fetch-site": "none", "sec-fetch-mode": "navigate"}
+        for headers in (BROWSER, agent, referer, language, link):
             assert (await rig.ask(operation.method, path, headers=headers)).status_code == 403, headers
         assert rig.broker.topics["t"].consumers == {}
-        for headers in (BROWSER | {"x-requested-with": "page"}, BROWSER | {"sec-fetch-site": "same-origin"},
+        page = {"x-requested-with": "page"}
+        for headers in (BROWSER | page, link | page, BROWSER | {"sec-fetch-site": "same-origin"},
                         BROWSER | {"origin": "http://localhost"}, {"user-agent": "curl/8.5.0"}):  # fmt: skip
             assert (await rig.ask(operation.method, path, headers=headers)).status_code != 403, headers
 

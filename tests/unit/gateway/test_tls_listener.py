@@ -9,13 +9,14 @@ import socket
 import ssl
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from websockets.sync.client import connect
 
 from tests.support.broker_process import BrokerProcess, run
-from tests.support.certificates import CERT, CLIENT_CERT, CLIENT_KEY, KEY, client_context
+from tests.support.certificates import CERT, CLIENT_CERT, CLIENT_KEY, KEY, NAMED_CERT, NAMED_KEY, client_context
 from tests.support.http_rig import HttpRig, listening
 from tests.support.in_process import TIMEOUT_S
 from tests.support.sim_disk import SimDisk
@@ -138,13 +139,21 @@ async def test_the_logins_cookie_is_for_tls_only() -> None:
     assert all("; Path=/;" in cookie and "Domain" not in cookie for cookie in cookies)
 
 
-async def test_a_name_is_the_certificates_matter() -> None:
-    """Without TLS an unknown host name may be another site's that resolves to this machine; with TLS no other site has a
-    certificate for it."""
-    async with listening(DIR, fs=disk(), certificates=certificates()) as rig:
-        for url, status in ((f"http://127.0.0.1:{rig.port}", 403), (f"https://127.0.0.1:{rig.tls_port}", 200)):
-            async with httpx.AsyncClient(base_url=url, verify=client_context()) as client:
-                assert (await client.get("/healthz", headers={"host": "queue.example"})).status_code == status
+@pytest.mark.parametrize("tokens", [True, False])
+async def test_without_tokens_a_name_is_the_certificates_or_another_sites(tokens: bool) -> None:
+    """Found by a trial: over TLS any name was served, one whose owner's DNS leads here, too. A browser warns of that, and users
+    of a self-signed certificate click through it. With tokens a page of another site has none."""
+    context = ssl.create_default_context(cafile=NAMED_CERT)
+    more: dict[str, Any] = {"authority": authority(EVERYTHING) if tokens else None, "allowed_hosts": ["toymq"]}
+    async with listening(DIR, fs=disk(), certificates=Certificates(NAMED_CERT, NAMED_KEY), **more) as rig:
+        found = {}
+        for url in (f"http://127.0.0.1:{rig.port}", f"https://127.0.0.1:{rig.tls_port}"):
+            async with httpx.AsyncClient(base_url=url, verify=context) as client:
+                for host in ("billing.example", "toymq", "127.0.0.1", "evil.example"):
+                    found[url[:5], host] = (await client.get("/healthz", headers={"host": host})).status_code
+    refused = [("http:", "evil.example"), *([] if tokens else [("https", "evil.example")])]
+    assert [asked for asked, status in found.items() if status != 200] == refused
+    assert {found[asked] for asked in refused} == {403}
 
 
 async def test_a_page_without_tls_is_another_site() -> None:

@@ -5,10 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.certificates import CERT, CLIENT_CERT, CLIENT_KEY, ENCRYPTED_KEY, KEY, client_context
+from tests.support.certificates import (
+    CERT,
+    CLIENT_CERT,
+    CLIENT_KEY,
+    ENCRYPTED_KEY,
+    HOSTS_CERT,
+    KEY,
+    NAMED_CERT,
+    NAMED_KEY,
+    NAMELESS_CERT,
+    client_context,
+)
 from tests.support.sim_served import SimServed, SimTlsClient
 from toymq_py.errors import ConfigError
-from toymq_py.net.certificates import Certificates, names_of
+from toymq_py.net.certificates import Certificates, host_names_of, names_of
 
 
 @pytest.mark.parametrize(
@@ -87,3 +98,22 @@ def test_the_names_in_a_certificate_are_its_cn_and_the_others() -> None:
     }
     assert names_of(found) == ("billing", "billing.example", "a@b")
     assert names_of({}) == ()
+
+
+def test_the_host_names_of_a_certificate() -> None:
+    """Not its CN, which browsers do not look at, nor addresses and e-mail, nor those of the intermediates behind it."""
+    pem = f"before\n{Path(HOSTS_CERT).read_text()}{Path(CERT).read_text()}"
+    assert host_names_of(pem) == {"queue.example", "*.wild.example", *(f"{'n' * 30}{number}.example" for number in range(1, 9))}
+    assert host_names_of(Path(NAMELESS_CERT).read_text()) == frozenset()
+    assert host_names_of("-----BEGIN X509 CERTIFICATE-----") == frozenset()
+
+
+def test_the_host_names_are_those_of_the_file_that_was_read_last(tmp_path: Path) -> None:
+    for name, source in (("cert.pem", CERT), ("key.pem", KEY)):
+        shutil.copy(source, tmp_path / name)
+    certificates = Certificates(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
+    assert certificates.host_names == {"localhost"}
+    for name, source in (("cert.pem", NAMED_CERT), ("key.pem", NAMED_KEY)):
+        shutil.copy(source, tmp_path / name)
+    certificates.reload()
+    assert certificates.host_names == {"billing.example", "shipping"}

@@ -75,3 +75,12 @@ def test_how_many_hosts_a_request_has() -> None:
     for version, hosts in (("1.1", []), ("1.1", ["a", "a"]), ("1.0", ["a", "a"])):
         with pytest.raises(BadFraming):
             check_hosts(version, hosts)
+
+
+def test_the_names_of_the_certificate_are_allowed() -> None:
+    certified = {"queue.example", "*.wild.example"}
+    hosts = AllowedHosts(["toymq"], lambda: certified)
+    asked = ("queue.example", "Queue.Example.:443", "one.wild.example", "two.one.wild.example", "wild.example", "toymq", "evil")
+    assert [hosts.allow(host) for host in asked] == [True, True, True, False, False, True, False]
+    certified.clear()  # another file is read
+    assert not hosts.allow("queue.example")
