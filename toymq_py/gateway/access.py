@@ -42,17 +42,27 @@ _asked: ContextVar[Sequence[tuple[HTTPConnection, list[str]]]] = ContextVar("ask
 """The request in progress and the topics that it made; emptied when it ends."""
 _GRANT = "toymq.grant"
 _LOGIN = "toymq.login"
+_ACTS_ON = "toymq.acts_on"
 _TURNED_AWAY = "toymq.turned_away"
 ABOUT = frozenset(("topic", "queue", "q", "consumer", "group", "name", "connection"))
 """Parameters of path and query that the audit trail records."""
 
 
-def check_site(connection: HTTPConnection, *, safe: bool) -> None:
+def check_site(gateway: Gateway, connection: HTTPConnection, *, safe: bool) -> None:
     """Refuse requests that a page of another site sends with its visitor's cookies (CSRF). For a request over TLS, a page
     loaded without TLS counts as another site, since it may have been altered on its way.
 
-    Raises: Forbidden.
+    Raises: Forbidden, with the name of the visitor's token.
     """
+    try:
+        _check_site(connection, safe=safe)
+    except Forbidden as error:
+        login = find_login(gateway, connection)
+        error.token = None if login is None else login.grant.name
+        raise
+
+
+def _check_site(connection: HTTPConnection, *, safe: bool) -> None:
     headers = connection.headers
     scheme, _, host = headers.get("origin", "").partition("://")
     over_tls = connection.scope["scheme"] in ("https", "wss")
@@ -205,8 +215,8 @@ def audit_request(
 
     Args:
         result: ``OK``, a status, or the refusal; the refusal of an expired token names that token.
-        about: what was acted on; by default the parameters of path and query in ``ABOUT``. The query of an unauthenticated
-            client is not parsed: a refusal must not cost more than the request.
+        about: what was acted on; by default what ``acts_on`` noted, and the parameters of path and query in ``ABOUT``. The
+            query of an unauthenticated client is not parsed: a refusal must not cost more than the request.
     """
     grant = grant_of(connection)
     token = None if grant is None else grant.name
@@ -215,11 +225,17 @@ def audit_request(
     if about is None:
         query = {} if grant is None and result in audit.REFUSED else _query_shown(connection)
         about = {name: str(value) for name, value in (*connection.path_params.items(), *query.items()) if name in ABOUT}
+        about |= connection.scope.get(_ACTS_ON, {})
     client = connection.client
     audit.record(
         action, result, token=token, address=None if client is None else client.host,
         via="websocket" if connection.scope["type"] == "websocket" else "http", about=about,
     )  # fmt: skip
+
+
+def acts_on(connection: HTTPConnection, **about: str) -> None:
+    """Note the objects that a request's body names, for its line of the audit trail."""
+    connection.scope[_ACTS_ON] = about
 
 
 def refused(

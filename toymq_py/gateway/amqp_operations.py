@@ -1,7 +1,7 @@
 """List AMQP exchanges, queues and bindings, and declare those of a definitions file. Contract: gateway.md; ADR 0162."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -12,6 +12,7 @@ from starlette.responses import Response
 from toymq_py.config.amqp_definitions import FIELDS, KINDS, AmqpDefinition, Key, add
 from toymq_py.errors import BadArgument, BadFraming, ConfigError, DiskFull, PayloadTooLarge, StorageFailed
 from toymq_py.gateway import answer_room
+from toymq_py.gateway.access import acts_on
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, check_members, parse_object, read_body
 from toymq_py.gateway.operations import Answer, Body, Operation, Parameter, count
 from toymq_py.gateway.request_context import Amqp, Gateway
@@ -103,10 +104,20 @@ async def declare_amqp(gateway: Gateway, request: Request) -> Response:
                 add(wanted, kind, f"{kind} number {number}", entry)
             except ConfigError as error:
                 raise BadArgument(str(error)) from None
+    acts_on(request, **_named(wanted.values()))
     gateway.refuse_late()
     if gateway.amqp is None:
         raise BadArgument("this broker serves no AMQP: start it with --amqp or --amqps")
     return json_response({"declared": len(await gateway.amqp.declare(wanted.values()))})
+
+
+def _named(wanted: Iterable[AmqpDefinition]) -> dict[str, str]:
+    """The exchanges and queues that are declared, and the sources of bindings, for the audit trail."""
+    found: dict[str, dict[str, None]] = {}
+    for each in wanted:
+        kind, name = ("source", "source") if each.kind == "binding" else (each.kind, "name")
+        found.setdefault(kind, {})[each.values[name]] = None
+    return {kind: ",".join(names) for kind, names in found.items()}
 
 
 def _operation(kind: str, name: str, text: str, rows: Rows, row: dict[str, Any]) -> Operation:

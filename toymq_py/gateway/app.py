@@ -138,7 +138,7 @@ class Endpoint:
 
     def _check(self, operation: Operation, request: Request) -> None:
         """Check site, rights and query parameters. Raises: AuthRequired, AuthFailed, Forbidden, BadArgument."""
-        check_site(request, safe=operation.safe)
+        check_site(self._gateway, request, safe=operation.safe)
         if self._gateway.authority is not None:
             topic = check_rights(self._gateway, request, operation.needs, partial(_topic_of, operation, request))
             if operation.needs is not None:

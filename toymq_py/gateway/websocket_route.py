@@ -50,7 +50,7 @@ def websocket_route(
     async def converse(socket: WebSocket) -> None:
         socket = identify(socket)
         try:
-            check_site(socket, safe=False)
+            check_site(gateway, socket, safe=False)
             check_rights(gateway, socket, "see")
             make = begin(socket)
             gateway.refuse_late()

@@ -90,6 +90,34 @@ async def test_the_audit_trail_has_the_query_of_a_known_client(rig: HttpRig, cap
     assert "topic=orders.1 token=outsider" in caplog.text, "a query that is refused is left out"
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "line"),
+    [
+        ("/api/groups", {"topic": "orders", "group": "g"}, "tinymqCreateGroup topic=orders group=g"),
+        ("/api/queues", {"name": "orders"}, "tinymqCreateQueue topic=orders"),
+        ("/api/topics", {"name": "orders"}, "tinymqCreateTopic topic=orders"),
+        (
+            "/v1/amqp:declare",
+            {
+                "exchange": [{"name": "a", "type": "topic"}, {"name": "b", "type": "topic"}], "queue": [{"name": "q"}],
+                "binding": [{"source": "a", "queue": "q"}, {"source": "a", "exchange": "b"}],
+            },
+            "declareAmqp exchange=a,b queue=q source=a",
+        ),
+    ],
+)  # fmt: skip
+async def test_the_audit_trail_has_what_a_body_names(
+    authority: Authority, path: str, body: dict[str, object], line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Found by an attack: the lines of a group's and of AMQP's declarations named no object."""
+    caplog.set_level(logging.INFO, "toymq_py.audit")
+    async with gateway("/data/d", fs=SimDisk(random.Random(1)), authority=authority, dialects=tuple(DIALECTS)) as rig:
+        for _ in range(2):
+            await rig.ask("POST", path, json=body, headers=bearer("operator"))
+    said = [record.getMessage() for record in caplog.records]
+    assert [each for each in said if each.startswith(f"action={line} token=operator")], said
+
+
 OPEN = {"health", "leader", "readiness", "login", "logout"}
 """Operations that need no token."""
 IN_DIALECTS = [operation for name in DIALECTS for operation in DIALECTS[name]]

@@ -80,3 +80,14 @@ async def test_the_login_is_found_among_cookies(rig: HttpRig, cookie: str) -> No
         refused(await rig.ask("GET", "/v1/login", headers={b"cookie": sent}), 401, "AUTH_FAILED")
     for none in (f"{COOKIE}=", COOKIE, "", f"x{COOKIE}={login_id}"):
         refused(await rig.ask("GET", "/v1/login", headers={"cookie": none}), 401, "AUTH_REQUIRED")
+
+
+async def test_the_audit_trail_names_the_visitor_of_a_page_of_another_site(
+    rig: HttpRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Found by an attack: the refusal was logged with ``token=-``, so none knew whose browser it was."""
+    await rig.ask("POST", "/v1/login", json={"token": "operator-token"})
+    for headers in ({"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}):
+        refused(await rig.ask("DELETE", "/v1/topics/orders.1", headers=headers), 403, "FORBIDDEN")
+    line = "action=deleteTopic topic=orders.1 token=operator address=127.0.0.1 via=http result=FORBIDDEN"
+    assert [record.getMessage() for record in caplog.records if record.name == "toymq_py.audit"] == [line] * 2

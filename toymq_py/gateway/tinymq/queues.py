@@ -13,7 +13,7 @@ from toymq_py.config.webhooks import Webhook
 from toymq_py.consumer_options import EARLIEST
 from toymq_py.errors import BadArgument, TopicExists
 from toymq_py.gateway import answer_room
-from toymq_py.gateway.access import check_topic, grant_of
+from toymq_py.gateway.access import acts_on, check_topic, grant_of
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, check_members, parse_object, read_body
 from toymq_py.gateway.consumer_operations import redrive
 from toymq_py.gateway.dialects import ensure, go_duration_ms
@@ -109,6 +109,7 @@ async def create_queue(gateway: Gateway, request: Request) -> Response:
     """``POST /api/queues`` and ``POST /api/topics``."""
     found = await _object(request, "name", "policy", "retain")
     name = topic_name(_text(found, "name"))
+    acts_on(request, topic=name)
     settings = settings_of(name)
     if policy := found.get("policy"):
         if policy not in ("reject", "drop-oldest"):
@@ -216,6 +217,7 @@ async def create_group(gateway: Gateway, request: Request) -> Response:
     found = await _object(request, "topic", "group")
     shown = _text(found, "topic")
     name, group = topic_name(shown), group_name(_text(found, "group"))
+    acts_on(request, topic=name, group=group)
     gateway.refuse_late()
     await ensure(gateway.broker, name, settings_of(name))
     topic = gateway.broker.topic(name)
