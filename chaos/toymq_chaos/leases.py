@@ -196,9 +196,14 @@ class Leases:
         for before, sent_ns, event, event_sent_ns in self._again:
             nacks = (answer for answer in self._answers[_message(event)] if answer.op == "nack" and answer.result != "err")
             # A nack answered before the delivery was for an earlier one. But a delivery that was read late may have been sent
-            # before that, and another connection's nack gave it back unread.
+            # before that, and another connection's nack gave it back unread. One without an answer may be on its way for long
+            # after its connection was lost, from one worker to another.
             if any(
-                nack.t_ns >= (before.t_ns if nack.process == before.process else sent_ns) and (nack.sent_ns or 0) <= event.t_ns
+                (
+                    nack.t_ns >= (before.t_ns if nack.process == before.process else sent_ns)
+                    or (nack.result == "unknown" and nack.process != before.process)
+                )
+                and (nack.sent_ns or 0) <= event.t_ns
                 for nack in nacks
             ):
                 verdict.duplicated["it was given back: nack"] += 1

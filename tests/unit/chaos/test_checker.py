@@ -208,6 +208,18 @@ def test_a_nack_of_another_connection_gives_back_what_is_read_late() -> None:
     assert [it.promise for it in check(own).violations] == [TOO_EARLY], "its own was answered before, and of an earlier one"
 
 
+def test_a_nack_without_an_answer_may_give_back_what_a_later_connection_has() -> None:
+    """Found by workers' seed 101796: the nacks of a connection that was lost were on their way to another worker, and arrived
+    when the next connection had the messages."""
+    nacked = replace(nack(6, 0, sent_ms=5), result="unknown")
+    first = [START, SUB, pub(1, 0, sent_ms=1), deliver(4, 0), nacked, of(6, "disconnect", "c.1"), sub(8, "c.2")]
+    second = [deliver(9, 0, process="c.2"), deliver(10, 0, attempt=2, process="c.2"), ack(11, 0, process="c.2"), DRAINED]
+    assert check([*first, *second]).ok
+    answered = [replace(event, result="ok") if event == nacked else event for event in first]
+    assert [it.promise for it in check([*answered, *second]).violations] == [TOO_EARLY]
+
+
+
 def buffered(t_ms: int, process: str) -> Event:
     return replace(sub(t_ms, process), note=BUFFERED)
 
