@@ -184,6 +184,8 @@ class RealFile:
             raise named(error, self.path) from None
 
     def sync(self) -> None:
+        if self.fd < 0:  # the system call's wrapper would raise ValueError
+            raise named(OSError(errno.EBADF, os.strerror(errno.EBADF)), self.path)
         try:
             _sync(self.fd)
         except OSError as error:

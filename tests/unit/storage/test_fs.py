@@ -195,3 +195,13 @@ def test_nothing_is_created_through_a_symbolic_link(tmp_path: Path) -> None:
     link.symlink_to(tmp_path / "precious")
     assert fs.read_file(str(link)) == b"a letter", "reading is another thing"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "precious"]
+
+
+def test_the_sync_of_a_file_that_was_closed_is_an_error_of_the_file(tmp_path: Path) -> None:
+    """Found by topics with small segments and --fsync interval: a segment that was sealed, and so closed, between a sync's
+    schedule and its run raised ValueError, and its topic took no publishes until a restart."""
+    file = FS.open(str(tmp_path / "f"), create=True)
+    file.close()
+    with pytest.raises(OSError, match="Bad file descriptor") as raised:
+        file.sync()
+    assert raised.value.errno == errno.EBADF
