@@ -266,9 +266,9 @@ class Room:
         return seat is not None and not quotas.memory_high and quotas.left_bytes(seat) + self.turn_bytes > 0
 
     def _end_one(self, now: float) -> None:
-        """Close the connection that holds most, of those that did not use their turn if there are any, where for some time none
-        of a token's, or of all, might have the turn. Not where others hold the room, with replies that are not read or bodies
-        over HTTP: to close it would make none."""
+        """Close a connection where for some time none of a token's, or of all, might have the turn: of the token or address
+        that holds most, one that did not use its turn, else its largest. Not where others hold the room, with replies that are
+        not read or bodies over HTTP: to close it would make none."""
         stuck: dict[Holder | None, list[tuple[Intake, Seat]]] = {}
         those = list(self._waiting) if self._turn is None else [self._turn, *self._waiting]
         for intake in () if self._quotas.memory_high else those:
@@ -282,7 +282,7 @@ class Room:
             patience_s = STUCK_AGAIN_S if whose in self._ended_at else STUCK_S
             if now - self._stuck_since[whose] < patience_s or sum(seat.held_bytes for _, seat in members) <= missing_bytes:
                 continue
-            intake, seat = max(members, key=lambda each: (each[0].idle_turns, each[1].held_bytes))
+            intake, seat = max(members, key=lambda each: (each[1].holder.held_bytes, each[0].idle_turns, each[1].held_bytes))
             del self._stuck_since[whose]
             self._ended_at[whose] = now
             intake.fail(AmqpError(RESOURCE_ERROR, f"the rest of what this connection began has no room: {seat.too_much()}"))

@@ -337,6 +337,21 @@ def test_one_that_did_not_use_its_turn_is_closed_before_one_that_holds_more(worl
     assert [len(connection.errors) for connection in (idle, other, third)] == [1, 0, 0]
 
 
+def test_where_tokens_together_use_up_the_limit_the_one_that_holds_most_gives_way() -> None:
+    """Found by an attack: two tokens filled the limit with many small transactions, and the larger message of a third one, far
+    below its share, was closed instead."""
+    world = World(16 * MIB)
+    greedy = [Connection(world, token).has(410_000) for token in ("x", "y") for _ in range(20)]
+    honest = Connection(world, "z").has(MESSAGE + MIB // 2)
+    for connection in greedy:
+        connection.has(410_000)
+    assert not honest.reads, "the limit and a turn are used up"
+    while not honest.reads and not honest.errors:
+        send(world, greedy, LOOK_S)
+    assert honest.errors == []
+    assert [len(connection.errors) for connection in greedy].count(1) == 1
+
+
 def test_a_read_brings_no_more_than_there_is_room_for() -> None:
     world = World(4 * MIB)
     connection = Connection(world, "a")
