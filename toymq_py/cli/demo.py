@@ -16,8 +16,8 @@ from toymq_py.build import docs_directory
 TOPIC = "demo"
 CONSUMER = "reader"
 WINDOW = 64
-QUIET_S = 0.3
-"""How long nothing must come before the demo believes that nothing will."""
+SILENCE_S = 30.0
+"""How long no message comes, though more are due, before the demo says that they are lost."""
 
 
 @contextmanager
@@ -92,24 +92,30 @@ def publish(broker: BrokerProcess, ledger: Ledger, kill_at: int | None) -> int:
     return duplicates
 
 
-def until_quiet(subscription: sync.Subscription) -> Iterator[sync.Message]:
-    """The messages received until none came for ``QUIET_S``."""
+def until(subscription: sync.Subscription, last: int) -> Iterator[sync.Message]:
+    """The messages received up to the one with the id ``last``. They come in the order of their ids: none of the earlier ones
+    is on its way behind it. Ends early when none came for ``SILENCE_S``."""
     with suppress(RequestTimeout):
         while True:
-            yield subscription.next(QUIET_S)
+            message = subscription.next(SILENCE_S)
+            yield message
+            if message.id == last:
+                return
 
 
 def consume(broker: BrokerProcess, ledger: Ledger, count: int | None) -> None:
-    """Take and ack ``count`` messages and await their acks, then as many more without awaiting; None: all that come."""
-    acked = set(ledger.seen)
+    """Take and ack ``count`` messages and await their acks, then as many more without awaiting; None: all up to the last one,
+    and await that."""
+    acked, last = set(ledger.seen), max(ledger.ids.values())
     with sync.connect(broker.url) as client:
         subscription = client.sub(TOPIC, CONSUMER, window=WINDOW)
-        for message in until_quiet(subscription):
+        for message in until(subscription, last):
             ledger.seen[message.id] = message.payload
             if message.id in acked:
                 ledger.again.add(message.id)
             acked.add(message.id)
-            client.ack(TOPIC, CONSUMER, [(message.id, message.id)], sync=len(acked) == count)
+            stored = len(acked) == count or (count is None and message.id == last)
+            client.ack(TOPIC, CONSUMER, [(message.id, message.id)], sync=stored)
             if len(acked) == count:
                 ledger.settled = set(acked)
             if count is not None and len(acked) >= 2 * count:
@@ -169,6 +175,8 @@ def demo(path: Path) -> None:
 
 
 def count_deliveries(broker: BrokerProcess) -> int:
-    """The number of messages delivered to the same consumer now; none should come."""
+    """The number of messages delivered to the same consumer ahead of one that is published now; none should come."""
     with sync.connect(broker.url) as client:
-        return sum(1 for _ in until_quiet(client.sub(TOPIC, CONSUMER)))
+        subscription = client.sub(TOPIC, CONSUMER)
+        marker = client.pub(TOPIC, b"nothing is due before this").msg_id
+        return sum(message.id != marker for message in until(subscription, marker))
