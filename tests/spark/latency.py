@@ -4,6 +4,8 @@
    how old its oldest row was when it was done.
 2. Publishes, one after the other, each waited for: alone, beside a client that fetches at half of Spark's full speed and does
    nothing else (what is the broker's own share), beside a Spark read at its full speed, and beside one at half of it.
+3. With ``--bucket-rows``: publishes beside a Spark read, at its full speed, of as many records in a bucket in a directory. The
+   goal of the lake is 20 GB, 72,000,000 records; they are on the disk twice.
 """
 
 import argparse
@@ -25,6 +27,7 @@ from pyspark.sql.types import StructType
 
 from tests.spark.speed import PAYLOAD, aggregate
 from tests.support.broker_process import BrokerProcess
+from tests.support.sealed_history import upload
 from toymq import sync
 from toymq_spark.datasource import ToymqDataSource
 from toymq_spark.options import parse_source
@@ -142,12 +145,17 @@ def read_until(table: DataFrame, done: Future[list[float]]) -> float:
     return rows / (time.perf_counter() - began)
 
 
+def publish_history(url: str, topic: str, count: int) -> None:
+    """Publish records of the shape that ``tests.spark.speed`` reads."""
+    with sync.connect(url, timeout_s=60) as client:
+        for _ in client.pub_many(topic, ((f"key-{n:012d}", PAYLOAD) for n in range(count)), window=8192):
+            pass
+
+
 def publishes_beside_a_read(
     spark: SparkSession, url: str, pool: ProcessPoolExecutor, count: int, seconds: float
 ) -> None:
-    with sync.connect(url, timeout_s=60) as client:
-        for _ in client.pub_many("t", ((f"key-{n:012d}", PAYLOAD) for n in range(count)), window=8192):
-            pass
+    publish_history(url, "t", count)
 
     def table(source: str) -> DataFrame:
         return spark.read.schema(COLUMNS).format(source).options(url=url, subscribe="t", minPartitions=str(TASKS)).load()
@@ -169,12 +177,31 @@ def publishes_beside_a_read(
     beside("a client that fetches", lambda _: pool.submit(fetch_paced, url, "t", rate, seconds).result())
 
 
+def publishes_beside_a_bucket(
+    spark: SparkSession, broker: BrokerProcess, bucket: str, pool: ProcessPoolExecutor, count: int
+) -> None:
+    url = f"toymq://127.0.0.1:{broker.port}"
+    pool.submit(publish_history, url, "history", count).result()
+    upload(broker.data_dir, bucket, tail=True)
+    rows = spark.read.schema(COLUMNS).format("toymq").options(url=url, tierUrl=bucket, subscribe="history").load()
+    for turn in ("first", "second"):
+        alone = pool.submit(publish_latencies, url, "beside", 20.0).result()
+        done: Future[list[float]] = pool.submit(publish_latencies, url, "beside", count / 2e6)
+        began = time.perf_counter()
+        assert aggregate(rows)[0] == count
+        tell("publish, alone", alone)
+        rate = count / (time.perf_counter() - began)
+        tell(f"publish, beside Spark's {turn} read of the bucket at {rate:,.0f} rows/s", done.result())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=int, default=8000, help="Rows a second into the stream.")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rows", type=int, default=5_000_000, help="Of the topic that is read beside the publishes.")
     parser.add_argument("--nice", type=int, default=0, help="Of Spark alone, which competes with the broker for cores.")
+    parser.add_argument("--idle", action="store_true", help="Spark has what the others leave (SCHED_IDLE, chrt --idle 0).")
+    parser.add_argument("--bucket-rows", type=int, default=0, help="Records in a bucket that are read beside publishes.")
     parser.add_argument("--apart", action="store_true", help="Spark has the last core alone, the others the rest.")
     options = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
@@ -189,12 +216,16 @@ def main() -> None:
         for waiting in [pool.submit(publish_latencies, url, "warm-up", 0.5) for _ in range(2)]:
             waiting.result()  # its processes are there, and not nice
         os.nice(options.nice)
+        if options.idle:
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         if options.apart:
             os.sched_setaffinity(0, cores[-1:])
         settings = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2"}
         spark = build_session("latency", f"local[{TASKS}]", settings)
         micro_batches(spark, url, pool, options.rate, options.seconds)
         publishes_beside_a_read(spark, url, pool, options.rows, options.seconds)
+        if options.bucket_rows:
+            publishes_beside_a_bucket(spark, broker, f"file://{place}/bucket", pool, options.bucket_rows)
         spark.stop()
 
 
