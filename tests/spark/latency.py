@@ -150,6 +150,7 @@ def publish_history(url: str, topic: str, count: int) -> None:
     with sync.connect(url, timeout_s=60) as client:
         for _ in client.pub_many(topic, ((f"key-{n:012d}", PAYLOAD) for n in range(count)), window=8192):
             pass
+        client.topic_range(topic)  # so that it has an incarnation, without which it is not uploaded
 
 
 def publishes_beside_a_read(
