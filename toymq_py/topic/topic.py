@@ -74,7 +74,7 @@ class Topic:
             self.log, scheduler, clock,
             space=services.space, place=services.place, segment_bytes=options.segment_bytes,
             fsync=options.fsync, fsync_interval_s=options.fsync_interval_ms / 1000,
-            roll_first=recovered.roll_first, heads=recovered.heads, incarnation=recovered.incarnation, lost=services.lost,
+            roll_first=recovered.roll_first, heads=recovered.known, lost=services.lost,
         )  # fmt: skip
         self.committer.name_log(identity)
         self.log.on_replaced = self.committer.lose_active

@@ -1,6 +1,7 @@
 """Files of an older incarnation, or of another broker's topic of the same name, put over those of a topic. ADR 0281."""
 
 import random
+from collections.abc import Callable
 from functools import cache
 from itertools import combinations, product
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
+from tests.support.changed_segments import look, overwrite, rename_over
 from tests.support.sim_disk import SimDisk
 from toymq_py.storage import checked_json, incarnation, offsets, segment_heads, topic_settings
 from toymq_py.storage.fs import write_synced
@@ -296,3 +298,38 @@ def test_a_damaged_file_and_one_of_another_topic_have_no_say() -> None:
         file.truncate(0)
         file.pwrite(data if name == OFFSETS else data.replace(b"another", b"t"), 0)
     assert incarnation.decide(disk, PATH, None, lambda: 0) == "a" * 16
+
+
+@pytest.mark.parametrize("change", [overwrite, rename_over])
+@pytest.mark.parametrize("idle", [True, False], ids=["idle", "published-to"])
+def test_a_running_broker_keeps_the_heads_that_it_knows(
+    change: Callable[[BrokerRig, str, bytes], None], idle: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sealed segments of another incarnation with their segments.json, put over those of a running broker: it believed the
+    file, served both logs as one with state ``ok``, and gave OK to publishes that the next start refused."""
+    rig = Mixed()
+    rig.restart()
+    if not idle:
+        rig.publish("t", b"more .")
+    look(rig)
+    for name in (*SEGMENTS[:2], HEADS):
+        change(rig, f"{PATH}/{name}", old()[name])
+    look(rig)
+    expected = [*genuine(*range(8)), *([] if idle else [b"more"])]
+    assert (rig.described()["state"], rig.described()["lost"], rig.words()) == ("degraded", 8, expected)
+    assert f"{HEADS} was changed or removed below the running broker" in caplog.text
+    assert rig.publish("t", b"late .")[0].error is None
+    rig.reopen(power_cut=True)
+    assert (rig.described()["state"], rig.words()) == ("degraded", [*expected, b"late"])
+
+
+@pytest.mark.parametrize("name", [HEADS, SEGMENTS[2]])
+def test_no_publish_gets_ok_when_all_segments_are_another_logs(name: str) -> None:
+    rig = Mixed()
+    rig.restart()
+    look(rig)
+    for each in sorted({*SEGMENTS, HEADS}, key=lambda each: each == name):
+        overwrite(rig, f"{PATH}/{each}", old()[each])
+    look(rig)
+    assert (rig.described()["state"], rig.words()) == ("failed", [])
+    assert "below the running broker" in str(rig.publish("t", b"late .")[0].error)
