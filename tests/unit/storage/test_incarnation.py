@@ -1,9 +1,11 @@
 """Files of an older incarnation, or of another broker's topic of the same name, put over those of a topic. ADR 0281."""
 
 import random
+import re
 from collections.abc import Callable
 from functools import cache
 from itertools import combinations, product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -333,3 +335,23 @@ def test_no_publish_gets_ok_when_all_segments_are_another_logs(name: str) -> Non
     look(rig)
     assert (rig.described()["state"], rig.words()) == ("failed", [])
     assert "below the running broker" in str(rig.publish("t", b"late .")[0].error)
+
+
+def test_a_topic_is_renamed_as_the_documentation_says() -> None:
+    """It did not name the files of the offsets, so that the topic stayed degraded for good."""
+    text = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
+    steps = re.search(r"To rename a topic, .* and remove (.*?) in it\W", text)
+    assert steps is not None
+    rig = Mixed()
+    for name in set(re.findall(r"`([^`]+)`", steps[1])) & set(rig.files("t")):
+        rig.disk.unlink(f"{PATH}/{name}")
+    rig.disk.rename(PATH, f"{DIR}/topics/renamed")
+    assert not verify_topic(rig.disk, f"{DIR}/topics/renamed", "renamed").findings
+    rig.restart()
+    assert rig.change("configure", "renamed", max_attempts="5") == "OK"
+    assert rig.publish("renamed", b"again", key=b"k3")[0].duplicate
+    rig.loop.drain()
+    rig.broker.close()
+    rig.restart()
+    found = rig.broker.topic("renamed").describe()
+    assert (found["state"], found["messages"], found["settings"]["max_attempts"]) == ("ok", COUNT, 5)
