@@ -92,11 +92,12 @@ def parse(data: bytes, topic: str) -> LoadedSettings:
         raise DamagedData(f"the settings file is invalid: {error}") from error
 
 
-def store(fs: FileSystem, path: str, settings: TopicSettings, incarnation: str | None = None) -> None:
-    """Put settings and incarnation on stable storage, with the directory if it is missing. Blocks. Raises: OSError."""
+def store(fs: FileSystem, path: str, settings: TopicSettings, incarnation: str | None = None, *, makes: bool = True) -> None:
+    """Put settings and incarnation on stable storage. Blocks. ``makes``: see ``offsets.write``. Raises: OSError."""
     file = f"{path}/{FILE_NAME}"
-    fs.mkdir(path)
-    fs.sync_dir(path.rpartition("/")[0])
+    if makes:
+        fs.mkdir(path)
+        fs.sync_dir(path.rpartition("/")[0])
     if incarnation is not None or settings != TopicSettings():
         identity = {} if incarnation is None else {"incarnation": incarnation}
         replace_file(fs, file, encode("settings", {"topic": topic_of(path), **identity, **settings.to_json()}))

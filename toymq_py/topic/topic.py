@@ -109,7 +109,7 @@ class Topic:
         self.committer.listener = self.commits
         self.settings_queue = SettingsQueue(
             services.fs, scheduler, path, present=lambda: self.settings, apply=self.apply_settings,
-            incarnation=incarnation, log_incarnation=identity,
+            is_empty=lambda: self.log.committed_id == 0, incarnation=incarnation, log_incarnation=identity,
         )  # fmt: skip
         # What is a part's own, for callers that know the topic alone (ADR 0073).
         self.publish, self.publish_sequenced = self.publisher.publish, self.publisher.publish_sequenced
