@@ -164,6 +164,26 @@ def log_incarnation(fs: FileSystem, path: str) -> str | None:
     return incarnation.decide(fs, path, of_segments, lambda: _balance(fs, path, heads))
 
 
+def settings_doubt(fs: FileSystem, path: str, settings: str) -> str | None:
+    """Why settings of the incarnation ``settings`` are not to be used; None when they are (ADR 0285). Where the first segment
+    begins with the record that its head knows, no other is read. Raises: OSError of a passing shortage."""
+    topic, heads, _, word = _load(fs, path)
+    word = word if topic == topic_of(path) else None
+    log = incarnation.decide(fs, path, word, lambda: _balance(fs, path, heads))
+    if log != settings:
+        return None if log is None else f"these are the settings of another incarnation, {settings}, and the topic is {log}"
+    bases = list_bases(fs, path) if word == log else []
+    try:
+        is_right = not bases or _compare(fs, f"{path}/{segment_name(bases[0])}", heads.get(bases[0]))[0]
+    except OSError as error:
+        if not is_lasting(error) and not isinstance(error, FileNotFoundError):
+            raise
+        is_right = False
+    if is_right or _balance(fs, path, heads) >= 0:
+        return None
+    return f"{FILE_NAME} names the same incarnation, {settings}, and most segments are another log's"
+
+
 def judge(fs: FileSystem, path: str, base_id: int, known: KnownHeads) -> tuple[str | None, int]:
     """Judge one segment file of a topic's directory by the heads that the running broker knows, as ``list_segment_files`` does
     for all.

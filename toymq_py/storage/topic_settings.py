@@ -18,7 +18,7 @@ from toymq_py.storage import checked_json
 from toymq_py.storage.checked_json import decode, encode, incarnation_of, parse_object
 from toymq_py.storage.fs import FileSystem, replace_file
 from toymq_py.storage.segment import topic_of
-from toymq_py.storage.segment_heads import log_incarnation
+from toymq_py.storage.segment_heads import settings_doubt
 
 FILE_NAME = "topic.json"
 MARK_NAME = "has-settings"
@@ -70,8 +70,8 @@ def _judged(fs: FileSystem, path: str, data: bytes) -> LoadedSettings:
     """Parse the content of the file. Raises: DamagedData, also for the settings of another topic or incarnation (ADR 0281);
     OSError of a passing shortage."""
     found = parse(data, topic_of(path))
-    if found.incarnation is not None and (log := log_incarnation(fs, path)) not in (None, found.incarnation):
-        raise DamagedData(f"these are the settings of another incarnation, {found.incarnation}, and the topic is {log}")
+    if found.incarnation is not None and (doubt := settings_doubt(fs, path, found.incarnation)) is not None:
+        raise DamagedData(doubt)
     return found
 
 

@@ -355,3 +355,37 @@ def test_a_topic_is_renamed_as_the_documentation_says() -> None:
     rig.restart()
     found = rig.broker.topic("renamed").describe()
     assert (found["state"], found["messages"], found["settings"]["max_attempts"]) == ("ok", COUNT, 5)
+
+
+def test_settings_that_came_with_a_segments_json_which_most_segments_contradict_are_not_obeyed() -> None:
+    """All JSON files of elsewhere: the segments were refused, and the settings that came with them obeyed. They removed what
+    was published then."""
+    rig = Mixed(some(old("retain_max_age=1000"), HEADS, SETTINGS, OFFSETS, PREVIOUS))
+    own = files_of(b"new", 2, "max_attempts=5")
+    assert any(finding.text.startswith(f"{HEADS} names the same") for finding in rig.report().findings)
+    rig.restart()
+    assert (rig.described()["state"], rig.words()) == ("degraded", [])
+    for _ in range(2):
+        assert "most segments are another log's" in rig.described()["settings_problem"]
+        rig.publish("t", b"more .")
+        rig.advance(3600)
+        rig.publish("t", b"more .")
+        rig.loop.drain()
+        rig.broker.close()
+        rig.restart()
+    assert rig.words() == [b"more"] * 4
+    rig.broker.close()
+    for name in (HEADS, SETTINGS, OFFSETS, PREVIOUS):
+        write_synced(rig.disk, f"{PATH}/{name}", own[name])
+    rig.restart()
+    assert "settings_problem" not in rig.described()
+    assert (rig.described()["settings"]["max_attempts"], rig.words()[:COUNT]) == (5, genuine())
+
+
+def test_repair_puts_such_settings_aside_with_the_segments() -> None:
+    rig = Mixed(some(old("max_attempts=7"), HEADS, SETTINGS, OFFSETS, PREVIOUS))
+    (done,) = repair(rig.disk, DIR, pid=1)
+    assert {HEADS, SETTINGS} & set(done.quarantined) == {SETTINGS}
+    assert not rig.report().findings
+    rig.restart()
+    assert rig.described()["state"] == "ok"
