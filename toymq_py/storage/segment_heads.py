@@ -171,7 +171,8 @@ def settings_doubt(fs: FileSystem, path: str, settings: str) -> str | None:
     word = word if topic == topic_of(path) else None
     log = incarnation.decide(fs, path, word, lambda: _balance(fs, path, heads))
     if log != settings:
-        return None if log is None else f"these are the settings of another incarnation, {settings}, and the topic is {log}"
+        what = f"these are the settings of another incarnation, {settings}, and the topic is {log}"
+        return None if log is None else f"{what}: say all settings anew with CONFIG, also where an older toymq wrote them"
     bases = list_bases(fs, path) if word == log else []
     try:
         is_right = not bases or _compare(fs, f"{path}/{segment_name(bases[0])}", heads.get(bases[0]))[0]

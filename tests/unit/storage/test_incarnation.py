@@ -146,7 +146,7 @@ def test_a_topic_json_of_another_incarnation_removes_nothing(settings: str) -> N
     rig.restart()
     rig.advance(60)
     assert (rig.words(), rig.described()["state"]) == (genuine(), "degraded")
-    assert "settings of another incarnation" in rig.described()["settings_problem"]
+    assert "say all settings anew with CONFIG" in rig.described()["settings_problem"]
     assert rig.change("configure", "t", max_attempts="5") == "OK"
     rig.reopen(power_cut=True)
     assert (rig.described()["state"], rig.described()["settings"]["max_attempts"]) == ("ok", 5)
