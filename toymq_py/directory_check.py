@@ -15,7 +15,7 @@ from toymq_py.storage.dirlock import not_there
 from toymq_py.storage.fs import FileSystem, Stamp
 from toymq_py.storage.id_ranges import record_range
 from toymq_py.storage.segment import Segment
-from toymq_py.storage.segment_heads import head_of, judge
+from toymq_py.storage.segment_heads import KnownHeads, head_of, judge, look_again
 from toymq_py.topic import Topic
 
 logger = logging.getLogger("toymq_py.broker")
@@ -39,8 +39,8 @@ class _ActiveFile:
     its stamp is another program's. As commits change the file all the time, a change by another program is then detected by
     its first record, length, holes, and the bytes at its end in the last check."""
 
-    __slots__ = ("_end", "_head", "_inode", "_is_whole", "_last", "_next_id", "end_seen", "gone", "path", "reason", "segment",
-                 "stamp", "suspect", "topic", "touched")  # fmt: skip
+    __slots__ = ("_end", "_head", "_heads", "_heads_now", "_inode", "_is_whole", "_last", "_next_id", "end_seen", "gone",
+                 "path", "reason", "segment", "stamp", "suspect", "topic", "touched")  # fmt: skip
 
     def __init__(self, topic: Topic, segment: Segment, inode: tuple[int, int]) -> None:
         self.topic = topic
@@ -51,6 +51,8 @@ class _ActiveFile:
         self._end = segment.end
         self._next_id = segment.next_id
         self._head = topic.committer.known_head(segment.name_id)
+        self._heads = topic.log.heads
+        self._heads_now: KnownHeads | None = self._heads
         self._last = segment.stamp
         self.end_seen = segment.end_seen
         self.gone = True
@@ -64,7 +66,9 @@ class _ActiveFile:
         """The same, unless the broker has written the file meanwhile."""
 
     def look(self, fs: FileSystem) -> None:
-        """Look at the file on a sync thread."""
+        """Look at the file, and at ``segments.json``, on a sync thread."""
+        with contextlib.suppress(OSError):
+            self._heads_now = look_again(fs, self.topic.path, self._heads)
         with contextlib.suppress(OSError):
             stamp = fs.stamp(self.path)
             self.gone = False
@@ -76,7 +80,7 @@ class _ActiveFile:
                 self.touched = stamp != self._last and self._last is not None
                 return
             self.suspect = True
-            foreign, _ = judge(fs, self.path.rpartition("/")[0], self.segment.name_id)
+            foreign, _ = judge(fs, self.topic.path, self.segment.name_id, self._heads)
             if self.reason is None and foreign is not None:
                 self.reason = f"{self.path} was overwritten below the running broker: it {foreign}"
             self.reason = self.reason or cut
@@ -114,6 +118,7 @@ class _ActiveFile:
         segment.stamp, segment.end_seen = self.stamp if is_unwritten else None, self.end_seen
         if self.suspect or (self.touched and is_unwritten):
             topic.log.examine(segment)
+        topic.committer.heads_seen(self._heads, self._heads_now)
 
 
 class DirectoryCheck:
@@ -167,7 +172,7 @@ class DirectoryCheck:
                                 stamp = self._fs.stamp(segment.path)
                             if stamp is None or stamp != known or segment.missing:
                                 first = stamp is not None and known is None
-                                anew = not first or judge(self._fs, topic.path, segment.name_id)[0] is not None
+                                anew = not first or judge(self._fs, topic.path, segment.name_id, topic.log.heads)[0] is not None
                                 changed.append((topic, segment, stamp, anew))
 
         def checked() -> None:

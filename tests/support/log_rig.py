@@ -62,7 +62,8 @@ class LogRig:
         segment_bytes = options.pop("segment_bytes", 4096)
         self.committer = Committer(
             self.log, self.loop, self.clock,
-            space=self.space, place=self.place, segment_bytes=segment_bytes, roll_first=self.recovered.roll_first, **options,
+            space=self.space, place=self.place, segment_bytes=segment_bytes, roll_first=self.recovered.roll_first,
+            heads=self.recovered.known, **options,
         )  # fmt: skip
         self.committer.listener = _Told(self)
 

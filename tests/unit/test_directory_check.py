@@ -87,6 +87,29 @@ def test_a_topic_whose_file_is_gone_is_closed_and_the_others_go_on(path: str, an
     assert rig.publish("b", b"y")[0].error is None
 
 
+@pytest.mark.parametrize("anew", [False, True], ids=["moved", "another"])
+@pytest.mark.parametrize("path", [f"{DIR}/topics/a", f"{DIR}/topics"])
+def test_neither_an_ack_nor_a_setting_makes_a_directory_that_was_moved_away(path: str, anew: bool) -> None:
+    """An ack made the topic's directory with offsets alone: the next start began an empty topic in it."""
+    rig = BrokerRig()
+    rig.publish("a", b"x", b"y")
+    subscription = rig.subscribe("a")
+    assert len(rig.take(subscription)) == 2
+    rig.disk.rename(path, f"{DIR}/away")
+    if anew and path.endswith("topics"):
+        rig.disk.mkdir(path)
+    rig.ack("a", 0, 1, flush=False)
+    errors: list[object] = []
+    rig.broker.topic("a").flush_offsets(errors.append)
+    rig.loop.advance(0)
+    assert isinstance(errors[0], OSError)
+    assert rig.change("configure", "a", max_attempts="5") == "STORAGE"
+    assert not rig.disk.exists(f"{DIR}/topics/a")
+    told = look(rig)
+    assert bool(told) == path.endswith("topics")
+    assert told or rig.broker.topics["a"].state == "failed"
+
+
 def test_what_goes_on_purpose_is_no_alarm() -> None:
     rig = BrokerRig()
     for topic in ("deleted", "purged", "rolled"):

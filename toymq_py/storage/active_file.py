@@ -9,6 +9,7 @@ from toymq_py.storage.dirlock import not_there
 from toymq_py.storage.fs import File, FileSystem, Stamp
 from toymq_py.storage.scanner import examine
 from toymq_py.storage.segment import Segment
+from toymq_py.storage.segment_heads import KnownHeads
 from toymq_py.storage.segment_inventory import judge_anew
 
 
@@ -37,13 +38,15 @@ def was_overwritten(fs: FileSystem, segment: Segment, next_id: int, end: int) ->
     return f"{segment.path} was cut or overwritten below the running broker"
 
 
-def find_change(fs: FileSystem, file: File, segment: Segment, stamp: Stamp | None, next_id: int, end: int) -> str | None:
+def find_change(
+    fs: FileSystem, file: File, segment: Segment, known: KnownHeads, stamp: Stamp | None, next_id: int, end: int
+) -> str | None:
     """Why the open file is not the one that has the segment's name, or does not have what was committed; None when it is and
     has. A file with the known stamp was not changed; without one, only its name is compared. Blocks. Raises: OSError."""
     reason = not_there(fs, segment.path, file.inode())
     if reason is not None or segment.damages or stamp is None or file.stamp() == stamp:
         return reason
-    judged = judge_anew(fs, segment.path.rpartition("/")[0], segment, next_id, end=end)
+    judged = judge_anew(fs, segment.path.rpartition("/")[0], segment, known, next_id, end=end)
     if isinstance(judged, str):
         return f"{segment.path} was overwritten below the running broker: it {judged}"
     return f"{segment.path} was cut or overwritten below the running broker" if judged.segment.damages else None

@@ -12,7 +12,7 @@ from toymq_py.callbacks import run_now
 from toymq_py.storage.id_ranges import subtract
 from toymq_py.storage.log import Log
 from toymq_py.storage.segment import segment_name
-from toymq_py.storage.segment_heads import FILE_NAME, Head, read_heads, store
+from toymq_py.storage.segment_heads import FILE_NAME, Head, KnownHeads, look_again, read_heads, store
 
 logger = logging.getLogger("toymq_py.storage")
 
@@ -25,32 +25,32 @@ class HeadsWriter:
     def __init__(
         self,
         log: Log,
-        known: Mapping[int, Head] | None,
+        known: KnownHeads,
         run_behind: RunBehind,
-        incarnation: str | None,
         are_stored: Callable[[], bool],
         *,
         syncs: bool = False,
     ) -> None:
         """
         Args:
-            known: heads that are on stable storage. None where the file cannot be trusted: it is left as it is, for its
-                owner to look at, until a commit writes it.
+            known: what the file says. One that cannot be trusted is left as it is, for its owner to look at, until a commit
+                writes it.
             run_behind: runs a job on a sync thread, then its callback on the loop.
-            incarnation: of the log, if the file has one; see ``name``.
             are_stored: whether the first records of all segments are on stable storage now, unless this object syncs them.
             syncs: whether to sync segments before their heads are written, since nothing else does (``--fsync never``).
         """
         self._log = log
-        self._known = dict(known or {})
+        log.heads = known
         self._run_behind = run_behind
         self.due = True
         """Whether a segment may have begun whose head is not known, so that the next commit is to write the file."""
-        self._is_owed = known is not None
+        self._is_owed = known.problem is None
         """Whether to write the file without a commit, if it lacks a head."""
         self._writing = False
         self._failing = False
-        self._incarnation = self._stored_incarnation = incarnation
+        self._incarnation = known.incarnation if known.problem is None else None
+        self._is_changed = False
+        """Whether another program changed or removed the file."""
         self._syncs = syncs
         self._are_stored = are_stored
         self._sync_failed = False
@@ -64,6 +64,28 @@ class HeadsWriter:
         """The head of a segment, if it is on stable storage."""
         return self._known.get(base_id)
 
+    @property
+    def _known(self) -> Mapping[int, Head]:
+        """The heads of this log that are on stable storage."""
+        known = self._log.heads
+        return known.heads if known.problem is None else {}
+
+    def note(self, before: KnownHeads, now: KnownHeads | None) -> None:
+        """Note a look at the file (``look_again``): one that another program changed or removed is written anew, with what this
+        broker knows. Otherwise the next start would believe it, and might refuse the log's own segments."""
+        if self._writing or self._log.heads is not before:  # the broker wrote it meanwhile
+            return
+        if now is not None:
+            self._log.heads = now
+        elif not self._is_changed:
+            self._change()
+        self.settle()
+
+    def _change(self) -> None:
+        self._is_changed = self._is_owed = True
+        logger.error("%s/%s was changed or removed below the running broker: what the broker knows counts, and is written "
+                     "anew unless publishing has failed", self._log.path, FILE_NAME)  # fmt: skip
+
     def begun(self) -> None:
         """Note that a segment has begun."""
         self.due = self._is_owed = True
@@ -75,12 +97,14 @@ class HeadsWriter:
 
     def finish(self) -> None:
         """Write what is owed. Blocks; for shutdown, when all is on stable storage and no job runs."""
+        if not self._is_changed and look_again(self._log.fs, self._log.path, self._log.heads) is None:
+            self._change()
         if self._is_owed:
             self._settle(run_now)
 
     def _settle(self, run: RunBehind) -> None:
         self._is_owed = False
-        if any(base_id not in self._known for base_id in self._bases()):
+        if self._is_changed or any(base_id not in self._known for base_id in self._bases()):
             self._write(run)
 
     def record(self) -> None:
@@ -106,12 +130,13 @@ class HeadsWriter:
         known = {base_id: head for base_id, head in self._known.items() if base_id in present or self._stays(base_id)}
         others = {base_id: head for base_id, head in self._known.items() if base_id not in known}
         incarnation = self._incarnation
-        if known.keys() >= present and not others and incarnation == self._stored_incarnation:
+        is_named = incarnation == self._log.heads.incarnation
+        if known.keys() >= present and not others and is_named and not self._is_changed:
             return
         if self._sync_failed:
             return
         fs, path = self._log.fs, self._log.path
-        stored: list[dict[int, Head]] = []
+        stored: list[KnownHeads] = []
         errors: list[OSError] = []
 
         def job() -> None:
@@ -120,16 +145,15 @@ class HeadsWriter:
                 if not self._syncs or self._sync([base_id for base_id in bases if base_id not in known]):
                     heads |= read_heads(fs, path, bases, known)
                 heads |= {base_id: others[base_id] for base_id in others if fs.exists(f"{path}/{segment_name(base_id)}")}
-                store(fs, path, heads, incarnation)
-                stored.append(heads)
+                stored.append(store(fs, path, heads, incarnation))
             except OSError as error:
                 errors.append(error)
 
         def done() -> None:
             self._writing = False
             if stored:
-                self._failing = False
-                self._known, self._stored_incarnation = stored[0], incarnation
+                self._failing = self._is_changed = False
+                self._log.heads = stored[0]
                 self.settle()
                 return
             self.due = self._is_owed = True

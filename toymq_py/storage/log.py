@@ -23,6 +23,7 @@ from toymq_py.storage.reader_hints import ReaderHints
 from toymq_py.storage.record import FRAME_OVERHEAD, Columns, Row, Stop, scan, to_records
 from toymq_py.storage.scanner import ScanResult, adopt, damage_report
 from toymq_py.storage.segment import NO_STAMP, Damage, Segment
+from toymq_py.storage.segment_heads import NO_HEADS
 from toymq_py.storage.segment_inventory import judge_anew
 from toymq_py.storage.tail_cache import AHEAD_ROWS, TailBudget, TailCache
 from toymq_py.storage.time_search import id_at_time
@@ -38,7 +39,7 @@ CHANGED = "it was changed below the running broker"
 
 
 class Log:
-    """Committed records of one topic, for its readers.
+    """Committed records of one topic, for its readers. ``heads`` belongs to ``HeadsWriter``.
 
     ``committed_id`` is the id after the last committed record: readers never pass it. ``first_id`` is the first retained one.
     ``lost`` are id ranges that have no record any more; ``unreadable`` those that the disk refuses to give until a restart;
@@ -71,6 +72,7 @@ class Log:
         self.path = path
         self.topic = topic
         self.segments = segments
+        self.heads = NO_HEADS
         self.committed_id = next_id
         self.first_id = first_id
         self.lost: list[IdRange] = list(lost)
@@ -421,15 +423,14 @@ class Log:
             return
         base_id, next_id, end = segment.base_id, segment.next_id, None if segment.sealed else segment.end
         then = segment.end, segment.keyed, segment.expiring
-        found: list[ScanResult | str] = []
-        errors: list[OSError] = []
+        found, errors = list[ScanResult | str](), list[OSError]()
         if segment.sealed:  # what stands there now counts; the active file is open for the committer, too
             self.files.close(segment)
             segment.inode = None
 
         def job() -> None:
             try:
-                found.append(judge_anew(self.fs, self.path, segment, next_id, end=end))
+                found.append(judge_anew(self.fs, self.path, segment, self.heads, next_id, end=end))
             except OSError as error:
                 errors.append(error)
 

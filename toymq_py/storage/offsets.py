@@ -295,11 +295,15 @@ def note_lost(fs: FileSystem, directory: str) -> None:
     fs.sync_dir(directory)
 
 
-def write(fs: FileSystem, directory: str, data: bytes) -> None:
+def write(fs: FileSystem, directory: str, data: bytes, *, makes: bool = True) -> None:
     """Write a new generation: temp file, sync, the present one becomes the previous, rename, sync of the directory.
 
     A kill between the two renames leaves the previous generation alone, which is the last one that was finished. So the
     previous generation is never as new as the present one.
+
+    Args:
+        makes: whether to make a missing directory. That of a topic with messages was removed below the running broker: made
+            anew, with offsets alone, it would hide that from the next start.
 
     Raises: OSError; nothing of the present generations is lost then. EFBIG: ``load`` would not read it.
     """
@@ -307,7 +311,7 @@ def write(fs: FileSystem, directory: str, data: bytes) -> None:
         raise OSError(errno.EFBIG, f"{len(data)} bytes of consumers exceed {checked_json.FILE_BYTES_MAX}", directory)
     path = f"{directory}/{FILE_NAME}"
     temporary = f"{directory}/{TEMPORARY_NAME}"
-    if not fs.exists(path):  # the directory may be there and its name not on the disk yet: a first commit is making it
+    if makes and not fs.exists(path):  # it may be there and its name not on the disk yet: a first commit is making it
         fs.mkdir(directory)
         fs.sync_dir(directory.rpartition("/")[0])
     for place in (temporary, f"{directory}/{PREVIOUS_NAME}"):

@@ -169,7 +169,7 @@ class OffsetsFlusher:
                 data = offsets.encode(state, topic_of(source.path))
                 cost_s.append(monotonic() - began)
                 try:
-                    offsets.write(fs, source.path, data)
+                    offsets.write(fs, source.path, data, makes=state.next_id == 0)
                 except OSError as error:
                     errors[source] = error
 

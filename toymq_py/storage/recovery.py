@@ -19,7 +19,7 @@ all; a name that was not synced may be missing; what was synced stays, unless th
 
 import logging
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -31,7 +31,7 @@ from toymq_py.storage.id_ranges import above, record_range, subtract
 from toymq_py.storage.record import FRAME_BYTES_MAX, Columns, Stop, deliver_at_of, scan
 from toymq_py.storage.scanner import WINDOW_BYTES, ScanResult, adopt, damage_report, examine, keep_sidecar
 from toymq_py.storage.segment import Damage, Producers, Segment, join_producers, parse_segment_name, removed_name, segment_name
-from toymq_py.storage.segment_heads import MORE_MAY_BE_GONE, Head, SegmentFiles, list_segment_files
+from toymq_py.storage.segment_heads import MORE_MAY_BE_GONE, NO_HEADS, KnownHeads, SegmentFiles, list_segment_files
 from toymq_py.storage.segment_inventory import InventoryEntry, SegmentStatus, segment_inventory
 
 logger = logging.getLogger("toymq_py.storage")
@@ -67,8 +67,7 @@ class RecoveredLog:
     """The ids of records that are not due, by columns, in log order."""
     deliver_at_ns: "array[int]" = field(default_factory=partial(array, "Q"))
     roll_first: bool = False
-    heads: Mapping[int, Head] | None = field(default_factory=dict)
-    """The heads of this log that ``segments.json`` knows; None where that file cannot be trusted."""
+    known: KnownHeads = NO_HEADS
     incarnation: str | None = None
     """The incarnation of this log in ``segments.json``."""
     problems: list[str] = field(default_factory=list)
@@ -116,7 +115,7 @@ def recover_log(
     removed = _take_marks(fs, path, files.removed, first_id, removed)
     if files.evicted.problem is not None:
         raise DamagedData(files.evicted.problem)
-    found.heads, found.incarnation = None if files.problem is not None else files.heads, files.incarnation
+    found.known, found.incarnation = files.known, files.incarnation
     join_producers(found.producers, files.evicted.producers)
     found.problems = [f"{path}/{base_id:020d}.log {reason}" for base_id, reason in files.foreign.items()]
     if files.problem is not None:

@@ -35,7 +35,7 @@ from toymq_py.records import IdRange
 from toymq_py.storage import checked_json, incarnation
 from toymq_py.storage.evicted import Evicted
 from toymq_py.storage.evicted import load as load_evicted
-from toymq_py.storage.fs import File, FileSystem, replace_file
+from toymq_py.storage.fs import File, FileSystem, Stamp, replace_file
 from toymq_py.storage.record import HEADER, LENGTH_MAX, LENGTH_MIN, valid_frame
 from toymq_py.storage.segment import bases_of, parse_removed_name, segment_name, topic_of
 from toymq_py.storage.segment_origin import is_of_log, reached_by
@@ -53,6 +53,22 @@ segment, and offsets what there was at their last write."""
 
 Head = tuple[int, int]
 """Time in nanoseconds and checksum of a segment's first record."""
+
+
+class KnownHeads(NamedTuple):
+    """What ``segments.json`` says. A running broker keeps it since the start, and never takes it again from the disk."""
+
+    heads: Mapping[int, Head] = {}
+    whose: str | None = None
+    """The log of the heads, if it is another one than the directory's."""
+    problem: str | None = None
+    """What is wrong with the file."""
+    incarnation: str | None = None
+    stamp: Stamp | None = None
+    """The stamp of the file when it was read or written; None for no file."""
+
+
+NO_HEADS = KnownHeads()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +95,7 @@ class SegmentFiles:
     """The incarnation of this log; None where ``segments.json`` does not say."""
     foreign_end: int = 0
     """The id behind those of this log that files of ``foreign`` may hold or stand for."""
+    known: KnownHeads = NO_HEADS
 
     @property
     def local(self) -> list[int]:
@@ -136,7 +153,7 @@ def list_segment_files(fs: FileSystem, path: str, first_id_known: bool | None = 
     ours = sorted([*(base_id for base_id in bases if base_id not in foreign), *away.segments])
     heads, word = (known.heads, known.incarnation) if known.whose is None else ({}, None)
     end = _foreign_end(fs, path, foreign, known) if foreign else 0
-    return SegmentFiles(ours, foreign, foreign_heads, heads, known.problem, removed, first_id_known, away, word, end)
+    return SegmentFiles(ours, foreign, foreign_heads, heads, known.problem, removed, first_id_known, away, word, end, known)
 
 
 def log_incarnation(fs: FileSystem, path: str) -> str | None:
@@ -147,14 +164,35 @@ def log_incarnation(fs: FileSystem, path: str) -> str | None:
     return incarnation.decide(fs, path, of_segments, lambda: _balance(fs, path, heads))
 
 
-def judge(fs: FileSystem, path: str, base_id: int) -> tuple[str | None, int]:
-    """Judge one segment file of a topic's directory, as ``list_segment_files`` does for all.
+def settings_doubt(fs: FileSystem, path: str, settings: str) -> str | None:
+    """Why settings of the incarnation ``settings`` are not to be used; None when they are (ADR 0285). Where the first segment
+    begins with the record that its head knows, no other is read. Raises: OSError of a passing shortage."""
+    topic, heads, _, word = _load(fs, path)
+    word = word if topic == topic_of(path) else None
+    log = incarnation.decide(fs, path, word, lambda: _balance(fs, path, heads))
+    if log != settings:
+        what = f"these are the settings of another incarnation, {settings}, and the topic is {log}"
+        return None if log is None else f"{what}: say all settings anew with CONFIG, also where an older toymq wrote them"
+    bases = list_bases(fs, path) if word == log else []
+    try:
+        is_right = not bases or _compare(fs, f"{path}/{segment_name(bases[0])}", heads.get(bases[0]))[0]
+    except OSError as error:
+        if not is_lasting(error) and not isinstance(error, FileNotFoundError):
+            raise
+        is_right = False
+    if is_right or _balance(fs, path, heads) >= 0:
+        return None
+    return f"{FILE_NAME} names the same incarnation, {settings}, and most segments are another log's"
+
+
+def judge(fs: FileSystem, path: str, base_id: int, known: KnownHeads) -> tuple[str | None, int]:
+    """Judge one segment file of a topic's directory by the heads that the running broker knows, as ``list_segment_files`` does
+    for all.
 
     Returns: why the file is another log's, None if it is this log's; and how many bytes at its beginning are another place's
     (``SegmentFiles.foreign_heads``), 0 for none. Raises: OSError for want of descriptors or memory; the scan reports other
     problems of the file.
     """
-    known = _known(fs, path)
     try:
         return _judge(fs, path, base_id, known)
     except OSError as error:
@@ -163,18 +201,31 @@ def judge(fs: FileSystem, path: str, base_id: int) -> tuple[str | None, int]:
     return None, 0
 
 
-class _KnownHeads(NamedTuple):
-    """What ``segments.json`` says."""
+def look_again(fs: FileSystem, path: str, known: KnownHeads) -> KnownHeads | None:
+    """Look whether ``segments.json`` still says what the running broker knows; one that it cannot trust is not compared.
+    Returns: that, with the present stamp; None when the file says something else, or is gone. Raises: OSError of a passing
+    shortage."""
+    stamp = _stamp(fs, path)
+    if known.problem is not None or stamp == known.stamp:
+        return known
+    topic, heads, _, word = _load(fs, path)
+    is_same = topic == topic_of(path) and heads == known.heads and word == known.incarnation
+    return known._replace(stamp=stamp) if is_same else None
 
-    heads: dict[int, Head]
-    whose: str | None
-    """The log of the heads, if it is another one than the directory's."""
-    problem: str | None
-    incarnation: str | None
+
+def _stamp(fs: FileSystem, path: str) -> Stamp | None:
+    """The stamp of ``segments.json``; None without one. Raises: OSError of a passing shortage."""
+    try:
+        return fs.stamp(f"{path}/{FILE_NAME}")
+    except OSError as error:
+        if not is_lasting(error) and not isinstance(error, FileNotFoundError):
+            raise
+        return None
 
 
-def _known(fs: FileSystem, path: str) -> _KnownHeads:
+def _known(fs: FileSystem, path: str) -> KnownHeads:
     """Read ``segments.json``, and judge whose it is. Raises: OSError of a passing shortage."""
+    stamp = _stamp(fs, path)  # first: what is written meanwhile is looked at again
     topic, heads, problem, word = _load(fs, path)
     whose = None
     if topic and topic != topic_of(path):
@@ -184,10 +235,10 @@ def _known(fs: FileSystem, path: str) -> _KnownHeads:
         if word != right:
             whose = "another incarnation of the topic"
             problem = f"{FILE_NAME} is of another incarnation, {word}, and the topic is {right}"
-    return _KnownHeads(heads, whose, problem, word)
+    return KnownHeads(heads, whose, problem, word, stamp)
 
 
-def _judge(fs: FileSystem, path: str, base_id: int, told_heads: _KnownHeads) -> tuple[str | None, int]:
+def _judge(fs: FileSystem, path: str, base_id: int, told_heads: KnownHeads) -> tuple[str | None, int]:
     """Judge a segment file; see ``judge``. Raises: OSError."""
     heads, theirs = told_heads.heads, told_heads.whose
     known = heads.get(base_id)
@@ -222,7 +273,7 @@ def _balance(fs: FileSystem, path: str, heads: Mapping[int, Head]) -> int:
     return balance
 
 
-def _foreign_end(fs: FileSystem, path: str, foreign: Mapping[int, str], known: _KnownHeads) -> int:
+def _foreign_end(fs: FileSystem, path: str, foreign: Mapping[int, str], known: KnownHeads) -> int:
     """See ``SegmentFiles.foreign_end``. Files of this log may have changed places. And where the heads are no sure witness,
     since they are another log's, fit no more segments than they contradict, or another file names another incarnation, a file
     may be this log's although they contradict it."""
@@ -239,13 +290,14 @@ def _foreign_end(fs: FileSystem, path: str, foreign: Mapping[int, str], known: _
     return end
 
 
-def store(fs: FileSystem, path: str, heads: Mapping[int, Head], incarnation: str | None = None) -> None:
-    """Write the heads, and the log's incarnation, to stable storage. Raises: OSError."""
+def store(fs: FileSystem, path: str, heads: Mapping[int, Head], incarnation: str | None = None) -> KnownHeads:
+    """Write the heads, and the log's incarnation, to stable storage. Returns: what the file says now. Raises: OSError."""
     bases = sorted(heads)
     columns = [bases, [heads[base_id][0] for base_id in bases], [heads[base_id][1] for base_id in bases]]
     identity = {} if incarnation is None else {"incarnation": incarnation}
     value = {"version": VERSION, "topic": topic_of(path), **identity, "heads": columns}
     replace_file(fs, f"{path}/{FILE_NAME}", checked_json.encode("segments", value))
+    return KnownHeads(heads, None, None, incarnation, _stamp(fs, path))
 
 
 def read_heads(fs: FileSystem, path: str, bases: Iterable[int], known: Mapping[int, Head]) -> dict[int, Head]:

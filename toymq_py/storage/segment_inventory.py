@@ -19,7 +19,7 @@ from toymq_py.records import IdRange
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.scanner import Progress, ScanResult, Visit, examine, scan_segment, trim
 from toymq_py.storage.segment import Damage, Segment, load_sidecar, parse_segment_name, segment_name
-from toymq_py.storage.segment_heads import SegmentFiles, judge
+from toymq_py.storage.segment_heads import KnownHeads, SegmentFiles, judge
 
 
 class SegmentStatus(Enum):
@@ -102,17 +102,20 @@ def segment_inventory(
         yield found
 
 
-def judge_anew(fs: FileSystem, path: str, segment: Segment, next_id: int, *, end: int | None = None) -> ScanResult | str:
+def judge_anew(
+    fs: FileSystem, path: str, segment: Segment, known: KnownHeads, next_id: int, *, end: int | None = None
+) -> ScanResult | str:
     """Check every byte of a segment in use, as the next start would.
 
     Args:
         path: of the topic's directory.
+        known: the heads that the broker knows.
         next_id, end: see ``examine``.
 
     Returns: the scan, or why the file is another log's. Raises: OSError when the file cannot be opened.
     """
     base_id = parse_segment_name(segment.path.rpartition("/")[2])
-    reason, hit = (None, 0) if base_id is None else judge(fs, path, base_id)
+    reason, hit = (None, 0) if base_id is None else judge(fs, path, base_id, known)
     return reason if reason is not None else examine(fs, segment, next_id, end=end, foreign_head_bytes=hit)
 
 

@@ -18,7 +18,7 @@ from toymq_py.storage import checked_json
 from toymq_py.storage.checked_json import decode, encode, incarnation_of, parse_object
 from toymq_py.storage.fs import FileSystem, replace_file
 from toymq_py.storage.segment import topic_of
-from toymq_py.storage.segment_heads import log_incarnation
+from toymq_py.storage.segment_heads import settings_doubt
 
 FILE_NAME = "topic.json"
 MARK_NAME = "has-settings"
@@ -70,8 +70,8 @@ def _judged(fs: FileSystem, path: str, data: bytes) -> LoadedSettings:
     """Parse the content of the file. Raises: DamagedData, also for the settings of another topic or incarnation (ADR 0281);
     OSError of a passing shortage."""
     found = parse(data, topic_of(path))
-    if found.incarnation is not None and (log := log_incarnation(fs, path)) not in (None, found.incarnation):
-        raise DamagedData(f"these are the settings of another incarnation, {found.incarnation}, and the topic is {log}")
+    if found.incarnation is not None and (doubt := settings_doubt(fs, path, found.incarnation)) is not None:
+        raise DamagedData(doubt)
     return found
 
 
@@ -92,11 +92,12 @@ def parse(data: bytes, topic: str) -> LoadedSettings:
         raise DamagedData(f"the settings file is invalid: {error}") from error
 
 
-def store(fs: FileSystem, path: str, settings: TopicSettings, incarnation: str | None = None) -> None:
-    """Put settings and incarnation on stable storage, with the directory if it is missing. Blocks. Raises: OSError."""
+def store(fs: FileSystem, path: str, settings: TopicSettings, incarnation: str | None = None, *, makes: bool = True) -> None:
+    """Put settings and incarnation on stable storage. Blocks. ``makes``: see ``offsets.write``. Raises: OSError."""
     file = f"{path}/{FILE_NAME}"
-    fs.mkdir(path)
-    fs.sync_dir(path.rpartition("/")[0])
+    if makes:
+        fs.mkdir(path)
+        fs.sync_dir(path.rpartition("/")[0])
     if incarnation is not None or settings != TopicSettings():
         identity = {} if incarnation is None else {"incarnation": incarnation}
         replace_file(fs, file, encode("settings", {"topic": topic_of(path), **identity, **settings.to_json()}))

@@ -39,6 +39,7 @@ class SettingsQueue:
         *,
         present: Callable[[], TopicSettings],
         apply: Callable[[TopicSettings], None],
+        is_empty: Callable[[], bool] = lambda: True,
         incarnation: str | None = None,
         log_incarnation: str,
     ) -> None:
@@ -47,6 +48,7 @@ class SettingsQueue:
             path: the topic's directory.
             present: returns the settings in force.
             apply: takes settings into use that are on stable storage.
+            is_empty: returns whether the topic never had a message, so that its directory may have to be made.
             incarnation: the topic's, if ``topic.json`` has one.
             log_incarnation: the incarnation that the topic gets otherwise.
         """
@@ -59,6 +61,7 @@ class SettingsQueue:
         self._path = path
         self._present = present
         self._apply = apply
+        self._is_empty = is_empty
         self._log_incarnation = log_incarnation
         self._waiting: deque[tuple[Callable[[], None], Done | None]] = deque()  # the one at the head runs
 
@@ -113,11 +116,11 @@ class SettingsQueue:
     def _store(self, settings: TopicSettings, done: Done) -> None:
         errors: list[OSError] = []
         same = settings == self._present() and self.problem is None
-        incarnation = self.incarnation or self._log_incarnation
+        incarnation, makes = self.incarnation or self._log_incarnation, self._is_empty()
 
         def job() -> None:
             try:
-                settings_file.store(self._fs, self._path, settings, incarnation)
+                settings_file.store(self._fs, self._path, settings, incarnation, makes=makes)
             except OSError as error:
                 errors.append(error)
 

@@ -74,7 +74,7 @@ class Topic:
             self.log, scheduler, clock,
             space=services.space, place=services.place, segment_bytes=options.segment_bytes,
             fsync=options.fsync, fsync_interval_s=options.fsync_interval_ms / 1000,
-            roll_first=recovered.roll_first, heads=recovered.heads, incarnation=recovered.incarnation, lost=services.lost,
+            roll_first=recovered.roll_first, heads=recovered.known, lost=services.lost,
         )  # fmt: skip
         self.committer.name_log(identity)
         self.log.on_replaced = self.committer.lose_active
@@ -109,7 +109,7 @@ class Topic:
         self.committer.listener = self.commits
         self.settings_queue = SettingsQueue(
             services.fs, scheduler, path, present=lambda: self.settings, apply=self.apply_settings,
-            incarnation=incarnation, log_incarnation=identity,
+            is_empty=lambda: self.log.committed_id == 0, incarnation=incarnation, log_incarnation=identity,
         )  # fmt: skip
         # What is a part's own, for callers that know the topic alone (ADR 0073).
         self.publish, self.publish_sequenced = self.publisher.publish, self.publisher.publish_sequenced

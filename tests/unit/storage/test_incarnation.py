@@ -1,13 +1,17 @@
 """Files of an older incarnation, or of another broker's topic of the same name, put over those of a topic. ADR 0281."""
 
 import random
+import re
+from collections.abc import Callable
 from functools import cache
 from itertools import combinations, product
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
+from tests.support.changed_segments import look, overwrite, rename_over
 from tests.support.sim_disk import SimDisk
 from toymq_py.storage import checked_json, incarnation, offsets, segment_heads, topic_settings
 from toymq_py.storage.fs import write_synced
@@ -142,7 +146,7 @@ def test_a_topic_json_of_another_incarnation_removes_nothing(settings: str) -> N
     rig.restart()
     rig.advance(60)
     assert (rig.words(), rig.described()["state"]) == (genuine(), "degraded")
-    assert "settings of another incarnation" in rig.described()["settings_problem"]
+    assert "say all settings anew with CONFIG" in rig.described()["settings_problem"]
     assert rig.change("configure", "t", max_attempts="5") == "OK"
     rig.reopen(power_cut=True)
     assert (rig.described()["state"], rig.described()["settings"]["max_attempts"]) == ("ok", 5)
@@ -296,3 +300,92 @@ def test_a_damaged_file_and_one_of_another_topic_have_no_say() -> None:
         file.truncate(0)
         file.pwrite(data if name == OFFSETS else data.replace(b"another", b"t"), 0)
     assert incarnation.decide(disk, PATH, None, lambda: 0) == "a" * 16
+
+
+@pytest.mark.parametrize("change", [overwrite, rename_over])
+@pytest.mark.parametrize("idle", [True, False], ids=["idle", "published-to"])
+def test_a_running_broker_keeps_the_heads_that_it_knows(
+    change: Callable[[BrokerRig, str, bytes], None], idle: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sealed segments of another incarnation with their segments.json, put over those of a running broker: it believed the
+    file, served both logs as one with state ``ok``, and gave OK to publishes that the next start refused."""
+    rig = Mixed()
+    rig.restart()
+    if not idle:
+        rig.publish("t", b"more .")
+    look(rig)
+    for name in (*SEGMENTS[:2], HEADS):
+        change(rig, f"{PATH}/{name}", old()[name])
+    look(rig)
+    expected = [*genuine(*range(8)), *([] if idle else [b"more"])]
+    assert (rig.described()["state"], rig.described()["lost"], rig.words()) == ("degraded", 8, expected)
+    assert f"{HEADS} was changed or removed below the running broker" in caplog.text
+    assert rig.publish("t", b"late .")[0].error is None
+    rig.reopen(power_cut=True)
+    assert (rig.described()["state"], rig.words()) == ("degraded", [*expected, b"late"])
+
+
+@pytest.mark.parametrize("name", [HEADS, SEGMENTS[2]])
+def test_no_publish_gets_ok_when_all_segments_are_another_logs(name: str) -> None:
+    rig = Mixed()
+    rig.restart()
+    look(rig)
+    for each in sorted({*SEGMENTS, HEADS}, key=lambda each: each == name):
+        overwrite(rig, f"{PATH}/{each}", old()[each])
+    look(rig)
+    assert (rig.described()["state"], rig.words()) == ("failed", [])
+    assert "below the running broker" in str(rig.publish("t", b"late .")[0].error)
+
+
+def test_a_topic_is_renamed_as_the_documentation_says() -> None:
+    """It did not name the files of the offsets, so that the topic stayed degraded for good."""
+    text = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
+    steps = re.search(r"To rename a topic, .* and remove (.*?) in it\W", text)
+    assert steps is not None
+    rig = Mixed()
+    for name in set(re.findall(r"`([^`]+)`", steps[1])) & set(rig.files("t")):
+        rig.disk.unlink(f"{PATH}/{name}")
+    rig.disk.rename(PATH, f"{DIR}/topics/renamed")
+    assert not verify_topic(rig.disk, f"{DIR}/topics/renamed", "renamed").findings
+    rig.restart()
+    assert rig.change("configure", "renamed", max_attempts="5") == "OK"
+    assert rig.publish("renamed", b"again", key=b"k3")[0].duplicate
+    rig.loop.drain()
+    rig.broker.close()
+    rig.restart()
+    found = rig.broker.topic("renamed").describe()
+    assert (found["state"], found["messages"], found["settings"]["max_attempts"]) == ("ok", COUNT, 5)
+
+
+def test_settings_that_came_with_a_segments_json_which_most_segments_contradict_are_not_obeyed() -> None:
+    """All JSON files of elsewhere: the segments were refused, and the settings that came with them obeyed. They removed what
+    was published then."""
+    rig = Mixed(some(old("retain_max_age=1000"), HEADS, SETTINGS, OFFSETS, PREVIOUS))
+    own = files_of(b"new", 2, "max_attempts=5")
+    assert any(finding.text.startswith(f"{HEADS} names the same") for finding in rig.report().findings)
+    rig.restart()
+    assert (rig.described()["state"], rig.words()) == ("degraded", [])
+    for _ in range(2):
+        assert "most segments are another log's" in rig.described()["settings_problem"]
+        rig.publish("t", b"more .")
+        rig.advance(3600)
+        rig.publish("t", b"more .")
+        rig.loop.drain()
+        rig.broker.close()
+        rig.restart()
+    assert rig.words() == [b"more"] * 4
+    rig.broker.close()
+    for name in (HEADS, SETTINGS, OFFSETS, PREVIOUS):
+        write_synced(rig.disk, f"{PATH}/{name}", own[name])
+    rig.restart()
+    assert "settings_problem" not in rig.described()
+    assert (rig.described()["settings"]["max_attempts"], rig.words()[:COUNT]) == (5, genuine())
+
+
+def test_repair_puts_such_settings_aside_with_the_segments() -> None:
+    rig = Mixed(some(old("max_attempts=7"), HEADS, SETTINGS, OFFSETS, PREVIOUS))
+    (done,) = repair(rig.disk, DIR, pid=1)
+    assert {HEADS, SETTINGS} & set(done.quarantined) == {SETTINGS}
+    assert not rig.report().findings
+    rig.restart()
+    assert rig.described()["state"] == "ok"

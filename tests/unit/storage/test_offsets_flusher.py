@@ -52,6 +52,7 @@ class Rig:
         self.flusher = OffsetsFlusher(self.disk, self.loop, self.clock)
 
     def source(self, name: str = "a") -> Source:
+        self.disk.mkdir(f"/data/topics/{name}")
         return Source(name, self)
 
 
@@ -143,7 +144,7 @@ def test_a_deleted_topic_is_not_written_any_more() -> None:
     rig.flusher.discard(source)
     assert [error.code for error in told if isinstance(error, NoSuchTopic)] == ["NO_SUCH_TOPIC"], "nothing was written"
     rig.loop.advance(1)
-    assert not rig.disk.exists(source.path)
+    assert not rig.disk.exists(f"{source.path}/offsets.json")
 
 
 def test_a_topic_deleted_while_it_is_written() -> None:

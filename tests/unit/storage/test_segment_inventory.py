@@ -65,14 +65,15 @@ def test_a_file_that_cannot_be_opened_harms_itself_alone(code: int, passes: bool
 def test_a_segment_in_use_is_judged_as_the_next_start_will() -> None:
     disk = disk_with({0: stretch(0, 10), 10: stretch(10, 20)})
     first, _ = (part.segment for part in parts(disk))
-    whole = judge_anew(disk, PATH, first, 10)
+    whole = judge_anew(disk, PATH, first, list_segment_files(disk, PATH).known, 10)
     assert isinstance(whole, ScanResult)
     assert (whole.segment.damages, whole.segment.stamp) == ([], disk.stamp(first.path))
     disk.open(first.path).pwrite(b"\xff" * 8, len(FRAMES[0]) + 20)
-    hit = judge_anew(disk, PATH, first, 10)
+    hit = judge_anew(disk, PATH, first, list_segment_files(disk, PATH).known, 10)
     assert isinstance(hit, ScanResult)
     assert [damage.ids for damage in hit.segment.damages] == [(1, 1)]
     file = disk.open(first.path)
     file.truncate(0)
     file.pwrite(stretch(10, 20), 0)
-    assert judge_anew(disk, PATH, first, 10) == "is not what its name says: it begins with record 10"
+    known = list_segment_files(disk, PATH).known
+    assert judge_anew(disk, PATH, first, known, 10) == "is not what its name says: it begins with record 10"

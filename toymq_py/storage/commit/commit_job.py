@@ -16,7 +16,7 @@ from toymq_py.storage.commit.space_guard import SpaceGuard
 from toymq_py.storage.dirlock import not_there
 from toymq_py.storage.fs import File, FileSystem, write_all
 from toymq_py.storage.segment import Segment, segment_name
-from toymq_py.storage.segment_heads import is_used
+from toymq_py.storage.segment_heads import KnownHeads, is_used
 
 PREALLOCATE_BYTES = 1024 * 1024
 PREALLOCATE_AFTER_BYTES = 64 * 1024
@@ -35,7 +35,7 @@ class CommitJob:
     The attributes are filled by ``run`` and read on the loop afterwards.
     """
 
-    __slots__ = ("_active", "_batch", "_clock", "_fs", "_keep_syncing", "_lost", "_path", "_prepared", "_roll",
+    __slots__ = ("_active", "_batch", "_clock", "_fs", "_heads", "_keep_syncing", "_lost", "_path", "_prepared", "_roll",
                  "_segment_bytes", "_space", "_stamp", "_sync", "allocated", "cut_failed", "done", "error", "homeless", "low",
                  "rolled", "run_s", "sealed", "sync_s")  # fmt: skip
 
@@ -46,6 +46,7 @@ class CommitJob:
         *,
         fs: FileSystem,
         path: str,
+        heads: KnownHeads,
         space: SpaceGuard,
         clock: Clock,
         segment_bytes: int,
@@ -60,6 +61,7 @@ class CommitJob:
         Args:
             active: the newest segment, None when there is none.
             path: of the topic's directory.
+            heads: the heads that the broker knows.
             allocated: the position up to which the active file has reserved space; 0 when it is not known.
             prepared: the file that was made ahead for the new segment, if any.
             roll: the batch goes to a new segment.
@@ -72,6 +74,7 @@ class CommitJob:
         self._stamp = None if active is None else active.stamp
         self._fs = fs
         self._path = path
+        self._heads = heads
         self._space = space
         self._clock = clock
         self._segment_bytes = segment_bytes
@@ -168,7 +171,9 @@ class CommitJob:
         broker read or saw there last. Raises: OSError; ESTALE when it is another file or was changed."""
         is_first = not self.allocated or active.file is None
         file = active.open(self._fs, write=True)
-        if is_first and (reason := find_change(self._fs, file, active, self._stamp, self._batch.first_id, active.end)):
+        if is_first and (reason := find_change(
+            self._fs, file, active, self._heads, self._stamp, self._batch.first_id, active.end
+        )):  # fmt: skip
             raise OSError(errno.ESTALE, reason)
         return file
 

@@ -16,7 +16,7 @@ active segment's file behind the committed position, and nothing else; everythin
 import errno
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from toymq_py.callbacks import call_all
 from toymq_py.clock import Clock
@@ -38,7 +38,7 @@ from toymq_py.storage.heads_writer import HeadsWriter
 from toymq_py.storage.log import Log
 from toymq_py.storage.record import FRAME_OVERHEAD, Extras
 from toymq_py.storage.segment import Segment, segment_name
-from toymq_py.storage.segment_heads import Head
+from toymq_py.storage.segment_heads import NO_HEADS, KnownHeads
 
 logger = logging.getLogger("toymq_py.storage")
 
@@ -59,14 +59,13 @@ class Committer:
         fsync: FsyncMode = "always",
         fsync_interval_s: float = 0.005,
         roll_first: bool = False,
-        heads: Mapping[int, Head] | None = None,
-        incarnation: str | None = None,
+        heads: KnownHeads = NO_HEADS,
         lost: Callable[[], str | None] = lambda: None,
     ) -> None:  # fmt: skip
         """
         Args:
             roll_first: recovery found damage in the active segment, so new records go into another one.
-            heads, incarnation: what ``segments.json`` says of this log; see ``HeadsWriter``.
+            heads: what ``segments.json`` says.
             lost: asked on sync threads before a new segment, see ``DirectoryLock.lost``.
         """
         self._log = log
@@ -90,8 +89,9 @@ class Committer:
         self._allocated = 0  # up to where no space has to be reserved in the active file; 0 while it is not known
         self._side_jobs = 0  # sidecars and the next segment, written behind
         self._next = NextSegment(log.fs, log.path, space, self.run_behind)
-        self._heads = HeadsWriter(log, heads, self.run_behind, incarnation, self._are_stored, syncs=fsync == "never")
+        self._heads = HeadsWriter(log, heads, self.run_behind, self._are_stored, syncs=fsync == "never")
         self.name_log, self.enter_heads, self.known_head = self._heads.name, self._heads.settle, self._heads.known
+        self.heads_seen = self._heads.note
         self._full = False  # the last write found no space
         self._interval: IntervalSync | None = None
         if fsync == "interval":
@@ -258,7 +258,7 @@ class Committer:
         roll = batch.roll or active is None or active.sealed
         job = CommitJob(
             batch, active,
-            fs=self._log.fs, path=self._log.path, space=self._space, clock=self._clock,
+            fs=self._log.fs, path=self._log.path, heads=self._log.heads, space=self._space, clock=self._clock,
             segment_bytes=self.segment_bytes,
             allocated=self._allocated,
             prepared=self._next.take() if roll else None,

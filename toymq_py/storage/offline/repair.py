@@ -178,6 +178,7 @@ class _TopicRepairer:
                 generation=None if state.generation is None else state.generation + 1,
             )  # fmt: skip
             offsets.write(fs, self._path, offsets.encode(known, topic_of(self._path)))
+        self._settings()  # before what they are judged by goes
         self._put_aside(files, divides=bool(damaged or self._copies))
         for segment in damaged:
             self._divide(segment)
@@ -188,7 +189,6 @@ class _TopicRepairer:
         if (damaged or self._copies) and len(heads) == len(self._unread):  # else one would look like another log's
             heads = segment_heads.read_heads(fs, self._path, list_bases(fs, self._path), heads)
             segment_heads.store(fs, self._path, heads, files.incarnation)
-        self._settings()
         fs.sync_dir(self._path)
         return self._done
 
