@@ -310,7 +310,7 @@ class Session(BoundedProtocol):
         waits = self._blocked_by_publishes or self._connection.has_waiting or bool(self.held.refused)
         busy = self._is_busy or waits or (self._outbox.stalled and bool(self._outbox))
         wants = (unapplied if busy else self._connection.unread_bytes) <= READ_AHEAD_BYTES
-        self._intake.settle(held, 0 if self._closing else unapplied, wants=wants)
+        self._intake.settle(held, 0 if self._closing else unapplied, self.held.published, wants=wants)
 
     # -- methods of the connection
 
