@@ -31,6 +31,10 @@ class Heartbeats:
         if interval_s:
             self._beat()
 
+    def close(self) -> None:
+        """Drop ``end``, which references the session. The owner cancels the deadline."""
+        self._end = _ignore
+
     def _beat(self) -> None:
         now, half_s = self._clock.monotonic(), self._interval_s / 2
         if self._intake.reading and now - self._intake.last_read > 2 * self._interval_s:
@@ -40,3 +44,7 @@ class Heartbeats:
             self._outbox.add(HEARTBEAT_FRAME)
             self._outbox.flush()
         self._deadline.set(half_s, self._beat)
+
+
+def _ignore(_: str) -> None:
+    """Do nothing: the connection is gone."""

@@ -116,7 +116,8 @@ class Intake:
             raise AmqpError(RESOURCE_ERROR, str(seat.too_much()), method)
 
     def close(self) -> None:
-        """Leave the queue for room: the connection is closing."""
+        """Leave the queue for room, and drop ``fail``, which references the session: the connection is closing."""
+        self.fail = _ignore
         self._room.register(self, None)
         self._room.disk.settle(self, 0)
         self._room.leave(self)
@@ -137,6 +138,10 @@ class Intake:
                 self.transport.resume_reading()
             else:
                 self.transport.pause_reading()
+
+
+def _ignore(_: AmqpError) -> None:
+    """Do nothing: the connection is closing."""
 
 
 class Disk:

@@ -481,8 +481,8 @@ class Session(BoundedProtocol):
         if self._gone:
             return
         self._gone = True
-        self._intake.close()
-        self._runnable.close()
+        for part in (self._intake, self._heartbeats, self.blocking, self._runnable):
+            part.close()
         self._deadline.cancel()
         self._close_channels()
 

@@ -1,6 +1,7 @@
 """What anyone may send before the login, and what a turn of a connection costs. Contract: docs/security.md, "Limits"."""
 
 import asyncio
+import gc
 import logging
 import random
 from collections.abc import AsyncIterator
@@ -17,10 +18,12 @@ from tests.support.sim_disk import SimDisk
 from toymq_py.amqp import AmqpServer, frames, methods
 from toymq_py.amqp.connection import AmqpConnection
 from toymq_py.amqp.frames import HEADER, LOGIN_FRAME_MAX, PROTOCOL_HEADER, frame
+from toymq_py.amqp.handshake import Handshake
 from toymq_py.amqp.login import PASSWORD_BYTES_MAX
 from toymq_py.amqp.methods import Method
 from toymq_py.amqp.server import CLOSED_BY_OPERATOR
 from toymq_py.amqp.session import SHUTDOWN, Session
+from toymq_py.auth.quotas import Seat
 from toymq_py.clock import SystemClock
 
 MANY = {f"{number}": True for number in range(20_000)}
@@ -203,3 +206,28 @@ async def test_each_close_by_the_broker_has_its_reason_in_the_log(server: AmqpSe
     assert logged() == "the broker is shutting down"
     rig.session.close_with(SHUTDOWN)
     assert not caplog.records, "the broker says that it stops"
+
+
+async def test_a_connection_that_is_gone_without_channels_leaves_no_cycle_behind(server: AmqpServer) -> None:
+    """Found: the parts of a session referred back to it, so only the garbage collector, which runs seldom, freed it."""
+
+    def left() -> int:
+        return sum(isinstance(each, Session | Handshake | Seat) for each in gc.get_objects())
+
+    def come_and_go(sent: bytes) -> None:
+        rig = Rig(server)
+        rig.came(sent)
+        rig.session.connection_lost(None)
+
+    login = LOGIN.removesuffix(methods.encode(1, "channel.open"))
+    gc.collect()
+    gc.disable()
+    before = left()  # of other tests
+    try:
+        for sent in (PROTOCOL_HEADER, PROTOCOL_HEADER + login):
+            come_and_go(sent)
+            for _ in range(5):
+                await asyncio.sleep(0)  # the loop forgets the turn that was due
+            assert left() <= before, sent
+    finally:
+        gc.enable()
