@@ -94,6 +94,10 @@ class Blocking:
         self._told = False
         self._write = write
 
+    def close(self) -> None:
+        """Tell the client nothing more, and drop ``write``, which references the session."""
+        self._write = _drop
+
     def holds(self, event: Event, channel: Publisher | None) -> bool:
         """Whether an event is a publish that has to wait for the alarm to end."""
         what, by_memory = event[1], self.alarm.memory_is_high
@@ -117,3 +121,7 @@ class Blocking:
             self._write(methods.encode(0, "connection.blocked", reason=MEMORY if by_memory else DISK))
         else:
             self._write(methods.encode(0, "connection.unblocked"))
+
+
+def _drop(_: bytes) -> None:
+    """Send nothing: the connection is gone."""

@@ -13,6 +13,7 @@ from toymq_py.amqp.consumers import Consumers
 from toymq_py.amqp.declarations import Declarations, Later
 from toymq_py.amqp.deliveries import content_frames
 from toymq_py.amqp.errors import COMMAND_INVALID, NO_ROUTE, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError, amqp_error
+from toymq_py.amqp.fields import VALUES_MAX
 from toymq_py.amqp.methods import Method
 from toymq_py.amqp.properties import Envelope
 from toymq_py.amqp.publishing import Confirms, Held, Publishes
@@ -167,7 +168,7 @@ class Channel:
 
     def _with_reply_name(self, raw: bytes) -> bytes:
         """Replace ``amq.rabbitmq.reply-to`` in encoded properties by this channel's own reply name. Raises: AmqpError."""
-        found = properties.decode(raw)
+        found = properties.decode(raw, values_max=VALUES_MAX)
         if found.get("reply-to") != REPLY_TO:
             return raw
         if not self.consumers.reply_token:

@@ -15,6 +15,8 @@ from toymq_py.amqp.timestamp import Long, Timestamp
 from toymq_py.config.amqp_definitions import TABLES_DEPTH_MAX
 
 SHORT_STRING_MAX = 255
+VALUES_MAX = 8192
+"""Most values in the tables and arrays of a frame that arrives. Of 131,072 bytes they could be 130,000, which takes 25 ms."""
 
 _U16, _U32, _U64 = struct.Struct(">H"), struct.Struct(">I"), struct.Struct(">Q")
 _I32, _I64, _DOUBLE = struct.Struct(">i"), struct.Struct(">q"), struct.Struct(">d")
@@ -28,9 +30,11 @@ _NUMBERS = {
 class Reader:
     """Reads values from a payload, each once, from the front. Raises: AmqpError (SYNTAX_ERROR) where it ends too early."""
 
-    __slots__ = ("at", "data", "end")
+    __slots__ = ("_values_left", "at", "data", "end")
 
-    def __init__(self, data: bytes, at: int = 0) -> None:
+    def __init__(self, data: bytes, at: int = 0, *, values_max: int | None = None) -> None:
+        """``values_max``: of tables and arrays, for data that arrives; a message that is stored may have any number."""
+        self._values_left = len(data) if values_max is None else values_max
         self.data = data
         self.at = at
         self.end = len(data)
@@ -107,6 +111,9 @@ class Reader:
         return self.at + size
 
     def _value(self, depth: int) -> Any:
+        self._values_left -= 1
+        if self._values_left < 0:
+            raise AmqpError(SYNTAX_ERROR, f"tables have more than {VALUES_MAX} values in all")
         kind = self.octet()
         if kind == 0x53:  # S
             text = self.longstr()

@@ -73,6 +73,7 @@ class FrameReader:
             return None
         data = b"".join(self._chunks)
         self._keep(data, count)
+        self._need = _HEAD.size  # the size in the head of a frame behind it is not checked yet
         return data[:count]
 
     def frames(self) -> Iterator[Frame]:

@@ -48,10 +48,6 @@ class Handshake:
         self._address = address
         self._certificate_names: tuple[str, ...] | None = None
         self._expects = "connection.start-ok"
-        self._handlers = {
-            "connection.start-ok": self._start_ok, "connection.tune-ok": self._tune_ok, "connection.open": self._open,
-            "connection.update-secret": self._update_secret,
-        }  # fmt: skip
 
     @property
     def is_over(self) -> bool:
@@ -71,7 +67,7 @@ class Handshake:
         """Answer a method of the client. Raises: AmqpError."""
         if method.name != self._expects:
             raise AmqpError(COMMAND_INVALID, f"{method.name} was not expected now", method.index)
-        return self._handlers[method.name](method)
+        return _HANDLERS[method.name](self, method)
 
     def _start_ok(self, method: Method) -> bytes:
         try:
@@ -111,6 +107,12 @@ class Handshake:
         except AuthFailed as error:
             raise _refused(error, method) from None
         return methods.encode(0, "connection.update-secret-ok")
+
+
+_HANDLERS = {
+    "connection.start-ok": Handshake._start_ok, "connection.tune-ok": Handshake._tune_ok, "connection.open": Handshake._open,
+    "connection.update-secret": Handshake._update_secret,
+}  # fmt: skip
 
 
 def _refused(error: AuthFailed, method: Method) -> AmqpError:

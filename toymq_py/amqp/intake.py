@@ -1,8 +1,8 @@
 """Limits the memory of message bodies that arrive: beyond it AMQP connections are not read, except one at a time.
 
 Contract: amqp.md, "Limits"; ADR 0232, ADR 0279. Partly received bodies hold memory until they are complete. If every connection
-paused, none would complete, so one at a time is read, up to a bound (``Room.turn_bytes``). Where all wait at the bound, the
-one that holds most is closed. Belongs to the event loop. Knows no method.
+paused, none would complete, so one at a time is read, up to a bound (``Room.turn_bytes``). Where all wait at the bound, one
+that holds much is closed, whether it waits or not. Belongs to the event loop. Knows no method.
 """
 
 import asyncio
@@ -33,6 +33,8 @@ disk is stored before that."""
 TURN_PART = 16
 """The part of ``--max-held-bytes``, one in so many, that turns may bring beyond it, if that is more than a message: with the
 default 32 MiB, twice a transaction. A token with a share of 50 % leaves room to others with that."""
+LITTLE_PART = 2
+"""A token that holds less than the one that holds most, one part in so many, keeps its connections."""
 READ_BYTES_MIN = 4096
 """The least that a read brings: a TLS record byte by byte would take thousands. A connection without room for it waits."""
 
@@ -55,7 +57,7 @@ class Intake:
         self._wanted = True
         self._small_bytes = FLOOR_BYTES_MIN
         """The bytes that may still arrive, whatever others hold."""
-        self._arriving_bytes = 0
+        self.arriving_bytes = self._storing_bytes = 0
 
     @property
     def memory(self) -> memoryview:
@@ -75,14 +77,18 @@ class Intake:
         self.last_read = self._clock.monotonic()
         self.idle_turns = 0
 
-    def settle(self, held_bytes: int, arriving_bytes: int, *, wants: bool) -> None:
+    def settle(self, held_bytes: int, arriving_bytes: int, storing_bytes: int = 0, *, wants: bool) -> None:
         """Account for what the connection holds, then pause or resume reading.
 
         Args:
             arriving_bytes: the part of them in unfinished messages and transactions, which only further input releases.
+            storing_bytes: the part of them in messages that are on their way to the disk.
             wants: whether more input can be applied.
         """
         seat, self._wanted = self.seat, wants
+        if storing_bytes or self._storing_bytes:
+            self._room.disk.settle(self, storing_bytes, is_answered=storing_bytes < self._storing_bytes)
+            self._storing_bytes = storing_bytes
         if seat is not None:
             floor_bytes = seat.floor_bytes
             has_room = seat.settle(held_bytes) if held_bytes > floor_bytes - READ_BYTES_MIN or seat.held_bytes else True
@@ -90,7 +96,8 @@ class Intake:
             is_anonymous = self._room.is_anonymous(seat)
             always_bytes = floor_bytes // 2 if is_anonymous else floor_bytes - (held_bytes - arriving_bytes)
             always_bytes = max(always_bytes, FLOOR_BYTES_MIN)
-            self._arriving_bytes, self._small_bytes = arriving_bytes, always_bytes - arriving_bytes
+            self.arriving_bytes, self._small_bytes = arriving_bytes, always_bytes - arriving_bytes
+            self._room.register(self, seat if seat.held_bytes and arriving_bytes else None)
             if self._small_bytes >= READ_BYTES_MIN:
                 self._room.leave(self)
             elif is_anonymous:
@@ -105,11 +112,14 @@ class Intake:
         Raises: AmqpError.
         """
         seat = self.seat
-        if seat is not None and channel_bytes + self._arriving_bytes > seat.floor_bytes and seat.crowded:
+        if seat is not None and channel_bytes + self.arriving_bytes > seat.floor_bytes and seat.crowded:
             raise AmqpError(RESOURCE_ERROR, str(seat.too_much()), method)
 
     def close(self) -> None:
-        """Leave the queue for room: the connection is closing."""
+        """Leave the queue for room, and drop ``fail``, which references the session: the connection is closing."""
+        self.fail = _ignore
+        self._room.register(self, None)
+        self._room.disk.settle(self, 0)
         self._room.leave(self)
 
     def wait(self, waits: bool, *, told: bool = False) -> None:
@@ -130,6 +140,33 @@ class Intake:
                 self.transport.pause_reading()
 
 
+def _ignore(_: AmqpError) -> None:
+    """Do nothing: the connection is closing."""
+
+
+class Disk:
+    """Whether the disk stands still: messages of AMQP connections are on their way to it, and none was stored for a while."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._storing: set[Intake] = set()
+        self._since = 0.0
+        """When a message was stored last, or the first was on its way."""
+
+    def settle(self, intake: Intake, storing_bytes: int, *, is_answered: bool = False) -> None:
+        """Note whether a connection has messages on their way. ``is_answered``: some of them were stored, or refused."""
+        if is_answered or not self._storing:
+            self._since = self._clock.monotonic()
+        if storing_bytes:
+            self._storing.add(intake)
+        else:
+            self._storing.discard(intake)
+
+    @property
+    def stands_still(self) -> bool:
+        return bool(self._storing) and self._clock.monotonic() - self._since >= LOOK_S
+
+
 class Room:
     """The connections that are not read until the broker holds fewer bytes, first in first out. The AMQP server has one.
 
@@ -144,6 +181,9 @@ class Room:
         self._clock = clock
         self._deadline = Deadline(loop)
         self._waiting: dict[Intake, float] = {}  # since when, the oldest first
+        self._holders: dict[Intake, Seat] = {}
+        """The connections that have begun a message or a transaction that counts, whether they wait or not."""
+        self.disk = Disk(clock)
         self._stuck_since: dict[Holder | None, float] = {}
         """Since when there is no turn for what a token holds; None: for what all hold."""
         self._ended_at: dict[Holder | None, float] = {}
@@ -172,6 +212,13 @@ class Room:
         if self._quotas.memory_high or self.is_anonymous(seat):
             return 0
         return self._quotas.left_bytes(seat) + (self.turn_bytes if intake is self._turn else 0)
+
+    def register(self, intake: Intake, seat: Seat | None) -> None:
+        """Note that a connection holds what counts and only further input, or its end, releases; None: it does not."""
+        if seat is not None:
+            self._holders[intake] = seat
+        else:
+            self._holders.pop(intake, None)
 
     def enter(self, intake: Intake, seat: Seat) -> None:
         """Make a connection that holds too much wait, unless it is its turn. Idempotent."""
@@ -246,14 +293,15 @@ class Room:
             self._pass_turn()
 
     def _pass_turn(self) -> None:
-        """Give the turn to the first that may have it, of those within the shares of their tokens if there are any."""
+        """Give the turn to the first that may have it, of the token that holds least: what is freed would else be taken by
+        those that were in its way. Those within the shares of their tokens are before others."""
         chosen: Intake | None = None
+        least: tuple[bool, int] | None = None
         for intake in self._waiting:
             if (seat := intake.seat) is not None and self._may_have_turn(intake):
-                chosen = chosen or intake
-                if not seat.holder.exceeds(self._quotas.max_held_bytes):
-                    chosen = intake
-                    break
+                holds = seat.holder.exceeds(self._quotas.max_held_bytes), seat.holder.held_bytes
+                if least is None or holds < least:
+                    chosen, least = intake, holds
         if chosen is not None:
             self._turn = chosen
             self._turn_since = self._clock.monotonic()
@@ -266,26 +314,40 @@ class Room:
         return seat is not None and not quotas.memory_high and quotas.left_bytes(seat) + self.turn_bytes > 0
 
     def _end_one(self, now: float) -> None:
-        """Close a connection where for some time none of a token's, or of all, might have the turn: of the token or address
-        that holds most, one that did not use its turn, else its largest. Not where others hold the room, with replies that are
-        not read or bodies over HTTP: to close it would make none."""
-        stuck: dict[Holder | None, list[tuple[Intake, Seat]]] = {}
+        """Close a connection where for some time none of a token's, or of all, might have the turn. While the disk stands still
+        time does not count: what is on its way there makes room."""
+        stuck: dict[Holder | None, Seat] = {}
         those = list(self._waiting) if self._turn is None else [self._turn, *self._waiting]
-        for intake in () if self._quotas.memory_high else those:
+        for intake in () if self._quotas.memory_high or self.disk.stands_still else those:
             if (seat := intake.seat) is not None and not self._may_have_turn(intake):
-                whose = seat.holder if seat.holder.exceeds(self._quotas.max_held_bytes) else None
-                stuck.setdefault(whose, []).append((intake, seat))
+                stuck[seat.holder if seat.holder.exceeds(self._quotas.max_held_bytes) else None] = seat
         self._stuck_since = {whose: self._stuck_since.get(whose, now) for whose in stuck}
         self._ended_at = {whose: at for whose, at in self._ended_at.items() if now - at < STUCK_S}
-        for whose, members in stuck.items():
-            missing_bytes = -self._quotas.left_bytes(members[0][1]) - self.turn_bytes
+        for whose, seat in stuck.items():
             patience_s = STUCK_AGAIN_S if whose in self._ended_at else STUCK_S
-            if now - self._stuck_since[whose] < patience_s or sum(seat.held_bytes for _, seat in members) <= missing_bytes:
+            if now - self._stuck_since[whose] < patience_s:
                 continue
-            intake, seat = max(members, key=lambda each: (each[1].holder.held_bytes, each[0].idle_turns, each[1].held_bytes))
+            chosen = self._in_the_way(whose, -self._quotas.left_bytes(seat) - self.turn_bytes)
+            if chosen is None:
+                continue
             del self._stuck_since[whose]
             self._ended_at[whose] = now
-            intake.fail(AmqpError(RESOURCE_ERROR, f"the rest of what this connection began has no room: {seat.too_much()}"))
+            text = f"the rest of what this connection began has no room: {seat.too_much()}"
+            chosen.fail(AmqpError(RESOURCE_ERROR, text))
+
+    def _in_the_way(self, whose: Holder | None, missing_bytes: int) -> Intake | None:
+        """The connection to close, of those of a token, or of all: of the token or address that holds most, one that did not
+        use its turn, else its largest. None where it would make no room, as others hold it, with replies that are not read or
+        bodies over HTTP: those that hold little in comparison stay."""
+        much_bytes = self._quotas.most_held_bytes // LITTLE_PART if whose is None else 0
+        members = [
+            (intake, seat.holder)
+            for intake, seat in self._holders.items()
+            if seat.holder is whose or (whose is None and seat.holder.held_bytes >= much_bytes)
+        ]
+        if sum(intake.arriving_bytes for intake, _ in members) <= missing_bytes:
+            return None
+        return max(members, key=lambda each: (each[1].held_bytes, each[0].idle_turns, each[0].arriving_bytes))[0]
 
     def _go_on(self, intake: Intake) -> None:
         del self._waiting[intake]

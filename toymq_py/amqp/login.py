@@ -159,7 +159,8 @@ class Login:
             audit.record("login", AuthRequired.code, token=None, address=address, via="amqp")
             raise
         if len(password) > PASSWORD_BYTES_MAX:
-            raise ValueError(f"a password has {PASSWORD_BYTES_MAX} bytes at most")
+            with _recorded(address):
+                raise AuthFailed(f"the password has {len(password)} bytes, {PASSWORD_BYTES_MAX} are the most")
         name = user.decode("utf-8", "replace")
         logger.debug("login of user %r", name[:100])
         if self._authority is None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from toymq_py.amqp import fields
 from toymq_py.amqp.errors import COMMAND_INVALID, AmqpError
-from toymq_py.amqp.fields import Reader
+from toymq_py.amqp.fields import VALUES_MAX, Reader
 from toymq_py.amqp.frames import METHOD, frame
 
 Index = tuple[int, int]
@@ -156,7 +156,7 @@ def decode(payload: bytes) -> Method:
 
 
 def _decode(payload: bytes) -> Method:
-    reader = Reader(payload)
+    reader = Reader(payload, values_max=VALUES_MAX)
     index = reader.short(), reader.short()
     form = FORMS.get(index)
     if form is None:

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 
 from toymq_py.callbacks import call_all
+from toymq_py.clock import Clock
 
 OUT_BYTES = 256 * 1024
 """With so many bytes of frames that wait for the socket, no further method is applied."""
@@ -15,8 +16,10 @@ OUT_BYTES = 256 * 1024
 class Outbox:
     """Frames that wait for the socket, and the calls to make once it has taken them."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.transport: asyncio.Transport
+        self.last_write = clock.monotonic()
+        self._clock = clock
         self.held_bytes = 0
         """Bytes of frames that wait here."""
         self.stalled = False
@@ -53,6 +56,7 @@ class Outbox:
         if not self._frames:
             return False
         data, self._frames, self.held_bytes = b"".join(self._frames), [], 0
+        self.last_write = self._clock.monotonic()
         self.transport.write(data)
         return True
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from toymq_py.amqp import fields
 from toymq_py.amqp.errors import SYNTAX_ERROR, AmqpError
-from toymq_py.amqp.fields import Reader
+from toymq_py.amqp.fields import VALUES_MAX, Reader
 from toymq_py.units import DURATION_MS_MAX
 
 _FORM = (
@@ -51,9 +51,9 @@ class Envelope(NamedTuple):
     properties: bytes
 
 
-def decode(data: bytes) -> dict[str, Any]:
-    """Decode properties to a dict by name. Raises: AmqpError (SYNTAX_ERROR)."""
-    reader = Reader(data)
+def decode(data: bytes, *, values_max: int | None = None) -> dict[str, Any]:
+    """Decode properties to a dict by name. ``values_max``: as for ``Reader``. Raises: AmqpError (SYNTAX_ERROR)."""
+    reader = Reader(data, values_max=values_max)
     flags = reader.short()
     if flags & 0b11:
         raise AmqpError(SYNTAX_ERROR, "property flags that the class basic does not have")
@@ -130,7 +130,7 @@ def as_logged(envelope: Envelope) -> tuple[bytes, Mapping[str, Any]]:
 
 
 def _as_logged(envelope: Envelope) -> tuple[bytes, Mapping[str, Any]]:
-    found = decode(envelope.properties)
+    found = decode(envelope.properties, values_max=VALUES_MAX)
     return block_of(envelope, found), found
 
 

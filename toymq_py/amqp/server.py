@@ -150,7 +150,8 @@ class AmqpServer:
         """Give a session a seat. Raises: TooManyConnections."""
         if self._stopping.is_set():
             raise TooManyConnections("the broker is shutting down")
-        seat = self._broker.quotas.enter(session.address or None, session.abort if self._guarded else None)
+        evict = partial(session.abort, "without a login, closed to make room for another") if self._guarded else None
+        seat = self._broker.quotas.enter(session.address or None, evict)
         self._last_number += 1
         self._sessions.join(session, (self._last_number, self._clock.wall_ns() // 1_000_000))
         self._broker.metrics.connections += 1

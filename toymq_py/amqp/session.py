@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import closing, suppress
+from functools import partial
 from typing import Any, cast
 
 from toymq_py.amqp import frames, methods
@@ -28,6 +29,7 @@ from toymq_py.amqp.errors import (
     amqp_error,
 )
 from toymq_py.amqp.handshake import Handshake
+from toymq_py.amqp.heartbeats import Heartbeats
 from toymq_py.amqp.intake import Intake, Room
 from toymq_py.amqp.login import Login, OpenRights
 from toymq_py.amqp.methods import Method
@@ -55,6 +57,8 @@ CLOSE_S = 5.0
 READ_AHEAD_BYTES = 256 * 1024
 """With so many bytes that came and cannot be applied yet, the socket is not read."""
 RETRY_S = 0.5
+SHUTDOWN = AmqpError(CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'")
+"""Not logged for each connection: the broker says that it stops."""
 
 
 class Session(BoundedProtocol):
@@ -89,12 +93,12 @@ class Session(BoundedProtocol):
         self._touched: dict[Channel, None] = {}  # since they were flushed
         self._ready: dict[Consumer, None] = {}
         self._work: asyncio.Task[None] | None = None
-        self._outbox = Outbox()
+        self._outbox = Outbox(clock)
         self.blocking = Blocking(alarm, self.write)
         self.buffer = self._intake = Intake(room, clock, self.blocking, self.close_with)
         self._closing = self._gone = False
-        self._last_write = clock.monotonic()
         self._deadline = Deadline(loop)
+        self._heartbeats = Heartbeats(clock, self._deadline, self._intake, self._outbox, self.abort)
         self._blocked_by_publishes = False
 
     # -- the transport
@@ -107,9 +111,10 @@ class Session(BoundedProtocol):
             self.seat = self._intake.seat = self._runnable.seat = self._enter(self)
         except TooManyConnections as error:
             self.write(methods.closing(0, "connection.close", AmqpError(CONNECTION_FORCED, str(error))))
+            self._log(str(error))
             self._close_transport()
             return
-        self._deadline.set(LOGIN_S, self.abort)
+        self._deadline.set(LOGIN_S, partial(self.abort, f"no login within {LOGIN_S:g} s"))
 
     def data_received(self, data: bytes) -> None:
         self._intake.received()
@@ -194,6 +199,7 @@ class Session(BoundedProtocol):
                     if monotonic() > slice_end or not (count % 16 or self._has_room()):  # a table may cost milliseconds
                         return self._has_room()
         except NotAmqp:
+            self._log("its first bytes are not the protocol header of AMQP 0-9-1")
             self.write(frames.PROTOCOL_HEADER)
             self._close_transport()
             return False
@@ -298,8 +304,8 @@ class Session(BoundedProtocol):
 
     def _flush(self) -> None:
         """Hand over the waiting frames to the socket, if it has room."""
-        if not self._gone and self._outbox.flush():
-            self._last_write = self._clock.monotonic()
+        if not self._gone:
+            self._outbox.flush()
 
     def _settle(self) -> None:
         """Account for the bytes that the connection holds, and pause reading when nothing more can be applied."""
@@ -310,7 +316,7 @@ class Session(BoundedProtocol):
         waits = self._blocked_by_publishes or self._connection.has_waiting or bool(self.held.refused)
         busy = self._is_busy or waits or (self._outbox.stalled and bool(self._outbox))
         wants = (unapplied if busy else self._connection.unread_bytes) <= READ_AHEAD_BYTES
-        self._intake.settle(held, 0 if self._closing else unapplied, wants=wants)
+        self._intake.settle(held, 0 if self._closing else unapplied, self.held.published, wants=wants)
 
     # -- methods of the connection
 
@@ -328,7 +334,7 @@ class Session(BoundedProtocol):
         elif method.name == "connection.open":
             self.blocking.is_known = handshake.knows_blocked
             self._deadline.cancel()
-            self._beat()
+            self._heartbeats.begin(handshake.heartbeat_s)
         elif (rights := handshake.rights).name is not None and self.seat is not None:
             try:
                 self.seat.identify(rights.name, admin=rights.is_admin)
@@ -419,22 +425,7 @@ class Session(BoundedProtocol):
         else:
             raise AmqpError(COMMAND_INVALID, f"{method.name} is not a client's", method.index)
 
-    # -- heartbeats and the end
-
-    def _beat(self) -> None:
-        """Send a heartbeat if nothing else was written; end a connection whose peer was silent for two heartbeat intervals."""
-        heartbeat_s = self.handshake.heartbeat_s
-        if not heartbeat_s or self._gone:
-            return
-        now, interval_s = self._clock.monotonic(), heartbeat_s / 2
-        if self._intake.reading and now - self._intake.last_read > 2 * heartbeat_s:
-            logger.warning("%s: missed heartbeats, %d s", described_peer(self.transport), heartbeat_s)
-            self.transport.abort()
-            return
-        if now - self._last_write >= interval_s and not self._outbox.stalled:
-            self.write(frames.HEARTBEAT_FRAME)
-            self._flush()
-        self._deadline.set(interval_s, self._beat)
+    # -- the end
 
     def rights_changed(self) -> None:
         """Apply a changed table of tokens."""
@@ -451,7 +442,7 @@ class Session(BoundedProtocol):
                 for channel in list(self.channels.values()):
                     if channel.publishes.waiting:
                         await stored(channel.publishes.when_answered)
-        self.close_with(AmqpError(CONNECTION_FORCED, "broker forced connection closure with reason 'shutdown'"))
+        self.close_with(SHUTDOWN)
 
     def close_with(self, error: AmqpError) -> None:
         """Send an error as the reason, and close once the client has read it."""
@@ -464,8 +455,8 @@ class Session(BoundedProtocol):
             return
         self._closing = True
         self._intake.close()
-        if error.code != CONNECTION_FORCED:
-            logger.info("%s: %s", described_peer(self.transport), error.reply_text)
+        if error is not SHUTDOWN:
+            self._log(error.reply_text)
         self._close_channels()
         self.write(methods.closing(0, "connection.close", error))
         self._deadline.set(CLOSE_S, self.abort)
@@ -490,11 +481,17 @@ class Session(BoundedProtocol):
         if self._gone:
             return
         self._gone = True
-        self._intake.close()
-        self._runnable.close()
+        for part in (self._intake, self._heartbeats, self.blocking, self._runnable):
+            part.close()
         self._deadline.cancel()
         self._close_channels()
 
-    def abort(self) -> None:
-        """Close the connection at once."""
+    def abort(self, reason: str = "") -> None:
+        """Close the connection at once. ``reason``: for the log, unless it is there already."""
+        if reason:
+            self._log(reason)
         self.transport.abort()
+
+    def _log(self, reason: str) -> None:
+        """Say why the broker ends the connection."""
+        logger.info("%s: %s", described_peer(self.transport), reason)

@@ -354,6 +354,12 @@ class Quotas:
         left_bytes = limit - self.held_bytes
         return min(left_bytes, holder.share(limit) - holder.held_bytes) if holder.limited else left_bytes
 
+    @property
+    def most_held_bytes(self) -> int:
+        """What the token or the address that holds most holds, over all protocols."""
+        holders = (self._this_machine, *self._addresses.values(), *self._tokens.values())
+        return max(holder.held_bytes for holder in holders)
+
     def may_go_on(self, seat: Seat) -> bool:
         """Whether a connection's body may continue to arrive, as ``Seat.may_go_on``."""
         if self.memory_high or seat.holder.exceeds(self.max_held_bytes):

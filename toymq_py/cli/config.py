@@ -11,6 +11,7 @@ from toymq_py.cli.options import (
     configuration_text,
     doubts,
     doubts_of_file,
+    environment,
     find_file,
     look_into,
     serve_options,
@@ -55,13 +56,14 @@ def show(ctx: click.Context, /, *, config: str | None, as_json: bool, **values: 
         click.echo(f"toymq: {line}", err=True)
 
 
-@config.command(short_help="Check a configuration file.")
+@config.command(short_help="Check a configuration file, and the environment.")
 @click.argument("file", required=False)
 @click.option("--config", "named", metavar="FILE", help="The same, as `toymq serve` takes it.")
 def check(file: str | None, named: str | None) -> None:
-    """Check the configuration FILE, by default the one that `toymq serve` would read. Starts nothing.
+    """Check the configuration FILE, by default the one that `toymq serve` would read, and the environment variables that
+    override it there. Starts nothing.
 
-    Also reads the files that it names: tokens, certificates and keys, definitions. Prints a line for each error, also for a
+    Also reads the files that they name: tokens, certificates and keys, definitions. Prints a line for each error, also for a
     file that every user of this machine may change; then the exit code is 1. A duration below a second without a unit, such as
     `visibility = 30`, and a key that others may read are questioned: that is no error.
     """
@@ -69,27 +71,37 @@ def check(file: str | None, named: str | None) -> None:
 
     if file is not None and named is not None:
         raise click.UsageError("FILE and --config are the same: give one")
+    ctx, of_environment, problems = environment()
     path = find_file(file if file is not None else named)
-    if path is None:
+    if path is None and not of_environment and not problems:
         raise ConfigError(f"there is no {DEFAULT_FILE}: name a file")
-    text = configuration_text(path)
+    where = path or "the environment"
+    text = "" if path is None else configuration_text(path)
+    values: dict[str, Any] = {}
     try:
-        values, problems = look_into(text, path)
+        values, of_file = look_into(text, where)
+        problems = of_file + problems
     except ConfigError as error:
-        values, problems = {}, [str(error)]
+        problems.insert(0, str(error))
     warnings: list[str] = []
+    in_force = without_a_clients(ctx, {**values, **of_environment})
+    origins = dict.fromkeys(values, where)
+    origins |= {each.attribute: each.variable for each in OPTIONS if each.attribute in of_environment}
     try:
-        of_files, warnings = check_files(ServeOptions(**values))
+        of_files, warnings = check_files(ServeOptions(**in_force, sources=origins))
         problems += of_files
     except ConfigError as error:
-        problems.append(f"{path}: {error}")
+        problems.append(f"{where}: {error}")
     problems += unknown_variables()
     for line in problems:
         click.echo(line, err=True)
     if problems:
         raise SystemExit(1)
-    warnings = doubts_of_file(text, path) + warnings
+    warnings = ([] if path is None else doubts_of_file(text, path)) + doubts(ctx) + warnings
     for line in warnings:
         click.echo(line, err=True)
+    used = {name for name, value in in_force.items() if value is not None}
+    by_environment = len(used & of_environment.keys())
+    also = f", {by_environment} by the environment" if by_environment else ""
     asked = f", with {counted(len(warnings), 'warning')}" if warnings else ""
-    click.echo(f"{path}: ok, {counted(len(values), 'option')} set{asked}")
+    click.echo(f"{where}: ok, {counted(len(used), 'option')} set{also}{asked}")

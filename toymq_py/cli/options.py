@@ -150,6 +150,28 @@ def doubts(ctx: click.Context) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def environment() -> tuple[click.Context, dict[str, Any], list[str]]:
+    """What the environment variables of `toymq serve` say, as click reads them there.
+
+    Returns: a context that has them as the source of their options, values by attribute, and errors, one line each.
+    """
+    command = click.command()(serve_options(lambda **_: None))
+    ctx = click.Context(command)
+    values: dict[str, Any] = {}
+    problems = []
+    variables = {each.attribute: each.variable for each in OPTIONS}
+    for param in command.params:
+        name = param.name
+        if name not in variables or (found := param.value_from_envvar(ctx)) is None:
+            continue
+        ctx.set_parameter_source(name, ParameterSource.ENVIRONMENT)
+        try:
+            values[name] = param.type_cast_value(ctx, found)
+        except click.BadParameter as error:
+            problems.append(f"{variables[name]}: {error.message}")
+    return ctx, values, problems
+
+
 def find_file(named: str | None) -> str | None:
     """The configuration file in force: the one named on the command line or in the environment, otherwise the default if it
     exists."""

@@ -32,6 +32,7 @@ from toymq_py.gateway.http_heads import (
     websocket_scope,
     with_host_of_target,
 )
+from toymq_py.gateway.http_request_line import RequestLine
 from toymq_py.gateway.idle_timer import IdleTimer
 from toymq_py.gateway.last_answer import LastAnswer
 from toymq_py.gateway.problems import TooSlow
@@ -52,8 +53,6 @@ PIECE_BYTES = 1024
 is not parsed before the one ahead is answered."""
 DISCARD_S = 1.0
 """How long the rest of an answered body, which is dropped, may pause; see ``DISCARD_BYTES_MAX``."""
-BLANK_BYTES_MAX = 64
-"""Most bytes of empty lines before a request: some clients send one after a body, and a server ignores it (RFC 9112, 2.2)."""
 
 
 class GatewayProtocol(BoundedProtocol):
@@ -84,9 +83,8 @@ class GatewayProtocol(BoundedProtocol):
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._in_head = True
-        self._begun = False
         self._head_bytes = 0
-        self._blank_bytes = 0
+        self._line = RequestLine()
         self._discarded: int | None = None
         self._last = False
         self._timer: asyncio.TimerHandle | None = None
@@ -228,14 +226,12 @@ class GatewayProtocol(BoundedProtocol):
         return not self.pipeline and self._parting is None and not self.transport.is_closing()
 
     def _parse_piece(self, data: bytes) -> None:
-        if not self._begun:
-            size = len(data)
-            data = data.lstrip(b"\r\n")
-            self._blank_bytes += size - len(data)
-            if self._blank_bytes > BLANK_BYTES_MAX:
-                self._refuse(BadFraming(f"more than {BLANK_BYTES_MAX} bytes of empty lines before a request"))
-            if not data or self.transport.is_closing() or self._parting is not None:
-                return
+        try:
+            data = self._line.feed(data, in_head=self._in_head)
+        except BadFraming as error:
+            self._refuse(error.bare())
+        if not data or self.transport.is_closing() or self._parting is not None:
+            return
         self._head_bytes += len(data)
         if self._discarded is not None:
             self._discarded += len(data)
@@ -314,8 +310,9 @@ class GatewayProtocol(BoundedProtocol):
     def on_message_begin(self) -> None:
         self._url = b""
         self._headers = []
-        self._in_head = self._begun = True
-        self._trailer_field_bytes = self._blank_bytes = 0
+        self._in_head = True
+        self._trailer_field_bytes = 0
+        self._line.begin()
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -338,6 +335,7 @@ class GatewayProtocol(BoundedProtocol):
         parser, headers = self._parser, self._headers
         method, version = parser.get_method(), parser.get_http_version()
         expects = check_head(method, version, self._url, headers)
+        self._line.check(method, self._url, version)
         self._headers = headers = with_host_of_target(self._url, headers)
         if parser.should_upgrade():
             upgrades = asks_for_websocket(method, version, headers)
@@ -371,7 +369,7 @@ class GatewayProtocol(BoundedProtocol):
         if self._declined or self._upgrades:  # its body is still to come, or it has none
             return
         self._in_head = True
-        self._begun = False
+        self._line.end()
         self._head_bytes = self._body_bytes = 0  # what follows in the same piece is bounded by the piece
         self._discarded = None
         self._set_timer(None)

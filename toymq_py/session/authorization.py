@@ -87,7 +87,11 @@ class GuardedHandler(Handler):
         if not self._grant.allows_all_of(before):
             logger.warning("session %d (%s): the token of %s may read less now", self._number, self._peer, before.name)
             return True
-        return self._forbade and not all(map(before.may_publish, self._grant.publish.texts))
+        if self._forbade and not all(map(before.may_publish, self._grant.publish.texts)):
+            text = "session %d (%s): the token of %s may publish more now, and was refused publishes: its client connects again"
+            logger.info(text, self._number, self._peer, before.name)
+            return True
+        return False
 
     def _remembers(self, topic: str) -> bool:
         """Whether the token may publish to the topic. One without the right must not fill memory; the session ends when the

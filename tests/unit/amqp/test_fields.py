@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from toymq_py.amqp import fields
 from toymq_py.amqp.errors import AmqpError
-from toymq_py.amqp.fields import Reader
+from toymq_py.amqp.fields import VALUES_MAX, Reader
 from toymq_py.amqp.timestamp import Timestamp
 from toymq_py.config.amqp_definitions import TABLES_DEPTH_MAX
 
@@ -83,3 +83,21 @@ def test_types_that_only_others_write(kind: bytes, data: bytes, value: object) -
 def test_a_type_that_is_not_known_is_named() -> None:
     with pytest.raises(AmqpError, match="value of type b'Z'"):
         Reader(b"\0\0\0\3\x01aZ").table()
+
+
+@pytest.mark.parametrize(("head", "one"), [(b"", b"\0V"), (b"\0A", b"V"), (b"\0A", b"F\0\0\0\0")])
+def test_the_number_of_values_is_bounded(head: bytes, one: bytes) -> None:
+    """Found by an attack: one frame with 65,000 values took 24 ms, for which all other clients waited."""
+
+    def table(count: int) -> bytes:
+        body = one * count
+        whole = head + len(body).to_bytes(4) + body if head else body
+        return len(whole).to_bytes(4) + whole
+
+    assert Reader(table(VALUES_MAX - 1), values_max=VALUES_MAX).table()
+    many = table(VALUES_MAX + 9)
+    reader = Reader(many, values_max=VALUES_MAX)
+    with pytest.raises(AmqpError, match=f"more than {VALUES_MAX} values"):
+        reader.table()
+    assert reader.at <= len(many) - len(one), "the rest is not read"
+    assert Reader(many).table(), "a stored message keeps what it has"

@@ -14,6 +14,7 @@ from toymq_py.amqp.frames import (
     HEARTBEAT,
     METHOD,
     OVERHEAD,
+    PROTOCOL_HEADER,
     Frame,
     FrameReader,
     body_frames,
@@ -66,6 +67,15 @@ def test_what_is_no_frame_is_refused_by_its_head(data: bytes, text: str) -> None
     with pytest.raises(AmqpError, match=text) as refused:
         read(FrameReader(FRAME_MIN), data)
     assert refused.value.code == FRAME_ERROR
+
+
+def test_a_frame_behind_the_protocol_header_is_refused_by_its_head() -> None:
+    """In the same packet, its size was looked at when as much as the limit had come."""
+    reader = FrameReader(FRAME_MIN)
+    reader.received(PROTOCOL_HEADER + b"\x01\0\0\xff\xff\xff\xff")
+    assert reader.take(len(PROTOCOL_HEADER)) == PROTOCOL_HEADER
+    with pytest.raises(AmqpError, match="a frame of 4294967295 bytes"):
+        list(reader.frames())
 
 
 def test_a_frame_that_comes_byte_by_byte_is_joined_once() -> None:

@@ -404,3 +404,68 @@ def test_what_does_not_count_does_not_begin_to_count_while_there_is_no_room() ->
         connection.in_socket_bytes += FLOOR_BYTES
     send(world, many)
     assert world.quotas.held_bytes <= 8 * MIB + MESSAGE + 2 * FLOOR_BYTES
+
+
+def test_those_that_hold_much_and_do_not_wait_give_way_too() -> None:
+    """Found by an attack: two tokens filled the limit, and had sent all that they meant to send. Of those that waited an honest
+    one held most, and was closed."""
+    world = World(16 * MIB)
+    greedy = [Connection(world, token).has(8 * MIB // 5) for token in ("x", "y") for _ in range(5)]
+    honest = Connection(world, "z")
+    honest.in_socket_bytes = 2 * MESSAGE
+    assert all(reading(greedy)), "none waits"
+    while honest.in_socket_bytes and not honest.errors:
+        send(world, [honest], LOOK_S)
+    assert (honest.errors, honest.held_bytes) == ([], 2 * MESSAGE)
+    assert 1 <= [len(connection.errors) for connection in greedy].count(1) <= 3
+
+
+def test_the_one_that_holds_little_is_not_closed_where_others_hold_the_room_over_http() -> None:
+    world = World(8 * MIB)
+    for token in ("x", "y"):
+        Connection(world, token).seat.settle(9 * MIB // 2)
+    honest = Connection(world, "z")
+    honest.in_socket_bytes = 4 * MIB
+    send(world, [honest], 4 * STUCK_S)
+    assert (honest.held_bytes > MIB // 2, honest.reads, honest.errors) == (True, False, [])
+
+
+def test_while_the_disk_stands_still_none_is_closed(world: World) -> None:
+    """A publisher at its share's bound was closed after 5 s."""
+    waits = Connection(world)
+    waits.intake.settle(4 * MAX, 4 * MAX - 1000, 1000, wants=True)
+    world.advance(10 * STUCK_S)
+    assert (waits.reads, waits.errors) == (False, [])
+    waits.intake.settle(4 * MAX, 4 * MAX - 500, 500, wants=True)
+    world.advance(STUCK_S)
+    assert waits.errors == [], "one was stored, and the disk stands still again"
+    waits.intake.settle(4 * MAX, 4 * MAX, 0, wants=True)
+    world.advance(STUCK_S + 2 * LOOK_S)
+    assert len(waits.errors) == 1
+
+
+def test_time_counts_while_the_disk_stores(world: World) -> None:
+    """Else a connection that publishes small messages would keep those that hold much."""
+    waits, other = Connection(world).has(4 * MAX), Connection(world)
+    for _ in range(round(STUCK_S / LOOK_S) + 3):
+        other.intake.settle(1000, 0, 1000, wants=True)
+        world.advance(LOOK_S * 0.7)
+        other.intake.settle(500, 0, 500, wants=True)
+        world.advance(LOOK_S * 0.3)
+    assert len(waits.errors) == 1
+
+
+def test_what_is_freed_goes_to_those_that_hold_least() -> None:
+    """Found: each time one was closed for them, the next one of the tokens in their way took the room, and they waited for a
+    minute."""
+    world = World(16 * MIB)
+    greedy = [Connection(world, token) for token in ("x", "y") for _ in range(40)]
+    for connection in greedy:
+        connection.in_socket_bytes = 300_000
+    send(world, greedy, LOOK_S)
+    honest = Connection(world, "z")
+    honest.in_socket_bytes = 4 * MIB
+    until = world.clock.monotonic() + STUCK_S * 3
+    while honest.in_socket_bytes and not honest.errors and world.clock.monotonic() < until:
+        send(world, [*greedy, honest], LOOK_S)
+    assert (honest.errors, honest.held_bytes) == ([], 4 * MIB)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from toymq_py.amqp import methods
 from toymq_py.amqp.errors import COMMAND_INVALID, SYNTAX_ERROR, AmqpError
+from toymq_py.amqp.fields import VALUES_MAX
 from toymq_py.amqp.methods import FORMS
 
 VALUES = {
@@ -53,3 +54,9 @@ def test_a_method_that_is_not_known_is_refused() -> None:
 def test_bits_share_an_octet() -> None:
     """Compare with bytes written by hand as RabbitMQ's own client sends them: queue.declare of q, durable and auto_delete."""
     assert methods.payload("queue.declare", queue="q", durable=True, auto_delete=True) == b"\0\x32\0\n\0\0\x01q\x0a\0\0\0\0"
+
+
+def test_a_method_that_arrives_has_a_bounded_number_of_values() -> None:
+    payload = methods.encode(1, "queue.declare", queue="q", arguments={"a": [None] * (VALUES_MAX + 1)})[7:-1]
+    with pytest.raises(AmqpError, match=f"tables have more than {VALUES_MAX} values in all"):
+        methods.decode(payload)

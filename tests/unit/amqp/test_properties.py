@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from toymq_py.amqp import properties
 from toymq_py.amqp.errors import AmqpError
+from toymq_py.amqp.fields import VALUES_MAX
 from toymq_py.amqp.properties import Envelope, as_logged, envelope_of
 from toymq_py.units import DURATION_MS_MAX
 
@@ -97,3 +98,14 @@ def test_the_priority_stands_in_the_block(exchange: str, routing_key: str, found
 def test_a_priority_in_junk_is_none(data: bytes) -> None:
     assert properties.priority_of(9, data) == 0
     assert 0 <= properties.priority_of(9, properties.MARK + data) <= 9
+
+
+def test_a_message_with_more_headers_than_may_arrive_is_delivered_as_it_was_stored() -> None:
+    """From before there was a limit."""
+    raw = properties.encode({"headers": {"list": [None] * (VALUES_MAX + 1)}, "priority": 3})
+    with pytest.raises(AmqpError, match="values in all"):
+        as_logged(Envelope("", "q", raw))
+    block = properties.block_of(Envelope("", "q", raw), {})
+    assert envelope_of("q", block + b"toymq-reason: x\n").properties.endswith(properties.encode({"priority": 3})[2:])
+    assert envelope_of("q", block) == Envelope("", "q", raw)
+    assert properties.priority_of(9, block) == 3

@@ -1,6 +1,8 @@
 """What anyone may send before the login, and what a turn of a connection costs. Contract: docs/security.md, "Limits"."""
 
 import asyncio
+import gc
+import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -16,9 +18,12 @@ from tests.support.sim_disk import SimDisk
 from toymq_py.amqp import AmqpServer, frames, methods
 from toymq_py.amqp.connection import AmqpConnection
 from toymq_py.amqp.frames import HEADER, LOGIN_FRAME_MAX, PROTOCOL_HEADER, frame
+from toymq_py.amqp.handshake import Handshake
 from toymq_py.amqp.login import PASSWORD_BYTES_MAX
 from toymq_py.amqp.methods import Method
-from toymq_py.amqp.session import Session
+from toymq_py.amqp.server import CLOSED_BY_OPERATOR
+from toymq_py.amqp.session import SHUTDOWN, Session
+from toymq_py.auth.quotas import Seat
 from toymq_py.clock import SystemClock
 
 MANY = {f"{number}": True for number in range(20_000)}
@@ -78,13 +83,18 @@ class Rig:
 
 
 @pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
+async def server() -> AsyncIterator[AmqpServer]:
     async with serving("/data/d", fs=SimDisk(random.Random(1))) as served:
         server = AmqpServer(served.broker, SystemClock(), asyncio.get_running_loop())
-        rig = Rig(server)
-        yield rig
-        rig.session.connection_lost(None)
+        yield server
+        for session in list(server._sessions):
+            session.connection_lost(None)
         server.vhosts.close()
+
+
+@pytest.fixture
+def rig(server: AmqpServer) -> Rig:
+    return Rig(server)
 
 
 def start_ok(properties: dict[str, Any], password: str = "guest") -> bytes:
@@ -156,3 +166,68 @@ async def test_the_clock_is_looked_at_behind_each_event(rig: Rig) -> None:
         assert rig.session._turn(-inf), "there is more"
         left -= len(costly)
         assert rig.session._connection.unread_bytes == left
+
+
+async def test_a_password_that_is_too_long_is_refused_by_name(rig: Rig) -> None:
+    """It was a syntax error, "a password has 4096 bytes at most"."""
+    rig.came(PROTOCOL_HEADER)
+    (refused,) = rig.came(start_ok({}, "p" * (PASSWORD_BYTES_MAX + 1)))
+    text = "ACCESS_REFUSED - login was refused: the password has 4097 bytes, 4096 are the most"
+    assert (refused.name, refused["reply_code"], refused["reply_text"]) == ("connection.close", 403, text)
+
+
+async def test_each_close_by_the_broker_has_its_reason_in_the_log(server: AmqpServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Found: a connection without a login, of another protocol, or that an operator closed, ended without a line."""
+    caplog.set_level(logging.INFO, "toymq_py.amqp")
+
+    def logged() -> str:
+        (record,) = caplog.records
+        caplog.clear()
+        return record.getMessage().partition(": ")[2]
+
+    stranger = Rig(server).session
+    stranger.data_received(b"GET / HTTP/1.1\r\n\r\n")
+    stranger._turn(inf)
+    assert logged() == "its first bytes are not the protocol header of AMQP 0-9-1"
+    rig = Rig(server)
+    late = rig.session._deadline._timer
+    assert late is not None
+    late._callback()  # type: ignore[attr-defined]
+    assert logged() == "no login within 10 s"
+    Rig(server).session.close_with(CLOSED_BY_OPERATOR)
+    assert logged() == "CONNECTION_FORCED - an operator closed this connection"
+    server._guarded = True
+    seat = Rig(server).session.seat
+    assert seat is not None
+    seat.evict()
+    assert logged() == "without a login, closed to make room for another"
+    server._stopping.set()
+    Rig(server)
+    assert logged() == "the broker is shutting down"
+    rig.session.close_with(SHUTDOWN)
+    assert not caplog.records, "the broker says that it stops"
+
+
+async def test_a_connection_that_is_gone_without_channels_leaves_no_cycle_behind(server: AmqpServer) -> None:
+    """Found: the parts of a session referred back to it, so only the garbage collector, which runs seldom, freed it."""
+
+    def left() -> int:
+        return sum(isinstance(each, Session | Handshake | Seat) for each in gc.get_objects())
+
+    def come_and_go(sent: bytes) -> None:
+        rig = Rig(server)
+        rig.came(sent)
+        rig.session.connection_lost(None)
+
+    login = LOGIN.removesuffix(methods.encode(1, "channel.open"))
+    gc.collect()
+    gc.disable()
+    before = left()  # of other tests
+    try:
+        for sent in (PROTOCOL_HEADER, PROTOCOL_HEADER + login):
+            come_and_go(sent)
+            for _ in range(5):
+                await asyncio.sleep(0)  # the loop forgets the turn that was due
+            assert left() <= before, sent
+    finally:
+        gc.enable()

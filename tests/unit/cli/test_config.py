@@ -96,3 +96,31 @@ def test_a_file_that_every_user_may_change_is_refused() -> None:
     checked = toymq("config", "check")
     assert checked.stdout == "./toymq.toml: ok, 3 options set, with 1 warning\n"
     assert checked.stderr == "--tls-key: every user of this machine may read key (mode 0644); chmod o= key\n"
+
+
+def test_the_environment_is_checked_as_serve_reads_it() -> None:
+    """Found: `serve` refused what the check called ok."""
+    Path("toymq.toml").write_text("max_topics = 3")
+    bad = {"TOYMQ_MAX_TOPICS": "many", "TOYMQ_STRICT_RECOVERY": "perhaps", "TOYMQ_AUTH_FILE": "none"}
+    for name, value in bad.items():
+        checked, served = toymq("config", "check", **{name: value}), toymq("serve", "--data-dir", "d", **{name: value})
+        (line,) = checked.stderr.splitlines()
+        assert checked.exit_code == 1
+        assert line.removeprefix(f"{name}: ") in served.stderr
+    assert len(toymq("config", "check", **bad).stderr.splitlines()) == 3
+    good = {"TOYMQ_MAX_TOPICS": "4", "TOYMQ_VISIBILITY": "30", "TOYMQ_STRICT_RECOVERY": "true"}
+    checked = toymq("config", "check", **good)
+    assert checked.stdout == "./toymq.toml: ok, 3 options set, 3 by the environment, with 1 warning\n"
+    assert checked.stderr.startswith("TOYMQ_VISIBILITY 30 is 30ms")
+
+
+def test_what_file_and_environment_make_together_is_checked() -> None:
+    Path("toymq.toml").write_text('tls_listen = "127.0.0.1:1"')
+    assert toymq("config", "check").exit_code == 1
+    assert toymq("config", "check", TOYMQ_TLS_CERT=str(CERT), TOYMQ_TLS_KEY=str(KEY)).exit_code == 0
+
+
+def test_the_environment_alone_is_checked_too() -> None:
+    assert toymq("config", "check", TOYMQ_MAX_TOPICS="4").stdout == "the environment: ok, 1 option set, 1 by the environment\n"
+    assert "--dialect does nothing without --http" not in toymq("config", "check", TOYMQ_DIALECT="mq").stderr
+    assert "TOYMQ_DIALECT does nothing without --http or --https" in toymq("config", "check", TOYMQ_DIALECT="mq").stderr

@@ -116,8 +116,10 @@ def test_variables_of_toymqctl_are_no_mistake_of_the_broker_s() -> None:
     Path("good.toml").write_text('visibility = "5s"\n')
     mine = {each.variable for each in OPTIONS}
     assert variables - mine == set(CLIENT_VARIABLES)
-    result = toymq("config", "check", "good.toml", **dict.fromkeys(variables, "x"))
+    result = toymq("config", "check", "good.toml", **dict.fromkeys(variables - mine, "x"))
     assert (result.exit_code, result.stderr) == (0, "")
+    result = toymq("config", "check", "good.toml", TOYMQ_TLS_CERT="client.pem", TOYMQ_TLS_KEY="client.key")
+    assert result.stdout == "good.toml: ok, 1 option set, with 2 warnings\n", "no listener has TLS"
 
 
 def test_a_client_s_certificate_of_the_environment_is_not_a_broker_s_that_has_no_tls() -> None:

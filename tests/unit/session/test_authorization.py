@@ -1,6 +1,7 @@
 """No order of commands, no pipelining and no split of the bytes evades a token. Contract: clients.md; ADR 0021."""
 
 import json
+import logging
 import random
 
 import pytest
@@ -178,8 +179,11 @@ def test_producers_without_the_right_take_no_memory(run: bytes) -> None:
 @pytest.mark.parametrize(("after", "ends"), [
     ("publish = ['u']", False), ("publish = ['u']\nadmin = true", False), ("publish = ['>']", True),
 ])  # fmt: skip
-def test_a_forbidden_producer_connects_again_when_its_token_may_publish(after: str, ends: bool) -> None:
+def test_a_forbidden_producer_connects_again_when_its_token_may_publish(
+    after: str, ends: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """What it has sent behind the refused publish would be stored, and that one's repetition be taken for a duplicate."""
+    caplog.set_level(logging.INFO, "toymq_py.session")
     tokens = authority(table("t", "publish = ['u']"))
     with SimServed(authority=tokens) as served:
         client, other = served.client(hello("t") + b"PUB t p 1 seq=1\nx\n"), served.client(hello("t") + b"PUB t - 1\nx\n")
@@ -189,6 +193,7 @@ def test_a_forbidden_producer_connects_again_when_its_token_may_publish(after: s
         client.send(b"PUB t p 1 seq=2\nx\n")
         served.advance(LINGER_S + 1)
         assert client.at_end is ends
+        assert ("the token of t may publish more now" in caplog.text) is ends
         assert "t" not in served.broker.topics
         assert not other.at_end, "it has no sequence to keep"
 
