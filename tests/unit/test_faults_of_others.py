@@ -24,7 +24,7 @@ def test_an_offline_consumer_collects_no_attempts() -> None:
 def work_of_cycles(depth: int, cycles: int = 50) -> tuple[int, Counter[str]]:
     """Return the function calls, and disk calls, for taking and acking so many messages one by one from a backlog of
     ``depth``."""
-    rig = BrokerRig(segment_bytes=1 << 20)
+    rig = BrokerRig(segment_bytes=1 << 26)  # one segment: retention looks at all of them, but not often (test_retention.py)
     for _ in range(depth // 1000):
         rig.publish("t", *[b"." * 100] * 1000)
     subscription = rig.subscribe("t", window=1)

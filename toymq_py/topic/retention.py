@@ -34,6 +34,9 @@ from toymq_py.topic.redrive_consumer import RedriveConsumer
 MS_NS = 1_000_000
 LEASED_RETRY_S = 10.0
 """The delay before a segment is looked at again with a lease on a message that expired."""
+REST_ABOVE_S, REST_FACTOR = 0.001, 100
+"""A check that took longer than this rests for so many times what it took: each looks at all segments, which is 3 µs for each,
+and follows each write of the offsets."""
 Flushed = Callable[[OSError | RequestError | None], None]
 Purged = Callable[[int, OSError | RequestError | None], None]
 """Called with the number of messages that went, once that is on stable storage, or with why it is not."""
@@ -89,6 +92,7 @@ class Retention:
         self._segment_bytes_max = segment_bytes_max
         self._flush_offsets = flush_offsets
         self._apply_at: float | None = None
+        self._rests_until = 0.0
         self._evicted = EvictedFile(fs, path, self._log.segments, committer.run_behind, self._log.files.close)
         self._waiting: list[Segment] = []
         """Segments that are out of the log; their files wait for offsets that justify it."""
@@ -96,9 +100,16 @@ class Retention:
         """The marks of segments whose files were taken before the offsets could say so."""
 
     def apply(self) -> None:
-        """Remove the segments that may go, and roll the active one when it is old or large."""
-        if not self._context.topic_deleted and not self.suspended:
-            self._apply(self.stored, full=False)
+        """Remove the segments that may go, and roll the active one when it is old or large; soon, if it took long before."""
+        if self._context.topic_deleted or self.suspended:
+            return
+        began = self._context.clock.monotonic()
+        if began < self._rests_until:
+            self._apply_later(self._rests_until - began)
+            return
+        self._apply(self.stored, full=False)
+        took_s = self._context.clock.monotonic() - began
+        self._rests_until = began + REST_FACTOR * took_s if took_s > REST_ABOVE_S else 0.0
 
     def apply_on_full_disk(self, present: OffsetsState) -> None:
         """Remove what all consumers have acked in memory: the disk is too full to store that state."""

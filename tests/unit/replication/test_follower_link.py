@@ -23,6 +23,7 @@ from tests.support.link_rig import FollowerRig, shared_files, until
 from toymq_py.errors import DataDirectoryError
 from toymq_py.replication.follower_link import EndReason, FollowEnd
 from toymq_py.replication.handshake import Lead, Refused, StreamFrom, encode
+from toymq_py.replication.link_options import LinkOptions
 from toymq_py.replication.manifest import Action, FilePlan, JoinPlan, encode_plan
 from toymq_py.replication.operations import Beat, Copy, Create, Plan, Sync, Write
 from toymq_py.storage.fs import File, RealFile, RealFileSystem
@@ -31,6 +32,7 @@ from toymq_py.storage.fs import File, RealFile, RealFileSystem
 @pytest.fixture
 async def leader() -> AsyncIterator[FakeLeader]:
     async with fake_leader() as fake:
+        fake.options = LinkOptions(timeout_s=60.0)  # on a busy machine it may say nothing for a while
         yield fake
 
 
@@ -89,6 +91,8 @@ async def test_the_epoch_is_promised_before_the_manifest(leader: FakeLeader, fol
 
 
 async def test_a_leader_that_says_nothing_is_left(leader: FakeLeader, follower: FollowerRig) -> None:
+    leader.options = LinkOptions(timeout_s=0.5)
+
     async def play(_: object) -> None:
         await leader.begin()
 
