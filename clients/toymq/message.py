@@ -63,7 +63,7 @@ class Delivery:
     Attributes:
         topic: where it was published.
         id: its number in the topic.
-        attempt: number of this delivery to its consumer, from 1.
+        attempt: one more than the attempts of its consumer that count, so from 1. A message may come again with the same one.
         ts_ns: when it was published, nanoseconds since the epoch.
         key: b"" for none, also where a client numbered the publish.
         payload: without the headers.
@@ -246,4 +246,4 @@ def _sequenced_options(item: Sequenced) -> bytes:
 
 def too_large(body: bytes, bytes_max: int) -> PayloadTooLarge:
     """Make the error with which the broker refuses a payload that is too large, without sending the payload."""
-    return PayloadTooLarge(f"{len(body)} bytes with headers; this broker takes at most {bytes_max}")
+    return PayloadTooLarge(f"{len(body)} bytes with headers; this broker takes at most {bytes_max} (--max-payload)")

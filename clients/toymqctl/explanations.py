@@ -9,34 +9,10 @@ import toymq
 from toymq.connect_failure import BETWEEN, what_failed
 from toymq.url import DEFAULT_PORT, Address
 from toymq_py.errors import ConnectionLost, NotLeader, ProtocolViolation, RequestError
+from toymqctl.advice import remedy_of
 
 PROBE_S = 2.0
 """Time to probe an address after an error."""
-
-ADVICE = {
-    "AUTH_FAILED": "set another token with TOYMQ_TOKEN or --token-file (`toymqctl token create` makes one)",
-    "AUTH_REQUIRED": "set a token with TOYMQ_TOKEN or --token-file",
-    "DISK_FULL": "make room on the broker's disk; publishing resumes by itself",
-    "DISK_LOW": "make room on the broker's disk; publishing resumes by itself",
-    "MODE_CONFLICT": "use the --mode of its current subscribers, or another --consumer",
-    "MOVED": "give the address that it names, for HTTP with --http-url. If it was that one, the workers, or groups, do not "
-    "agree: compare `CLUSTER` of each",
-    "NO_SUCH_CONSUMER": "`toymqctl consumers TOPIC` lists its consumers",
-    "NO_SUCH_TOPIC": "`toymqctl topics` lists the topics",
-    "NOT_ENOUGH_REPLICAS": "start the nodes that are missing; publishing resumes by itself once they are in sync",
-    "NOT_LEADER": "connect to the node that leads; the answer names it, unless none leads yet",
-    "PAYLOAD_TOO_LARGE": "publish it in parts, or start the broker with a larger --max-payload",
-    "QUEUE_FULL": "its consumers are behind (`toymqctl consumers TOPIC`); or raise the limit with `toymqctl config`",
-    "SHUTTING_DOWN": "the broker is being stopped; try again when it is back",
-    "STORAGE_FAILED": "look at the broker's log and disk, then restart it; reading goes on meanwhile",
-    "TIER_AWAY": "look at the bucket of --tier and at the broker's log; consumers wait for it, nothing is skipped",
-    "TIER_BEHIND": "look at the bucket of --tier and at the broker's log; publishing resumes by itself",
-    "TOO_MANY_CONNECTIONS": "close some, or start the broker with a larger --max-connections",
-    "TOO_MANY_CONSUMERS": "`toymqctl forget` unused consumers, or start the broker with a larger --max-consumers",
-    "TOO_MANY_TOPICS": "`toymqctl delete` unused topics, or start the broker with a larger --max-topics",
-    "UNKNOWN_COMMAND": "if `toymqctl doctor` says that the broker is of another version, use the toymqctl of that one",
-}
-"""Remedies by code of protocol.md; other errors have theirs in the text."""
 
 OF_ETCD = "see to its members (`etcdctl endpoint health`), their disks, and the network to them; toymq goes on by itself"
 """The remedy where etcd does not answer."""
@@ -84,7 +60,7 @@ def explained(address: Address, error: Exception) -> tuple[str, str]:
     if isinstance(error, toymq.SubscriptionEnded):
         return f"{error} ({_ENDED.get(error.code, 'see the broker')})", ""
     if isinstance(error, RequestError):
-        return f"{error.code}: {_OF_OTHERS.sub('', str(error))}", ADVICE.get(error.code, "")
+        return f"{error.code}: {_OF_OTHERS.sub('', str(error))}", remedy_of(error)
     return str(error), ""
 
 

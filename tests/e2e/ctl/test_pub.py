@@ -33,7 +33,7 @@ def test_a_stream_says_how_far_it_came(ctl: Ctl) -> None:
     result = ctl("pub", "cut", stdin=b"a\nb\n" + b"x" * (2 * 1024 * 1024 + 1) + b"\nc\n")
     assert result.exit_code == 1
     assert result.stdout == "published 2\n"
-    assert "PAYLOAD_TOO_LARGE: 2097153 bytes with headers; this broker takes at most 2097152" in result.stderr
+    assert "PAYLOAD_TOO_LARGE: 2097153 bytes with headers; this broker takes at most 2097152 (--max-payload)" in result.stderr
     assert "--max-payload" in result.stderr
 
 

@@ -8,8 +8,8 @@ import pytest
 
 import toymq
 from toymq.url import Address
-from toymq_py.errors import REQUEST_ERRORS, BadArgument, ConnectionLost, NotLeader, ProtocolViolation, QueueFull
-from toymqctl.explanations import ADVICE, explain
+from toymq_py.errors import BadArgument, ConnectionLost, NotLeader, ProtocolViolation, QueueFull
+from toymqctl.explanations import explain
 
 NOWHERE = Address("127.0.0.1", 1)
 
@@ -24,10 +24,6 @@ def refused_as(reason: str) -> ssl.SSLError:
     error = ssl.SSLError(1, f"[SSL: {reason}]")
     error.reason = reason
     return error
-
-
-def test_each_advice_belongs_to_a_code_of_the_protocol() -> None:
-    assert set(ADVICE) <= set(REQUEST_ERRORS)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +41,7 @@ def test_each_advice_belongs_to_a_code_of_the_protocol() -> None:
             "h:1 does not speak TLS: name the broker's TLS port, or toymq:// where no TLS is meant",
         ),
         (NOWHERE, BadArgument("invalid: `toymqctl alerts` or GET /v1/alerts lists them"), "`toymqctl alerts` lists them"),
-        (NOWHERE, QueueFull("orders is full"), "QUEUE_FULL: orders is full; its consumers are behind"),
+        (NOWHERE, QueueFull("the backlog of t is full"), "QUEUE_FULL: the backlog of t is full; its consumers are behind"),
         (NOWHERE, unreachable(NotLeader("-")), "`toymqctl cluster` says what is waited for"),
         (NOWHERE, ValueError("anything else"), "anything else"),
     ],
