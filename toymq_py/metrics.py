@@ -55,7 +55,7 @@ TABLE: tuple[Metric, ...] = (
     Metric("publish_total", Kind.COUNTER, "messages", "Publishes that were stored and answered OK."),
     Metric("duplicate_total", Kind.COUNTER, "messages", "Publishes that were answered DUP: nothing was stored again."),
     Metric("deliver_total", Kind.COUNTER, "messages", "Deliveries that were handed to a session, redeliveries among them."),
-    Metric("redeliver_total", Kind.COUNTER, "messages", "Deliveries with an attempt above 1."),
+    Metric("redeliver_total", Kind.COUNTER, "messages", "Deliveries with an attempt above 1, so not all that came again."),
     Metric("ack_total", Kind.COUNTER, "messages", "Messages acked, each once per consumer."),
     Metric("nack_total", Kind.COUNTER, "messages", "Messages given back by NACK."),
     Metric("errors_total", Kind.COUNTER, "replies", "ERR replies by the code they carried.", ("code",)),

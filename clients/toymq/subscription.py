@@ -30,7 +30,7 @@ class Message(LeasedMessage[Link]):
     Attributes:
         topic: where it was published.
         id: its number in the topic.
-        attempt: number of this delivery to its consumer, from 1.
+        attempt: one more than the attempts of its consumer that count, so from 1. A message may come again with the same one.
         ts_ns: when it was published, nanoseconds since the epoch.
         key: bytes; b"" for none.
         payload: bytes, without the headers.

@@ -45,7 +45,7 @@ SLOW_S = 60.0
 LOOK_AHEAD = 20_000
 """Messages that a consumer with mode=keyed knows to wait for their keys; it looks at none behind them (ADR 0122)."""
 ATTEMPTS_NOTED = 5
-"""Deliveries of a message without an ack that are worth a look, as on the dashboard: a quarter of the default's attempts."""
+"""Attempts at a message without an ack that are worth a look, as on the dashboard: a quarter of the default."""
 NAMED_MAX = 3
 """The worst of a kind have their name; the others are a number."""
 ATTEMPTS_MANY = 100
@@ -323,7 +323,7 @@ def _consumers(topics: list[dict[str, Any]], limits: dict[str, Any]) -> Iterator
             if attempts >= ATTEMPTS_MANY and _is_endless(topic, max_attempts):
                 yield Finding(
                     f"consumer {consumer['consumer']} of {topic['topic']}", "warn",
-                    f"message {consumer['attempts_max_id']} was redelivered {attempts - 1} times and max_attempts is 0",
+                    f"message {consumer['attempts_max_id']} has had {attempts} attempts and max_attempts is 0",
                     _against_redelivery(topic["topic"], consumer),
                 )  # fmt: skip
 
@@ -346,7 +346,7 @@ def _stuck(topics: list[dict[str, Any]]) -> Iterator[Finding]:
                     f"consumer {reader} of {name}", "warn",
                     f"{counted(waiting_for, 'message', 'wait')} behind {retried} of the same keys that "
                     f"{'is' if retried == 1 else 'are'} retried (most often: id {msg_id}, "
-                    f"delivered {consumer['attempts_max']} times)"
+                    f"{consumer['attempts_max']} attempts)"
                     + (f"; messages of other keys behind {LOOK_AHEAD} of them may wait, too" * (waiting_for >= LOOK_AHEAD)),
                     f"more workers do not help. `toymqctl inspect {name} {msg_id}` shows its last error; mend its handler, or "
                     "give it up: "
@@ -396,10 +396,10 @@ def _retries(topics: list[dict[str, Any]]) -> Finding:
         if consumer.get("retrying") and consumer["attempts_max"] >= ATTEMPTS_NOTED  # an older broker does not say it
     ]  # fmt: skip
     if not failing:
-        return Finding("retries", "ok", f"no message was delivered {ATTEMPTS_NOTED} times without an ack")
+        return Finding("retries", "ok", f"no message has had {ATTEMPTS_NOTED} attempts without an ack")
     failing.sort(key=lambda row: -row[0])
     said = [
-        f"{name} retries {counted(count, 'message')} after failed deliveries, one of them {attempts} times (id {msg_id})"
+        f"{name} retries {counted(count, 'message')} after failed attempts, one of them has had {attempts} (id {msg_id})"
         for count, name, attempts, msg_id in failing
     ]
     return Finding("retries", "warn", _worst(said), "see why its handler fails: its log, or of a webhook `toymqctl webhooks`")

@@ -181,7 +181,7 @@ async def test_an_empty_list_says_that_the_token_sees_no_more(tmp_path: Path) ->
         _, told = await ctl("outsider", "doctor")
         for line in (
             "ok    topics: 0, none degraded", "ok    lag: no consumer is behind by more than 1.0m", "ok    dead letters: none",
-            "ok    retries: no message was delivered 5 times without an ack",
+            "ok    retries: no message has had 5 attempts without an ack",
         ):
             assert f"{line} (of the topics that this token may see)\n" in told
         (limits,) = (line for line in told.splitlines() if line.startswith("ok    limits: "))

@@ -46,7 +46,7 @@ def test_options_say_what_holds_and_where_it_comes_from(broker: BrokerProcess, v
     page.keyboard.type("max-att")
     page.get_by_role("rowheader", name="dedupe_keys", exact=True).wait_for(state="detached")
     (row,) = rows(page, "Options")
-    assert row == ["max_attempts", "20", "default", "Deliveries after which a message is a dead letter; 0: never."]
+    assert row == ["max_attempts", "20", "default", "Failed attempts after which a message is a dead letter; 0: never."]
     page.keyboard.type("xyz")
     page.get_by_text("No option matches.").wait_for()
 

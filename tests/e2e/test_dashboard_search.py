@@ -131,8 +131,8 @@ def test_a_message_says_what_it_is_to_each_consumer(broker: BrokerProcess, visit
     lines.nth(3).wait_for()
     said = {each.locator("bdi").first.inner_text(): each.inner_text().replace("\n", " ") for each in lines.all()}
     assert said == {
-        "holds": "holds in flight 1 delivery", "acks": "acks acked",
-        "fails": "fails waits for its time 1 delivery last failure: <b>no-such-customer</b>",
+        "holds": "holds in flight 1 attempt", "acks": "acks acked",
+        "fails": "fails waits for its time 1 attempt last failure: <b>no-such-customer</b>",
         "gives-up": "gives-up a dead letter jobs.dlq 0",
     }  # fmt: skip
     lines.get_by_role("link", name="jobs.dlq 0").click()

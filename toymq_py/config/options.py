@@ -129,7 +129,7 @@ class BrokerOptions:
     )  # fmt: skip
     max_inflight_bytes: int = size(64 << 20, 1 << 16, 1 << 40, help="Publishes of one connection that may wait for the disk.")
     visibility_ms: int = duration(30_000, 1, help="How long a delivery may stay unacked before it is delivered again.")
-    max_attempts: int = count(20, 0, 1 << 20, help="Deliveries after which a message is a dead letter; 0: never.")
+    max_attempts: int = count(20, 0, 1 << 20, help="Failed attempts after which a message is a dead letter; 0: never.")
     nack_backoff_min_ms: int = duration(100, 1, help="Wait after the first NACK; it doubles with each attempt.")
     nack_backoff_max_ms: int = duration(30_000, 1, help="The longest wait after a NACK.")
     dedupe_keys: int = count(65_536, 0, 1 << 24, help="Keys remembered per topic.")

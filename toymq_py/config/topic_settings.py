@@ -27,7 +27,7 @@ class TopicSettings:
 
     visibility: int | None = None
     max_attempts: int | None = None
-    """Deliveries after which a message is a dead letter; 0: never."""
+    """Failed attempts after which a message is a dead letter; 0: never."""
     nack_backoff_min: int | None = None
     nack_backoff_max: int | None = None
     dedupe_keys: int | None = None

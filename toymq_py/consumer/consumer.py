@@ -280,11 +280,11 @@ class Consumer(ConsumerView):
     # -- dead letters
 
     def limit_attempts(self, max_attempts: int) -> None:
-        """Set after how many deliveries a message is held for the dead-letter topic, and not delivered again; 0: no limit."""
+        """Set after how many failed attempts a message is held for the dead-letter topic, not delivered again; 0: no limit."""
         self._runs.limit_attempts(max_attempts)
 
     def is_last(self, attempt: int) -> bool:
-        """Whether a failed delivery with this number of attempts sends the message to the dead letters."""
+        """Whether the message goes to the dead letters if this attempt fails."""
         return 0 < self._runs.max_attempts <= attempt
 
     def give_up(self, ranges: Iterable[IdRange]) -> int:

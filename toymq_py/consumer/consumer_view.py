@@ -139,8 +139,8 @@ class ConsumerView:
         return self._acks.next_open(first) > last
 
     def state_of(self, msg_id: int) -> tuple[str, int]:
-        """The state of a message and the number of its deliveries. The state is acked (also for dead letters), inflight, ready,
-        scheduled, or dying, which is on its way to the dead letters. Assumes that the id was published."""
+        """The state of a message and its attempts, a present delivery included. The state is acked (also for dead letters),
+        inflight, ready, scheduled, or dying, which is on its way to the dead letters. Assumes that the id was published."""
         if self._acks.overlaps(msg_id, msg_id):
             return "acked", 0
         run = self._runs.run_of(msg_id)
@@ -172,7 +172,7 @@ class ConsumerView:
         return bool(self._runs.held(msg_id, msg_id))
 
     def failed(self, msg_id: int) -> int:
-        """How many deliveries of the message ended without an ack; 0 once it is acked."""
+        """How many failed attempts of the message count; 0 once it is acked."""
         run = self._runs.run_of(msg_id)
         return 0 if run is None else max(run.attempt - (run.state is INFLIGHT), 0)
 
@@ -204,7 +204,8 @@ class ConsumerView:
         return counts.ready + self.given_back
 
     def most_attempted(self) -> tuple[int, int]:
-        """The highest number of deliveries of a message that is not acked, and the lowest id that has it; zeros for none."""
+        """The most attempts of a message that is not acked, a present delivery included, and the lowest id that has them; zeros
+        for none."""
         return self._runs.most_attempted()
 
     def has_held(self) -> bool:

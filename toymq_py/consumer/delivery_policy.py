@@ -17,6 +17,6 @@ class DeliveryPolicy:
     nack_backoff_max_s: float = 30.0
 
     def backoff_s(self, attempt: int) -> float:
-        """Backoff after the ``attempt``-th delivery failed: it doubles from the minimum to the maximum."""
+        """Backoff after this attempt failed: it doubles from the minimum to the maximum."""
         doublings = min(max(attempt - 1, 0), _DOUBLINGS_MAX)
         return min(self.nack_backoff_min_s * 2.0**doublings, self.nack_backoff_max_s)

@@ -13,7 +13,7 @@ from toymq_py.consumer.delivery_order import DeliveryOrder
 from toymq_py.consumer.excuses import Excuses
 
 AttemptRange = tuple[int, int, int]
-"""First id, last id, deliveries so far."""
+"""First id, last id, attempts that count."""
 
 LOSSES_MIN: Final = 2
 """A message that came back so often without an answer is delivered alone to a lessee of several topics. Once is an accident."""
@@ -168,11 +168,11 @@ class LeaseRun:
     """Ids ``first`` to ``last``, all in one state. Changed only by the ``LeaseTable`` that holds it.
 
     ``deadline`` is the latest and ``earliest`` the earliest of the deadlines that were merged into this run; both mean nothing
-    while READY or HELD. ``attempt`` counts deliveries so far; 0 when all were given back uncounted, ``spared`` when one of
-    those had been written (ADR 0053). ``delivered`` has the times of the first and the last delivery, over all merged ids; None
-    when it is not known. ``losses``: how often the leases ended without an answer, at most ``LOSSES_MIN``. ``turn``: of the
-    delivery, see ``Lessee.got``. ``reason`` is why it is HELD. ``ticket`` names the one heap entry that stands for this run;
-    None when there is none (yet, or any more).
+    while READY or HELD. ``attempt``: the attempts that count, a present delivery included; 0 when all were given back
+    uncounted, ``spared`` when one of those had been written (ADR 0053). ``delivered`` has the times of the first and the last
+    delivery, over all merged ids; None when it is not known. ``losses``: how often the leases ended without an answer, at most
+    ``LOSSES_MIN``. ``turn``: of the delivery, see ``Lessee.got``. ``reason`` is why it is HELD. ``ticket`` names the one heap
+    entry that stands for this run; None when there is none (yet, or any more).
     """
 
     __slots__ = ("attempt", "deadline", "delivered", "earliest", "first", "last", "losses", "owner", "reason", "spared",

@@ -8,7 +8,7 @@ Knows neither acks, nor the cursor, nor the disk; reads no clock: ``now`` and de
                               INFLIGHT ── postpone ──▶ DELAYED ────── tick ───────▶ READY
     any ─────── remove ─────▶ gone (acked)
 
-A run that would become READY with ``max_attempts`` deliveries, or is rejected (``give_up``), becomes HELD: it waits to be
+A run that would become READY with ``max_attempts`` attempts, or is rejected (``give_up``), becomes HELD: it waits to be
 stored as a dead letter. ``take_held`` hands it to the mover, ``unhold`` takes it back, ``remove`` ends it.
 """
 
@@ -50,7 +50,7 @@ class LeaseTable(RunList):
     """Runs of delivered ids that are not acked. Each run stands in exactly one of three heaps. Owned by one ``Consumer``.
 
     Ensures: READY runs stand in a heap by first id, HELD ones that are not moving in another one, all others in a heap by
-    deadline; no READY run has ``max_attempts`` deliveries (0: any number); the totals by state and by lessee agree with the
+    deadline; no READY run has ``max_attempts`` attempts (0: any number); the totals by state and by lessee agree with the
     runs; the heaps hold at most twice the runs plus 64 entries each after every call.
     """
 
@@ -268,7 +268,7 @@ class LeaseTable(RunList):
         return given_up
 
     def limit_attempts(self, max_attempts: int) -> None:
-        """Set ``max_attempts`` (0: no limit); READY runs with this many deliveries become HELD."""
+        """Set ``max_attempts`` (0: no limit); READY runs with this many attempts become HELD."""
         self.max_attempts = max_attempts
         if max_attempts:
             for run in self._runs:

@@ -119,7 +119,7 @@ class RunList:
         return None
 
     def most_attempted(self) -> tuple[int, int]:
-        """The highest number of deliveries of an id, and the lowest id that has it; zeros for an empty table."""
+        """The most attempts of an id, a present delivery included, and the lowest id with them; zeros for an empty table."""
         attempt = msg_id = 0
         for run in self._runs:
             if run.attempt > attempt:

@@ -101,7 +101,7 @@ def not_leased(topic: Topic, consumer: str, msg_id: int) -> NotLeased:
     elif state == "inflight":
         instead = "this lease has ended, and another one has it"
     elif attempt:
-        instead = f"the lease has ended, and it waits for delivery {attempt + 1}; nack?dead=true without a lease gives it up"
+        instead = f"the lease has ended, and it waits for attempt {attempt + 1}; nack?dead=true without a lease gives it up"
     else:
         instead = "it was never delivered"
     return NotLeased(f"{msg_id} is not leased to {consumer}: {instead}")

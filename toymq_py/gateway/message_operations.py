@@ -34,7 +34,7 @@ MESSAGE = {
     "properties": {
         "topic": {"type": "string"},
         "id": {"type": "integer"},
-        "attempt": {"type": "integer", "description": "Counts deliveries to this consumer, from 1; not in the log."},
+        "attempt": {"type": "integer", "description": "One more than the consumer's attempts that count; not in the log."},
         "time_ms": {"type": "integer", "description": "When it was published, unix milliseconds."},
         "expires_at_ms": {"type": "integer", "description": "When it expires, if it does."},
         "key": {"type": "string"},
@@ -46,7 +46,7 @@ MESSAGE = {
 
 
 def message_json(topic: str, records: Records, row: int, attempt: int | None = None) -> dict[str, Any]:
-    """One message as JSON. ``attempt``: the number of the delivery attempt, if the message is delivered."""
+    """One message as JSON. ``attempt``: of the delivery; None where the message is read from the log."""
     described: dict[str, Any] = {"topic": topic, "id": records.ids[row]}
     if attempt is not None:
         described["attempt"] = attempt

@@ -88,7 +88,7 @@ class KeyedDeliverer(Deliverer):
             attempt, msg_id = self._consumer.most_attempted()
             logger.warning(
                 "%s of %s: %d messages wait for their keys, as many as it looks ahead: those behind wait, too, whatever their "
-                "key. Most often delivered and not acked: id %d, %d times", self._consumer.name, self._context.topic,
+                "key. The most attempts has id %d: %d", self._consumer.name, self._context.topic,
                 self._lanes.waiting, msg_id, attempt,
             )  # fmt: skip
 

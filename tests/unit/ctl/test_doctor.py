@@ -204,9 +204,9 @@ def test_a_sound_broker_has_no_trouble() -> None:
         ({"time_ms": 0, "tokens": [{"name": "a", "expires_ms": 86_400_000}]}, "token a", "warn", "expires in 1.0d", "SIGHUP"),
         (
             {"topics": [topic(settings={"max_attempts": 0}, consumers=[ENDLESS])]}, "consumer c of t", "warn",
-            "message 7 was redelivered 100 times and max_attempts is 0", "toymqctl config t max_attempts=20",
+            "message 7 has had 101 attempts and max_attempts is 0", "toymqctl config t max_attempts=20",
         ),
-        ({"topics": [topic(topic="t.dlq", consumers=[ENDLESS])]}, "consumer c of t.dlq", "warn", "100 times", "ack t.dlq c 7"),
+        ({"topics": [topic(topic="t.dlq", consumers=[ENDLESS])]}, "consumer c of t.dlq", "warn", "101 attempts", "ack t.dlq"),
         (
             {"topics": [topic(consumers=[consumer(backlog=5, oldest_unacked_age_s=86_401.0)])]},
             "consumer c of t", "warn", "5 unacked, the oldest for 1.0d", "toymqctl forget t c",
@@ -218,19 +218,19 @@ def test_a_sound_broker_has_no_trouble() -> None:
         ({"topics": [topic(consumers=[BEHIND])]}, "lag", "warn", "1.0m, and nothing is attached", "start its workers"),
         (
             {"topics": [topic(consumers=[STUCK])]}, "consumer c of t", "warn",
-            "80 messages wait behind 1 of the same keys that is retried (most often: id 7, delivered 4 times)",
+            "80 messages wait behind 1 of the same keys that is retried (most often: id 7, 4 attempts)",
             "more workers do not help. `toymqctl inspect t 7` shows its last error; "
             "mend its handler, or give it up: `toymqctl nack t c 7 --dead`",
         ),
         (
             {"topics": [topic(consumers=[STUCK | {"ready": 20_000}])]}, "consumer c of t", "warn",
-            "4 times); messages of other keys behind 20000 of them may wait, too", "more workers do not help",
+            "4 attempts); messages of other keys behind 20000 of them may wait, too", "more workers do not help",
         ),
         ({"topics": [topic(consumers=[STUCK | {"inflight": 2}])]}, "lag", "warn", "90 unacked", "or more of them"),
         ({"topics": [topic(consumers=[STUCK | {"mode": "shared"}])]}, "lag", "warn", "90 unacked", "or more of them"),
         (
             {"topics": [topic(consumers=[consumer(sessions=1, retrying=94, attempts_max=7, attempts_max_id=12)])]},
-            "retries", "warn", "c of t retries 94 messages after failed deliveries, one of them 7 times (id 12)",
+            "retries", "warn", "c of t retries 94 messages after failed attempts, one of them has had 7 (id 12)",
             "see why its handler fails",
         ),
         (

@@ -85,5 +85,5 @@ def test_options_say_where_they_come_from(tmp_path: Path, monkeypatch: pytest.Mo
         "dedupe_keys": ("65536", "default"), "auth_file": (None, "default"), "strict_recovery": ("false", "default"),
     }  # fmt: skip
     assert {name: (by_name[name]["value"], by_name[name]["from"]) for name in wanted} == wanted
-    assert by_name["max_attempts"]["help"].startswith("Deliveries after which")
+    assert by_name["max_attempts"]["help"].startswith("Failed attempts after which")
     assert found["memory"]["max_bytes"] > 0, "the default is worked out"

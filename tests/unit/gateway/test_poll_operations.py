@@ -95,7 +95,7 @@ async def test_a_message_that_waits_for_its_next_delivery_is_given_up_without_a_
     assert (await rig.ask("DELETE", f"{path}/1?consumer=c")).status_code == 204
     assert (await rig.ask("POST", f"{path}/0:nack?consumer=c&delay_s=3600")).status_code == 204
     for msg_id, why in (
-        (0, "the lease has ended, and it waits for delivery 2; nack?dead=true without a lease gives it up"),
+        (0, "the lease has ended, and it waits for attempt 2; nack?dead=true without a lease gives it up"),
         (1, "it is acked, or a dead letter"), (2, "it was never delivered"), (3, "there is no such message"),
     ):  # fmt: skip
         answer = await rig.ask("POST", f"{path}/{msg_id}:nack?consumer=c")

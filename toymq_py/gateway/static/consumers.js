@@ -4,7 +4,7 @@ import { el, say } from "./dom.js";
 import { ago, count, duration, time } from "./format.js";
 import { List } from "./list.js";
 
-/** A message that was delivered so often without an ack is worth a look: a quarter of the default's attempts. */
+/** A message with so many attempts is worth a look: a quarter of the default. */
 export const ATTEMPTS_NOTED = 5;
 
 const COLUMNS = [
@@ -26,7 +26,7 @@ const FILTERS = [
 ];
 const NONE = {
   all: "There are no consumers.", slow: "No consumer has left a message unacked for more than a minute.",
-  stuck: "No consumer has messages that wait behind retried ones of the same keys.", detached: "Something takes the messages of every consumer that is slow.", again: `No message was delivered ${ATTEMPTS_NOTED} times without an ack.`,
+  stuck: "No consumer has messages that wait behind retried ones of the same keys.", detached: "Something takes the messages of every consumer that is slow.", again: `No message that is not acked has had ${ATTEMPTS_NOTED} attempts.`,
 };
 
 /** A consumer as the broker describes it, with its topic and what follows from both. */

@@ -12,7 +12,7 @@ const SIZE = { parse: parseBytes, format: exactBytes };
 
 const SETTINGS = [
   ["visibility", TIME, "Visibility timeout", "How long a delivered message is leased: 30s, 5m; a bare number is seconds, here and below"],
-  ["max_attempts", COUNT, "Attempts", "Deliveries before a message is a dead letter; 0 is for ever"],
+  ["max_attempts", COUNT, "Attempts", "Failed attempts before a message is a dead letter; 0 is for ever"],
   ["ttl", TIME, "Time to live", "A message that is not delivered so long after its publish is dropped: 1h, 7d"],
   ["nack_backoff_min", TIME, "Backoff, at first", "Pause before a redelivery: 100ms"],
   ["nack_backoff_max", TIME, "Backoff, at most", "It doubles up to this: 30s"],

@@ -17,7 +17,7 @@ function line({ consumer, state, attempts, failure, letter }) {
   return el(
     "li.row", {}, el("bdi.name", { title: consumer }, consumer), el(tone ? `span.badge.${tone}` : "span.badge", {}, word),
     letter && el("a", { href: `#/topics/${encodeURIComponent(letter.topic)}/messages` }, `${letter.topic} ${letter.id}`), letter?.settled && el("span.muted", {}, "settled"),
-    attempts > 0 && el("span.muted.number", {}, plural(attempts, "delivery", "deliveries")), why && el("bdi.muted", { title: why }, `last failure: ${why}`),
+    attempts > 0 && el("span.muted.number", {}, plural(attempts, "attempt")), why && el("bdi.muted", { title: why }, `last failure: ${why}`),
   );
 }
 

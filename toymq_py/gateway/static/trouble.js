@@ -52,14 +52,14 @@ const KINDS = {
   },
   stuck: {
     word: "keys wait", tone: "warn", where: (c) => [page(c.topic, "/messages"), `${c.consumer} of ${c.topic}`],
-    one: (c) => `has ${plural(c.ready, "message")} that ${c.ready === 1 ? "waits" : "wait"} behind ${count(c.retrying)} of the same keys that ${c.retrying === 1 ? "is" : "are"} retried (most often: id ${c.attempts_max_id}, delivered ${plural(c.attempts_max, "time")}).`,
+    one: (c) => `has ${plural(c.ready, "message")} that ${c.ready === 1 ? "waits" : "wait"} behind ${count(c.retrying)} of the same keys that ${c.retrying === 1 ? "is" : "are"} retried (most often: id ${c.attempts_max_id}, ${plural(c.attempts_max, "attempt")}).`,
     many: (n) => `${plural(n, "consumer")} have messages that wait behind retried ones of the same keys.`, all: "#/consumers/stuck",
     todo: () => "More workers do not help. Read the message and its last error, then mend its handler or give it up: toymqctl nack --dead.",
   },
   again: {
     word: "redelivered", tone: "warn", where: (c) => [page(c.topic, "/messages"), `${c.consumer} of ${c.topic}`],
     one: (c) => `has had one message (id ${c.attempts_max_id}) ${count(c.attempts_max)} times without an ack.`,
-    many: (n) => `${plural(n, "consumer")} have had a message ${ATTEMPTS_NOTED} times or more without an ack.`, all: "#/consumers/again",
+    many: (n) => `${plural(n, "consumer")} have had ${ATTEMPTS_NOTED} attempts or more at a message without an ack.`, all: "#/consumers/again",
     todo: () => "Read the message and its failures. Where handling takes longer than the visibility timeout, raise that.",
   },
   letters: {

@@ -71,7 +71,7 @@ class Filter:
 
 
 def describe(place: Place, topic: str, records: Records, row: int, failed: int) -> dict[str, Any]:
-    """A message as JSON in TinyMQ's form. ``failed``: the number of failed deliveries."""
+    """A message as JSON in TinyMQ's form. ``failed``: the failed attempts that count."""
     payload = records.payloads[row]
     shown: dict[str, Any] = {
         "id": shown_id(topic, place.group, records.ids[row]),
