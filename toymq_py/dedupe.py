@@ -156,7 +156,7 @@ class DedupeTable:
             self._budget.settle()
 
     def fail(self) -> None:
-        """Note that all pending batches failed; ``forget`` then removes their keys batch by batch."""
+        """Drop the record of pending batches: all failed. ``forget``, called for each batch, removes its keys."""
         self._pending.clear()
 
     def _unsettled(self) -> int:

@@ -127,7 +127,10 @@ def _read_definitions(options: ServeOptions) -> Definitions:
     for line in wanted.doubts:
         logger.warning("%s", line)
     if options.group is not None and (wanted.webhooks or wanted.alerts):
-        raise ConfigError(f"{path}: webhooks and alerts are of one group: with --group put them to its gateway, or by toymqctl")
+        raise ConfigError(
+            f"{path}: definitions cannot have webhooks or alerts with --group: create them over the group's HTTP gateway, or "
+            "with `toymqctl webhooks` and `toymqctl alerts`"
+        )
     if (wanted.webhooks or wanted.alerts) and options.http is None and options.https is None:
         raise ConfigError(f"{path}: the gateway pushes webhooks and watches for alerts: they need --http or --https")
     if wanted.amqp and options.amqp is None and options.amqps is None:

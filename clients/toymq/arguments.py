@@ -396,7 +396,7 @@ def _setting(what: str, name: str, value: object) -> str:
         if name in DURATION_SETTINGS and value != "default":
             ms = _text_ms(what, str.__str__(value))
             if not ms and name not in MAY_BE_ZERO:  # the broker would say so in milliseconds, which a text here is not
-                raise BadArgument(f"{what} is a time from 1ms to ten years, not {shown(value)}: write 30s or 2m")
+                raise BadArgument(f"{what} is a duration from 1ms to ten years, not {shown(value)}: write 30s or 2m")
             return str(ms)
         try:
             return word(what, parse_setting(name, str.__str__(value)))

@@ -71,7 +71,7 @@ class _Departure:
 
 
 class Departures:
-    """The streams that are moving from one conversation to others."""
+    """Publishes of one topic that change to another worker's connection after MOVED."""
 
     def __init__(self) -> None:
         self._leaving: dict[Stream, _Departure] = {}

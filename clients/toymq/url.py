@@ -88,7 +88,7 @@ def parse_urls(urls: str | Sequence[str], token: str | None = None) -> tuple[Add
     if not isinstance(token, str):
         raise TypeError(f"token is a str or None, not a {type(token).__name__}")
     if not is_token(token):
-        raise BadArgument("invalid token: write one word of printable ASCII; of a file's text, strip() the line's end")
+        raise BadArgument("invalid token: write one word of printable ASCII; if you read it from a file, strip() the newline")
     return tuple(replace(address, token=token) for address in addresses)
 
 

@@ -26,6 +26,7 @@ Offsets = dict[str, int]
 
 WORDS = ("bucket", "incarnation", "removed")
 """What stored offsets say of a topic beside its offsets."""
+_ANEW = ". If another program wrote it, begin with a new checkpoint; else restore it from a copy"
 NONE: Mapping[str, int] = MappingProxyType({})
 Incarnations = dict[str, str]
 """Incarnation by topic, where it is known."""
@@ -62,7 +63,7 @@ def _said(found: Mapping[str, Any], word: str | None = None) -> dict[str, Any]:
         except (AttributeError, TypeError, ValueError):
             topics = {}
         if not topics:
-            raise OptionError(f"invalid offsets in the checkpoint: {str(found)[:200]}")
+            raise OptionError(f"invalid offsets in the checkpoint: {str(found)[:200]}{_ANEW}")
     return values
 
 
@@ -70,7 +71,7 @@ def _numbers(found: Mapping[str, Any], word: str | None = None) -> Offsets:
     try:
         return {topic: int(number) for topic, number in _said(found, word).items()}
     except (TypeError, ValueError):
-        raise OptionError(f"invalid offsets in the checkpoint: {str(found)[:200]}") from None
+        raise OptionError(f"invalid offsets in the checkpoint: {str(found)[:200]}{_ANEW}") from None
 
 
 def in_bucket_of(found: Mapping[str, Any]) -> Offsets:

@@ -26,7 +26,7 @@ async def move(kept: KeptPlaces, topic: str, to: str, say: Callable[[str], None]
         raise Refused(why)
     check(picture, topic, to)
     if record is None:
-        raise Refused(f"no group has a topic {topic}")
+        raise Refused(f"no group has a topic {topic}: `toymqctl topics` lists them")
     before = await kept.move(topic)
     if record.group == to:
         return await _given_up(kept, topic, to, before)

@@ -220,7 +220,7 @@ def _in_sync(check: str, cluster: Mapping[str, Any], shows: str) -> Finding:
 
 
 def _etcd(stats: dict[str, Any], cluster: Mapping[str, Any]) -> Iterator[Finding]:
-    """Check what the leader that answers says of its etcd; an older leader says nothing."""
+    """Check what the leader that answers says of its etcd; a leader of an older version does not report it."""
     silent_s = stats.get("cluster", {}).get("etcd_silent_s")
     if silent_s is not None and silent_s < SILENT_S:
         yield Finding("etcd", "ok", "answers the leader")

@@ -425,11 +425,11 @@ class GroupPlacement(Placement):
         """Wait until no change of these topics' records is under way. Raises: PlacementUnknown."""
         for topic in topics:
             while topic in self._busy:
-                await self._over(topic)
+                await self._until_change_ends(topic)
                 if (failed := self._failed.get(topic)) is not None:
                     raise failed
 
-    async def _over(self, origin: str) -> None:
+    async def _until_change_ends(self, origin: str) -> None:
         """Wait until the running change of a topic's record is done or has failed."""
         over: asyncio.Future[None] = self._loop.create_future()
         self._wait(origin, lambda: None if over.done() else over.set_result(None))
@@ -450,7 +450,7 @@ class GroupPlacement(Placement):
             self.gone(topic)
         for topic in going:
             if topic in self._busy:
-                await self._over(topic)
+                await self._until_change_ends(topic)
             if topic in self._own:
                 raise self._failed.get(topic) or PlacementUnknown(f"{topic} is still there: repeat the command")
 

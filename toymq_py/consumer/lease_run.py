@@ -121,8 +121,8 @@ class Lessee:
         return self.late and run.turn < self.mark, run.turn, run.first
 
     def counts_in(self, table: object) -> bool:
-        """Whether the message that counts an attempt when the lessee is lost is in this lease table. Assumes that the lessee
-        holds messages of it."""
+        """When this subscription or poll is lost, one of its messages counts an attempt: the one it got first. Whether that is
+        of this topic's table. Assumes that the lessee holds messages of the table."""
         if self.order is None:
             return True
         return self.order.first(self.mark if self.late else 0) is table

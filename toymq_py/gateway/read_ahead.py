@@ -67,7 +67,8 @@ class ReadAhead:
         self._count()
 
     def head(self, size: int) -> bool:
-        """Count the memory of a head, complete or not, until its request is answered. Returns: whether there is room for it."""
+        """Count the memory of a request's head (request line and headers), also while it is still arriving; 0 when the request
+        is answered. Returns: whether there is room for it."""
         self._head_bytes = size * HEAD_COST
         return self._count()
 

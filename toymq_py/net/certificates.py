@@ -81,11 +81,11 @@ def _context(protocol: int, cert: str, key: str, ca: str | None) -> ssl.SSLConte
     except _Encrypted:
         raise ConfigError(f"the key {key} is encrypted; the broker takes one without a password") from None
     if ca is not None:
-        _check(ca, "the CA", "CERTIFICATE-----")
+        _check(ca, "the CA certificate file", "CERTIFICATE-----")
         try:
             context.load_verify_locations(ca)
         except ssl.SSLError as error:
-            raise ConfigError(f"the CA {ca} is damaged{_why(error)}") from None
+            raise ConfigError(f"the CA certificate file {ca} is damaged{_why(error)}") from None
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 

@@ -57,7 +57,7 @@ class Ring:
         self._values[at : at + self._width] = array("f", values)
 
     def get(self, step: int, column: int) -> float:
-        """A sample; NaN where there is none."""
+        """The value of a column at a step; NaN for a step before ``since``."""
         return nan if step < self.since else self._values[step % (ROWS + 1) * self._width + column]
 
 

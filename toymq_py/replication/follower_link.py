@@ -252,8 +252,8 @@ class _Following:
             is_late = now - slept_at > 2 * ALIVE_S  # the loop has not read what came meanwhile
             if not is_late and self._read_since is not None and now - self._read_since > link._options.timeout_s:
                 raise _lost(f"the leader has said nothing for {now - self._read_since:.1f} s")
-            if self._writer.transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
-                raise _lost("the leader takes no reports")
+            if (unsent := self._writer.transport.get_write_buffer_size()) > UNSENT_BYTES_MAX:
+                raise _lost(f"the leader has not read {unsent} bytes of reports: is it hung?")
             if self._stop.steps != self._steps_seen or not self._stop.jobs:
                 self._steps_seen, self._stepped_at = self._stop.steps, now
             if self.stream is not None and self.state == "following":

@@ -91,6 +91,7 @@ _VALUES = {
     "promised": _NUMBER,
     "auth": re.compile(r"[A-Za-z0-9._~%-]{1,800}"),
 }
+_OTHER_PEER = "is the peer a node of toymq, and of this version?"
 
 
 def encode(message: Message) -> bytes:
@@ -205,7 +206,8 @@ def _follow(rest: str) -> Follow:
         if pattern is None:
             continue  # of a later version, which the leader refuses by its number or understands without it
         if pattern.fullmatch(value) is None:
-            raise BadOperation(f"FOLLOW has an invalid {name}")
+            shown = "" if name == "auth" else f" {value!a:.40}"  # never a secret
+            raise BadOperation(f"FOLLOW has an invalid {name}{shown}: {_OTHER_PEER}")
         found[name] = value
     missing = [name for name in _VALUES if name not in found and name != "auth"]
     if missing:
@@ -220,14 +222,14 @@ def _follow(rest: str) -> Follow:
 def _lead(rest: str) -> Lead:
     epoch, _, stream_id = rest.partition(" ")
     if _STREAM_ID.fullmatch(stream_id) is None:
-        raise BadOperation("LEAD has an invalid stream id")
+        raise BadOperation(f"LEAD has an invalid stream id {stream_id!a:.40}: {_OTHER_PEER}")
     return Lead(_number("LEAD", epoch), stream_id)
 
 
 def _refused(rest: str) -> Refused:
     code, _, text = rest.partition(" ")
     if _CODE.fullmatch(code) is None:
-        raise BadOperation("ERR has an invalid code")
+        raise BadOperation(f"ERR has an invalid code {code!a:.40}: {_OTHER_PEER}")
     return Refused(code, _plain(text))
 
 
@@ -250,7 +252,7 @@ def _wait(rest: str) -> Wait:
 
 def _number(what: str, text: str) -> int:
     if _NUMBER.fullmatch(text) is None or (number := int(text)) >= 2**64:
-        raise BadOperation(f"{what} has an invalid number")
+        raise BadOperation(f"{what} has an invalid number {text!a:.40}: {_OTHER_PEER}")
     return number
 
 

@@ -255,9 +255,10 @@ class Publisher:
         delays_ms: Sequence[int] | None = None,
         ttls_ms: Sequence[int] | None = None,
     ) -> Sequence[Published]:
-        """Append a run of messages whose keys name producers. A sequence not above the producer's highest appends nothing.
+        """Append a run of messages, each with a producer's name in its key and a sequence number. A number not above the
+        producer's highest appends nothing. Stops at the first refused one; the caller must refuse or repeat the rest.
 
-        Returns: outcomes that cover the run in order, up to the first refused one: the session decides about the rest.
+        Returns: outcomes that cover the run in order, up to the first refused one.
         """
         if not self.dedupe.capacity:
             return [Refused(1, BadArgument(REMEMBERS_NO_PRODUCER))]

@@ -41,7 +41,7 @@ class SingleActive(Generic[S]):
 
     @property
     def taker(self) -> S | None:
-        """The session that may take now."""
+        """The session that gets deliveries now; None while it hands over to the heir."""
         return self.active if self.heir is None else None
 
     def joined(self, session: S, attached: Collection[S]) -> None:

@@ -165,8 +165,8 @@ def check_progress(place: str | Path, batches: Mapping[int, str], checkpoint: Pa
     for number in range(done + 1):
         if number not in batches:
             raise ArchiveMismatch(
-                f"{place} has no batch {number}, and in the checkpoint {checkpoint} all up to {done} are archived: it "
-                "belongs to another archive. Give this archive its own checkpoint"
+                f"{place} has no batch {number}, and in the checkpoint {checkpoint} all up to {done} are archived: the "
+                "checkpoint belongs to another archive. Give this archive its own checkpoint"
             )
 
 

@@ -44,7 +44,7 @@ def sources_of(registry: Registry, schema: Schema) -> dict[str, str]:
             if used is None:
                 raise ValueError(f"its reference {name} is not in the registry: {place[0]}, version {place[1]}")
             if used.kind != schema.kind:
-                raise ValueError(f"its reference {name} is {used.kind}")
+                raise ValueError(f"its reference {name} is a schema of type {used.kind}, not {schema.kind}")
             found[name] = used.text
             if sum(map(len, found.values())) > CHARS_MAX:
                 raise ValueError(f"with its references it has more than {CHARS_MAX} characters")

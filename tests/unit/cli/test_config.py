@@ -41,7 +41,7 @@ def test_a_file_that_is_no_toml_is_a_mistake_of_the_file() -> None:
         (f'tls_listen = "127.0.0.1:1"\ntls_cert = "none"\ntls_key = "{KEY}"', ["cannot read the certificate none"]),
         (
             f'https = "127.0.0.1:1"\ntls_cert = "{CERT}"\ntls_key = "{KEY}"\ntls_client_ca = "bad"',
-            ["the CA bad is not a PEM file"],
+            ["the CA certificate file bad is not a PEM file"],
         ),
         ('definitions = "none"', ["cannot read the definitions none: No such file or directory"]),
         ('definitions = "bad"', ["bad: there is no section token"]),

@@ -56,7 +56,7 @@ def test_a_token_beside_the_urls_is_that_of_all() -> None:
     """Found: ``connect`` had no argument ``token``, and a token with a slash or an @ must be quoted in a URL."""
     assert [address.token for address in parse_urls(["old@a", "toymq://b,c"], "n/w@")] == ["n/w@"] * 3
     assert parse_urls("unix:/q", "new")[0].token == "new"
-    with pytest.raises(BadArgument, match=r"^invalid token: .*, strip\(\) the line's end$"):
+    with pytest.raises(BadArgument, match=r"^invalid token: .*; if you read it from a file, strip\(\) the newline$"):
         parse_urls("a", "secret\n")
     with pytest.raises(TypeError, match=r"^token is a str or None, not a bytes$"):
         parse_urls("a", b"secret")  # type: ignore[arg-type]

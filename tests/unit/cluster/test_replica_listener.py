@@ -160,7 +160,7 @@ async def test_a_bug_of_a_link_is_logged(caplog: pytest.LogCaptureFixture) -> No
 def test_certificates_of_nodes_are_checked_as_others_are() -> None:
     with pytest.raises(ConfigError, match="is not that of the certificate"):
         PeerCertificates(CERT, CLIENT_KEY, CERT)
-    with pytest.raises(ConfigError, match=r"the CA .* is not a PEM file"):
+    with pytest.raises(ConfigError, match=r"the CA certificate file .* is not a PEM file"):
         PeerCertificates(CERT, KEY, KEY)
 
 

@@ -37,9 +37,9 @@ def test_what_a_client_read_is_shown_with_units() -> None:
 def test_a_time_of_nothing_is_refused_with_the_units_that_a_time_needs_here() -> None:
     """Found: for 0s the error was the broker's "a whole number of milliseconds", and for such a number "visibility needs a
     unit"."""
-    with pytest.raises(click.UsageError, match="visibility is a time from 1ms to ten years, not '0s': write 30s or 2m"):
+    with pytest.raises(click.UsageError, match="visibility is a duration from 1ms to ten years, not '0s': write 30s or 2m"):
         parse_settings(["visibility=0s"])
-    with pytest.raises(click.UsageError, match="ttl is a time from 1ms"):
+    with pytest.raises(click.UsageError, match="ttl is a duration from 1ms"):
         parse_settings(["ttl=0"])
     with pytest.raises(click.UsageError, match="visibility needs a unit: write 1000s or 1000ms"):
         parse_settings(["visibility=1000"])

@@ -28,11 +28,11 @@ from toymq_py.net.certificates import Certificates, host_names_of, names_of
         (CERT, CLIENT_KEY, None, "the key .*client-key.pem is not that of the certificate .*cert.pem"),
         ("nothing.pem", KEY, None, "cannot read the certificate nothing.pem: No such file"),
         (CERT, "nothing.pem", None, "cannot read the key nothing.pem: No such file"),
-        (CERT, KEY, "nothing.pem", "cannot read the CA nothing.pem: No such file"),
+        (CERT, KEY, "nothing.pem", "cannot read the CA certificate file nothing.pem: No such file"),
         ("/", KEY, None, "cannot read the certificate /: Is a directory"),
         (KEY, KEY, None, "the certificate .*key.pem is not a PEM file"),
         (CERT, CERT, None, "the key .*cert.pem is not a PEM file"),
-        (CERT, KEY, KEY, "the CA .*key.pem is not a PEM file"),
+        (CERT, KEY, KEY, "the CA certificate file .*key.pem is not a PEM file"),
         (CERT, ENCRYPTED_KEY, None, "encrypted-key.pem is encrypted; the broker takes one without a password"),
     ],
 )

@@ -83,11 +83,13 @@ FOLLOW = f"FOLLOW 1 cluster=c group=g replica={REPLICA} name=n promised=0"
     (b"follow 1\n", "unknown line"),
     (b"WAIT 1\n", "argument"), (b"STREAM \n", "number"),
     (b"STREAM 01\n", "number"), (b"STREAM 18446744073709551616\n", "number"),
-    (b"STREAM -1\n", "number"), (b"LEAD 1 0123456789ABCDEF\n", "stream id"), (b"LEAD 1 ../../etc/passwd\n", "stream id"),
+    (b"STREAM -1\n", "number"), (b"LEAD 1 0123456789ABCDEF\n", "stream id"),
+    (b"LEAD 1 ../../etc/passwd\n", "stream id '../../etc/passwd'"),
     (b"LEAD x 0123456789abcdef\n", "number"), (b"ERR fenced 1\n", "code"), (b"MANIFEST 33554433\n", "at most"),
     (f"{FOLLOW} cluster=d\n".encode(), "twice"), (FOLLOW.replace("name=n", "").encode() + b"\n", "lacks name"),
-    (FOLLOW.replace(REPLICA, "..").encode() + b"\n", "invalid replica"), (f"{FOLLOW} auth=a/b\n".encode(), "invalid auth"),
-    (FOLLOW.replace("name=n", "name=a/b").encode() + b"\n", "invalid name"),
+    (FOLLOW.replace(REPLICA, "..").encode() + b"\n", "invalid replica '..': is"),
+    (f"{FOLLOW} auth=a/b\n".encode(), "invalid auth: is the peer"),
+    (FOLLOW.replace("name=n", "name=a/b").encode() + b"\n", "invalid name 'a/b': is"),
     (FOLLOW.replace("group=g", "group=").encode() + b"\n", "invalid group"), (b"FOLLOW\n", "number"),
 ])  # fmt: skip
 def test_a_hostile_line_is_refused_by_name_and_for_good(line: bytes, why: str) -> None:

@@ -79,7 +79,7 @@ def test_a_reference_that_is_missing_or_of_another_kind(server: SchemaRegistry) 
     server.add("avro", "string")
     with pytest.raises(ValueError, match=r"its reference x\.proto is not in the registry: gone, version 3"):
         sources(server, ("x.proto", "gone", 3))
-    with pytest.raises(ValueError, match=r"its reference x\.proto is AVRO"):
+    with pytest.raises(ValueError, match=r"its reference x\.proto is a schema of type AVRO, not PROTOBUF"):
         sources(server, ("x.proto", "avro", 1))
 
 
