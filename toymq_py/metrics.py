@@ -58,6 +58,8 @@ TABLE: tuple[Metric, ...] = (
     Metric("redeliver_total", Kind.COUNTER, "messages", "Deliveries with an attempt above 1, so not all that came again."),
     Metric("ack_total", Kind.COUNTER, "messages", "Messages acked, each once per consumer."),
     Metric("nack_total", Kind.COUNTER, "messages", "Messages given back by NACK."),
+    Metric("lease_expired_total", Kind.COUNTER, "messages", "Messages whose lease ended by its time, and nothing had settled."),
+    Metric("lease_left_total", Kind.COUNTER, "messages", "Messages that a session had when it or its subscription ended."),
     Metric("errors_total", Kind.COUNTER, "replies", "ERR replies by the code they carried.", ("code",)),
     Metric("connections", Kind.GAUGE, "connections", "Open connections."),
     Metric("connections_opened_total", Kind.COUNTER, "connections", "Connections that became a session."),
@@ -213,11 +215,10 @@ class Metrics:
 
     __slots__ = ("_fsync_s", "ack_total", "alert_notices", "alerts_firing", "channels_examining", "cluster",
                  "commit_messages", "connections", "connections_evicted_total", "connections_opened_total",
-                 "connections_torn_total", "deliver_total", "duplicate_total", "errors", "fsync_seconds", "limits_reached",
-                 "loop_held_seconds", "nack_total",
-                 "publish_seconds", "publish_total", "redeliver_total",
-                 "tier_failing", "tier_fetch_failing", "tier_fetched_bytes_total", "tier_problem", "tier_uploaded_bytes_total",
-                 "tier_url")  # fmt: skip
+                 "connections_torn_total", "deliver_total", "duplicate_total", "errors", "fsync_seconds",
+                 "lease_expired_total", "lease_left_total", "limits_reached", "loop_held_seconds", "nack_total",
+                 "publish_seconds", "publish_total", "redeliver_total", "tier_failing", "tier_fetch_failing",
+                 "tier_fetched_bytes_total", "tier_problem", "tier_uploaded_bytes_total", "tier_url")  # fmt: skip
 
     def __init__(self) -> None:
         self.channels_examining = 0
@@ -228,6 +229,8 @@ class Metrics:
         self.redeliver_total = 0
         self.ack_total = 0
         self.nack_total = 0
+        self.lease_expired_total = 0
+        self.lease_left_total = 0
         self.connections = 0
         self.connections_opened_total = 0
         self.connections_torn_total = 0

@@ -14,7 +14,7 @@ from toymq_py.errors import ModeConflict
 from toymq_py.failure import Failure
 from toymq_py.names import TopicPattern
 from toymq_py.records import IdRange, Records
-from toymq_py.topic import lease_log, settlement
+from toymq_py.topic import lease_ends, settlement
 from toymq_py.topic.delivered_ids import DeliveredIds
 from toymq_py.topic.deliverer import ChannelContext, NoDelivery, ranges_of
 from toymq_py.topic.deliverers import deliverer_for
@@ -249,10 +249,7 @@ class Channel:
             del self.polls[subscription]
         else:
             del self.sessions[subscription]
-            lease_log.log_lost(self.context.topic, self.consumer, subscription.lessee)
-            before = self.consumer.changes
-            if self.consumer.release(subscription.lessee) and self.consumer.changes > before:
-                self.context.changed()
+            lease_ends.leave(self.consumer, self.context, subscription.lessee)
             if self.single is not None:
                 self.single.gone(subscription)
         self.notify_ready()
@@ -491,8 +488,7 @@ class Channel:
     def due(self, now: float) -> None:
         """End leases and backoffs that are due."""
         if not self.closed:
-            lease_log.log_expiring(self.context.topic, self.consumer, now)
-            if self.consumer.tick(now) if self.single is None else self.single.tick(now):
+            if lease_ends.tick(self.consumer, self.context, now, self.single):
                 self.context.changed()
                 self.notify_ready()
             else:

@@ -1,13 +1,16 @@
-"""Debug lines that say why messages come again without a NACK: docs/operations.md, "A message came twice".
+"""Leases that end without an answer: by their time, or with their session. Counts their messages, and says which they are in
+debug lines of the logger: docs/operations.md, "A message came twice".
 
-Costs nothing while the logger does not show them.
+Costs nothing for each message; a line is made only while the logger shows it.
 """
 
 import logging
 from collections.abc import Sequence
+from typing import Protocol
 
 from toymq_py.consumer import Consumer, Lessee
 from toymq_py.records import IdRange
+from toymq_py.topic.deliverer import ChannelContext
 
 logger = logging.getLogger("toymq_py.topic")
 
@@ -15,17 +18,33 @@ RANGES_MAX = 100
 """Most ranges of one line: where every second message is acked, each lease is a range."""
 
 
-def log_expiring(topic: str, consumer: Consumer, now: float) -> None:
-    """Log leases that end at ``now``, which is monotonic, without an answer. Call it before they end."""
+class Ticker(Protocol):
+    """Ends what is due of a consumer, as ``Consumer.tick``."""
+
+    def tick(self, now: float) -> bool: ...
+
+
+def tick(consumer: Consumer, context: ChannelContext, now: float, instead: Ticker | None) -> bool:
+    """End the leases and backoffs that are due at ``now``, which is monotonic. ``instead``: does it in place of the consumer.
+    Returns: see ``Consumer.tick``."""
     if logger.isEnabledFor(logging.DEBUG) and (ranges := consumer.expiring(now)):
         ended = "%s, consumer %s: the leases of %s ended, and nothing had settled them"
-        logger.debug(ended, topic, consumer.name, _ids(ranges))
+        logger.debug(ended, context.topic, consumer.name, _ids(ranges))
+    inflight = consumer.inflight
+    ticked = consumer.tick(now) if instead is None else instead.tick(now)
+    context.metrics.lease_expired_total += inflight - consumer.inflight
+    return ticked
 
 
-def log_lost(topic: str, consumer: Consumer, lessee: Lessee) -> None:
-    """Log the messages of a session that leaves, or ends its subscription. Call it before they are given back."""
+def leave(consumer: Consumer, context: ChannelContext, lessee: Lessee) -> None:
+    """End the leases of a session that leaves, or ends its subscription."""
     if logger.isEnabledFor(logging.DEBUG) and (ranges := consumer.inflight_to(lessee)):
-        logger.debug("%s, consumer %s: a session ended and had %s", topic, consumer.name, _ids(ranges))
+        logger.debug("%s, consumer %s: a session ended and had %s", context.topic, consumer.name, _ids(ranges))
+    before = consumer.changes
+    left = consumer.release(lessee)
+    context.metrics.lease_left_total += left
+    if left and consumer.changes > before:
+        context.changed()
 
 
 def _ids(ranges: Sequence[IdRange]) -> str:

@@ -172,7 +172,7 @@ def test_a_full_look_ahead_is_warned_of_now_and_then(
         assert ids(rig, two) == []
     (said,) = caplog.messages
     assert said.startswith("c of t: 50 messages wait for their keys")
-    assert said.endswith("id 0, 1 times")
+    assert said.endswith("The most attempts has id 0: 1")
     rig.advance(FULL_EACH_S)
     assert ids(rig, two) == []
     assert len(caplog.messages) == 2

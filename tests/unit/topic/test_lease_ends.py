@@ -1,4 +1,4 @@
-"""Log lines about messages that are redelivered without a NACK."""
+"""Messages that are redelivered without a NACK: they are counted by cause, and a line of the log names them."""
 
 import logging
 
@@ -53,3 +53,28 @@ def test_nothing_is_said_or_looked_up_otherwise(rig: BrokerRig, caplog: pytest.L
     rig.advance(5)
     session.close()
     assert caplog.messages == []
+
+
+def test_metrics_tell_a_lease_that_ended_from_a_session_that_left(rig: BrokerRig) -> None:
+    """Found: without a debug level that was set beforehand nothing told them apart."""
+    metrics = rig.broker.metrics
+    hangs, leaves = (rig.subscribe("jobs", "billing", mode="shared", window=3, visibility_s=5) for _ in range(2))
+    rig.take(hangs)
+    rig.ack("jobs", 1, 1, consumer="billing")
+    rig.advance(5)
+    assert (metrics.lease_expired_total, metrics.lease_left_total, metrics.nack_total) == (2, 0, 0)
+    rig.take(leaves)
+    held = rig.broker.topic("jobs").channels["billing"].consumer.inflight
+    leaves.close()
+    assert (metrics.lease_expired_total, metrics.lease_left_total, metrics.nack_total) == (2, held, 0)
+    assert held == 3
+
+
+def test_a_nack_and_a_backoff_that_ends_are_no_lease_that_ended(rig: BrokerRig) -> None:
+    session = rig.subscribe("jobs", "billing", window=2, visibility_s=50)
+    rig.take(session)
+    rig.broker.topic("jobs").nack("billing", [(0, 1)], 3.0)
+    rig.advance(3)
+    assert (rig.broker.metrics.lease_expired_total, rig.broker.metrics.nack_total) == (0, 2)
+    session.close()
+    assert rig.broker.metrics.lease_left_total == 0
