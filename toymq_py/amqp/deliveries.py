@@ -60,7 +60,7 @@ class Consumer:
     reader: StreamReader | None = None
     """The reader of a stream, in place of the subscription."""
     delivery_limit: int | None = None
-    """Number of deliveries after which a message goes to the dead-letter exchange; None where the topic counts."""
+    """Number of attempts after which a message goes to the dead-letter exchange; None where the topic counts."""
     is_over: Callable[[Delivery, int], bool] | None = None
     """Whether a message has expired; None where the topic drops expired messages."""
 
