@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from toymq_py.config.option_schema import shown_key
 from toymq_py.config.options import BrokerOptions
 from toymq_py.errors import BadArgument
-from toymq_py.names import DEAD_LETTERS
+from toymq_py.names import is_dead_letters
 from toymq_py.units import DURATION_MS_MAX, DURATION_SETTINGS, SIZE_SETTINGS, format_setting, parse_number, span
 
 WhenFull = Literal["reject", "drop-oldest"]
@@ -125,7 +125,7 @@ def _parse_setting(name: str, text: str) -> int | str | None:
 
 def check_dead_letter_settings(name: str, changes: Mapping[str, str]) -> None:
     """Refuse settings that have no effect on a dead-letter topic. Raises: BadArgument."""
-    if name.endswith(DEAD_LETTERS) and "max_attempts" in changes:
+    if is_dead_letters(name) and "max_attempts" in changes:
         raise BadArgument("max_attempts has no effect here: dead letters have no dead-letter topic of their own")
-    if name.endswith(DEAD_LETTERS) and "ttl" in changes:
+    if is_dead_letters(name) and "ttl" in changes:
         raise BadArgument("ttl has no effect here: dead letters do not expire; retain_max_age removes old ones")

@@ -18,7 +18,7 @@ from toymq_py.gateway import whole_topics
 from toymq_py.gateway.operations import TOPIC, Answer, Operation
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.topic_operations import json_response
-from toymq_py.names import DEAD_LETTERS
+from toymq_py.names import is_dead_letters
 
 WITHOUT_OPTION = {"when_full": "reject"}
 """The value of a setting that is neither set nor an option; without one there is no limit."""
@@ -47,7 +47,7 @@ def in_force(name: str, own: Sequence[Mapping[str, Any]], options: BrokerOptions
         default = WITHOUT_OPTION.get(setting) if attribute is None else getattr(options, attribute)
         values = {each.get(setting) for each in own} or {None}
         value: int | str | None
-        if name.endswith(DEAD_LETTERS) and setting == "max_attempts":
+        if is_dead_letters(name) and setting == "max_attempts":
             value, where = 0, "dead letters"  # a letter never becomes one again
         elif len(values) > 1:
             value, where = None, "partitions"

@@ -188,7 +188,7 @@ class Handler:
             raise ShuttingDown("the broker is shutting down; send it again to the next one")
         if isinstance(command, Publish) and self._broker.partitioned.by_name:
             whole = self._broker.partitioned.find(command.topic)
-            if whole is not None and not command.topic.endswith(DEAD_LETTERS):
+            if whole is not None and not command.topic.endswith(DEAD_LETTERS):  # is_dead_letters: a call more a publish
                 self._publish_routed(command, whole)
                 return
         if not self._may_wait and isinstance(command, commands.Fetch | commands.Pull):

@@ -13,7 +13,7 @@ from toymq_py.consumer import Consumer, DeliveryPolicy, Lessee
 from toymq_py.consumer_options import Mode, Start
 from toymq_py.errors import NoSuchTopic, RequestError, StorageFailed
 from toymq_py.failure import Failure
-from toymq_py.names import DEAD_LETTERS
+from toymq_py.names import is_dead_letters
 from toymq_py.records import IdRange
 from toymq_py.storage.commit.committer import Committer
 from toymq_py.storage.log import Log
@@ -78,7 +78,7 @@ class Topic:
         )  # fmt: skip
         self.committer.name_log(identity)
         self.log.on_replaced = self.committer.lose_active
-        self.is_dead_letters = name.endswith(DEAD_LETTERS)
+        self.is_dead_letters = is_dead_letters(name)
         self.publisher = Publisher(
             self.log, self.committer, clock, recovered,
             dedupe_keys=self._setting("dedupe_keys"), key_budget=services.key_budget, keys_kept=keys_kept,
