@@ -107,7 +107,7 @@ class TopicOpener:
         except OSError as error:
             logger.warning("topic %s: its damaged offsets cannot be set aside: %s", name, error)
         state = loaded.state
-        wanted = found.settings.dedupe_keys if found.settings.dedupe_keys is not None else self._options.dedupe_keys
+        wanted = found.settings.value(name, "dedupe_keys", self._options)
         if is_dead_letters(name):
             wanted = max(wanted, LETTER_KEYS)
         recovered = recover_log(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
-from toymq_py.config.option_schema import shown_key
+from toymq_py.config.option_schema import options_of, shown_key
 from toymq_py.config.options import BrokerOptions
 from toymq_py.errors import BadArgument
 from toymq_py.names import is_dead_letters
@@ -64,12 +64,13 @@ class TopicSettings:
         pairs = ((f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
         return ", ".join(f"{name}={_shown(name, ours)}, not {_shown(name, its)}" for name, ours, its in pairs if ours != its)
 
-    def value(self, name: str, options: BrokerOptions) -> int:
-        """The effective value of a setting, in milliseconds, bytes or a count: the topic's own, or the broker's default."""
-        own = getattr(self, name)
-        if own is None:
-            own = getattr(options, name if name in ("dedupe_keys", "max_attempts") else f"{name}_ms")
-        return int(own)
+    def value(self, topic: str, name: str, options: BrokerOptions) -> int:
+        """The effective value of a setting, in milliseconds, bytes or a count: the one that the topic must have, its own, or
+        the broker's default."""
+        for value in (fixed_value(topic, name), getattr(self, name)):
+            if value is not None:
+                return int(value)
+        return int(getattr(options, OPTIONS[name]))
 
     def to_json(self) -> dict[str, int | str]:
         """The settings that are set, without defaults."""
@@ -98,6 +99,8 @@ SETTINGS: dict[str, tuple[int, int] | tuple[str, ...]] = {
     "tier_local_age": (0, DURATION_MS_MAX),
 }
 """The smallest and largest value of a number, or the words that a setting takes."""
+OPTIONS = {each.name: each.attribute for each in options_of(BrokerOptions) if each.name in SETTINGS}
+"""The broker's options that are defaults of settings, as attributes of ``BrokerOptions``."""
 
 
 def _shown(name: str, value: object) -> str:
@@ -123,9 +126,15 @@ def _parse_setting(name: str, text: str) -> int | str | None:
         raise BadArgument(text) from None
 
 
+def fixed_value(topic: str, name: str) -> int | None:
+    """The value that a setting always has for a topic; None: the topic may have its own. A dead letter never becomes one
+    again."""
+    return 0 if name == "max_attempts" and is_dead_letters(topic) else None
+
+
 def check_dead_letter_settings(name: str, changes: Mapping[str, str]) -> None:
     """Refuse settings that have no effect on a dead-letter topic. Raises: BadArgument."""
-    if is_dead_letters(name) and "max_attempts" in changes:
+    if "max_attempts" in changes and fixed_value(name, "max_attempts") is not None:
         raise BadArgument("max_attempts has no effect here: dead letters have no dead-letter topic of their own")
     if is_dead_letters(name) and "ttl" in changes:
         raise BadArgument("ttl has no effect here: dead letters do not expire; retain_max_age removes old ones")

@@ -162,7 +162,7 @@ class Topic:
     # -- settings
 
     def _setting(self, name: str) -> int:
-        return self.settings.value(name, self._services.options)
+        return self.settings.value(self.name, name, self._services.options)
 
     def _delivery_policy(self) -> DeliveryPolicy:
         return DeliveryPolicy(
@@ -176,7 +176,7 @@ class Topic:
         self.publisher.ttl_ms = self.settings.ttl
         self.retention.settings, self.retention.keys_wanted = self.settings, self._setting("dedupe_keys")
         self.retention.retain_acked_for_ms = self._setting("retain_acked_for")
-        self.registry.limit_attempts(0 if self.is_dead_letters else self._setting("max_attempts"))
+        self.registry.limit_attempts(self._setting("max_attempts"))
 
     def distrust_settings(self, problem: str) -> None:
         """Distrust the settings on the disk, which are damaged or another topic's: the defaults hold, and nothing is removed
