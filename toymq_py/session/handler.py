@@ -22,6 +22,7 @@ from toymq_py.partitions import Partitioned
 from toymq_py.protocol import (
     Ack,
     Command,
+    HelloReply,
     Nack,
     Publish,
     SettlementRun,
@@ -287,8 +288,11 @@ class Handler:
         if command.version != PROTOCOL_VERSION:
             raise BadVersion(f"{PROTOCOL_VERSION} is the highest version that this broker speaks, not {command.version}")
         self.client_name = command.name
-        divided = self._broker.placement.is_divided
-        self._replies.add(encode_hello(f"toymq/{__version__}", self._broker.options.max_payload_bytes, has_workers=divided))
+        server, divided = f"toymq/{__version__}", self._broker.placement.is_divided
+        self._replies.add(encode_hello(HelloReply(
+            PROTOCOL_VERSION, server, self._broker.options.max_payload_bytes,
+            tells_errors=True, takes_uncounted=True, numbers_leases=True, has_workers=divided,
+        )))  # fmt: skip
 
     # -- publishing and consuming
 
