@@ -39,7 +39,7 @@ from toymq_py.routes import Router
 from toymq_py.session.changes import Changes
 from toymq_py.session.cluster_reply import cluster_reply
 from toymq_py.session.deliveries import Deliveries
-from toymq_py.session.fetches import Fetches, living
+from toymq_py.session.fetches import Fetches
 from toymq_py.session.gate import ADMINISTRATIVE, TAKEN_AT_SHUTDOWN, Gate
 from toymq_py.session.listing import Listed, json_reply, listed_behind
 from toymq_py.session.passing import Passing
@@ -383,7 +383,7 @@ class Handler:
         topic = self._broker.topic(command.topic)
 
         def make() -> bytes:
-            first_id, committed_id = living(topic).id_range(command.at_ms)
+            first_id, committed_id = topic.living().id_range(command.at_ms)
             told = topic.settings_queue.incarnation if command.incarnation else None
             return encode_offsets(command.topic, first_id, committed_id, told)
 
@@ -396,7 +396,7 @@ class Handler:
     def _describe(self, name: str) -> None:
         if self._broker.partitioned.find(name) is None:
             described = self._broker.topic(name)
-            self._replies.counted(lambda: json_reply(living(described).describe()))
+            self._replies.counted(lambda: json_reply(described.living().describe()))
         else:
             self._replies.counted(lambda: json_reply(partition_operations.describe(self._broker, name)))
 

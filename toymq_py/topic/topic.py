@@ -229,6 +229,12 @@ class Topic:
     def deleted(self) -> bool:
         return self.context.topic_deleted
 
+    def living(self) -> "Topic":
+        """Return this topic. Raises: NoSuchTopic when it was deleted, PlacementUnknown when it was moved."""
+        if self.deleted:
+            raise self.context.moved or NoSuchTopic(f"{self.name} was deleted")
+        return self
+
     @property
     def consumers(self) -> dict[str, Consumer]:
         """The consumers by name, in a new dict."""
