@@ -13,7 +13,7 @@ from toymq_py.consumer_options import EARLIEST, Start
 from toymq_py.errors import ConfigError
 from toymq_py.names import DEAD_LETTERS, is_dead_letters, whole_name
 from toymq_py.partitions import PARTITIONS, common_settings, number_of
-from toymq_py.units import format_setting
+from toymq_py.setting_units import format_setting
 
 Settings = dict[str, str]
 """Settings by name, as in CREATE: whole numbers and words."""

@@ -1,21 +1,19 @@
-"""The settings of a topic: their limits, how they are written, and which are in force.
+"""The settings of a topic: how they are written, and which are in force.
 
-Contract: delivery.md, "Per-topic settings". A setting is a field and a row of ``SETTINGS``: the TCP protocol, HTTP,
-``toymqctl``, definitions and ``topic.json`` take settings from there.
+Contract: delivery.md, "Per-topic settings". A setting is a field here and a row of ``setting_units.SETTINGS``: the TCP
+protocol, HTTP, ``toymqctl``, definitions and ``topic.json`` take settings from there.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 from toymq_py.config.option_schema import options_of, shown_key
 from toymq_py.config.options import BrokerOptions
 from toymq_py.errors import BadArgument
 from toymq_py.names import is_dead_letters
-from toymq_py.units import DURATION_MS_MAX, DURATION_SETTINGS, SIZE_SETTINGS, format_setting, parse_number, span
-
-WhenFull = Literal["reject", "drop-oldest"]
-"""The effect of a publish beyond the backlog's limit."""
+from toymq_py.setting_units import DURATION_SETTINGS, SETTINGS, SIZE_SETTINGS, WhenFull, format_setting
+from toymq_py.units import parse_number, span
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,23 +80,6 @@ class TopicSettings:
         return cls().changed({name: str(value) for name, value in found.items()})
 
 
-SETTINGS: dict[str, tuple[int, int] | tuple[str, ...]] = {
-    "visibility": (1, DURATION_MS_MAX),
-    "max_attempts": (0, 1 << 20),
-    "nack_backoff_min": (1, DURATION_MS_MAX),
-    "nack_backoff_max": (1, DURATION_MS_MAX),
-    "dedupe_keys": (0, 1 << 24),
-    "backlog_max_messages": (1, 1 << 62),
-    "backlog_max_bytes": (1, 1 << 62),
-    "when_full": get_args(WhenFull),
-    "retain_acked_for": (0, DURATION_MS_MAX),
-    "retain_max_age": (1, DURATION_MS_MAX),
-    "retain_max_bytes": (1, 1 << 62),
-    "ttl": (1, DURATION_MS_MAX),
-    "tier_local_bytes": (0, 1 << 62),
-    "tier_local_age": (0, DURATION_MS_MAX),
-}
-"""The smallest and largest value of a number, or the words that a setting takes."""
 OPTIONS = {each.name: each.attribute for each in options_of(BrokerOptions) if each.name in SETTINGS}
 """The broker's options that are defaults of settings, as attributes of ``BrokerOptions``."""
 
