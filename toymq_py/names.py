@@ -61,8 +61,7 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def partition_name(name: str, numbers: str) -> str:
-    """The name of a topic's partition, or of several: ``orders#3`` for ``orders`` and ``3``, ``orders#3.dlq`` for
-    ``orders.dlq``."""
+    """The name of a topic's partition, or of several: ``orders#3``. A suffix ``.dlq`` stays at the end."""
     stem, letters = _split(name)
     return f"{stem}{PARTITION_MARK}{numbers}{letters}"
 
@@ -70,10 +69,7 @@ def partition_name(name: str, numbers: str) -> str:
 def whole_name(name: str) -> str:
     """The partitioned topic of a partition, or of the pattern of all its partitions: ``orders`` for ``orders#3`` and
     ``orders#*``. A suffix ``.dlq`` stays; other names are returned unchanged."""
-    if PARTITION_MARK not in name:
-        return name
-    stem, letters = _split(name)
-    return stem.partition(PARTITION_MARK)[0] + letters
+    return name.partition(PARTITION_MARK)[0] + _split(name)[1] if PARTITION_MARK in name else name
 
 
 def other_name(name: str) -> str | None:

@@ -1,7 +1,4 @@
-"""The settings of a topic: their limits, and which are durations or sizes. Clients know them, too.
-
-Contract: delivery.md, "Per-topic settings". ``config.topic_settings`` has their values.
-"""
+"""The settings of a topic: their limits, and which are durations or sizes. Contract: delivery.md, "Per-topic settings"."""
 
 from typing import Literal, get_args
 
@@ -28,7 +25,6 @@ SETTINGS: dict[str, tuple[int, int] | tuple[str, ...]] = {
 }
 """The smallest and largest value of a number, or the words that a setting takes."""
 DURATION_SETTINGS = frozenset(name for name, limits in SETTINGS.items() if limits[-1] == DURATION_MS_MAX)
-"""A number up to ten years is a duration."""
 MAY_BE_ZERO = frozenset(name for name in DURATION_SETTINGS if SETTINGS[name][0] == 0)
 USUALLY_SHORT = frozenset(("nack_backoff_min", "nack_backoff_max"))
 """Those of ``DURATION_SETTINGS`` that are usually short; a value below a second is not doubted."""

@@ -288,11 +288,9 @@ class Handler:
         if command.version != PROTOCOL_VERSION:
             raise BadVersion(f"{PROTOCOL_VERSION} is the highest version that this broker speaks, not {command.version}")
         self.client_name = command.name
-        server, divided = f"toymq/{__version__}", self._broker.placement.is_divided
-        self._replies.add(encode_hello(HelloReply(
-            PROTOCOL_VERSION, server, self._broker.options.max_payload_bytes,
-            tells_errors=True, takes_uncounted=True, numbers_leases=True, has_workers=divided,
-        )))  # fmt: skip
+        options, divided = self._broker.options, self._broker.placement.is_divided
+        reply = HelloReply(PROTOCOL_VERSION, f"toymq/{__version__}", options.max_payload_bytes, True, True, True, divided)
+        self._replies.add(encode_hello(reply))
 
     # -- publishing and consuming
 

@@ -63,10 +63,8 @@ def read(fs: FileSystem, path: str) -> bytes | None:
 
 
 def peek(fs: FileSystem, path: str, pattern: re.Pattern[bytes]) -> str | None:
-    """The group of a pattern in the first bytes of a file, unchecked; None without it, or when the file cannot be read. Blocks.
-
-    Raises: OSError of a passing shortage.
-    """
+    """The group of a pattern in the first bytes of a file, unchecked; None without it, or when the file cannot be read. Raises:
+    OSError of a passing shortage."""
     try:
         file = fs.open(path, write=False)
         try:
