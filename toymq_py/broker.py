@@ -38,7 +38,7 @@ from toymq_py.errors import (
     TopicExists,
 )
 from toymq_py.metrics import Metrics
-from toymq_py.names import DEAD_LETTERS, TopicPattern, is_pattern
+from toymq_py.names import DEAD_LETTERS, TopicPattern, is_dead_letters, is_pattern
 from toymq_py.partitioned_topics import PartitionedTopics
 from toymq_py.placement import Placement
 from toymq_py.records import IdRange
@@ -179,7 +179,7 @@ class Broker:
         make = Topic if self._tracer is None else partial(TracedTopic, self._tracer)
         return make(
             name, self.directory.topic_path(name), self._services, settings,
-            held=self._dead_letters.move_held, keys_kept=LETTER_KEYS if name.endswith(DEAD_LETTERS) else 0, **recovered,
+            held=self._dead_letters.move_held, keys_kept=LETTER_KEYS if is_dead_letters(name) else 0, **recovered,
         )  # fmt: skip
 
     def check_directory(self, done: Callable[[], None] = lambda: None) -> None:
@@ -237,7 +237,7 @@ class Broker:
             raise NotEnoughReplicas(self.too_few_replicas)
         if self.quotas.memory_high:
             raise self.quotas.memory_refusal()
-        if name.endswith(DEAD_LETTERS):
+        if name.endswith(DEAD_LETTERS):  # is_dead_letters would be a call more in each publish
             origin = name.removesuffix(DEAD_LETTERS)
             raise Forbidden(f"{name} holds dead letters, which the broker alone writes: publish to {origin}")
         if name not in self.topics and name not in self.unopened:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from toymq_py.failure import Failure
-from toymq_py.names import DEAD_LETTERS
+from toymq_py.names import DEAD_LETTERS, is_dead_letters
 from toymq_py.records import PRODUCER_PREFIX, Records
 
 ORIGIN_TOPIC, ORIGIN_ID, ORIGIN_KEY = b"toymq-origin-topic", b"toymq-origin-id", b"toymq-origin-key"
@@ -179,7 +179,7 @@ def moved_records(keys: Iterable[tuple[int, Sequence[bytes]]], topic: str) -> li
     Args:
         keys: runs of records as recovery found them: the id of the first, and the keys of all.
     """
-    if topic.endswith(DEAD_LETTERS):
+    if is_dead_letters(topic):
         prefix = b"%b%b:" % (LETTER_KEY, topic.removesuffix(DEAD_LETTERS).encode())
     else:
         prefix = _redrive_key(topic)

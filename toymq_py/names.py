@@ -46,28 +46,40 @@ def check_name(kind: str, name: str) -> str:
 def is_topic_name(name: str) -> bool:
     """Whether a topic may have this name. ``.dlq`` of a dead-letter topic and ``#3`` of a partition do not count towards its
     length."""
-    return _TOPIC.match(name) is not None or (
-        name.endswith(DEAD_LETTERS) and _TOPIC.match(name.removesuffix(DEAD_LETTERS)) is not None
-    )
+    match = _TOPIC.match(name) or (_TOPIC.match(name.removesuffix(DEAD_LETTERS)) if is_dead_letters(name) else None)
+    return match is not None
+
+
+def is_dead_letters(name: str) -> bool:
+    """Whether this is the name of a dead-letter topic."""
+    return name.endswith(DEAD_LETTERS)
+
+
+def _split(name: str) -> tuple[str, str]:
+    """A name without the suffix ``.dlq``, and the suffix if it has it."""
+    return name.removesuffix(DEAD_LETTERS), DEAD_LETTERS if is_dead_letters(name) else ""
+
+
+def partition_name(name: str, numbers: str) -> str:
+    """The name of a topic's partition, or of several: ``orders#3``. A suffix ``.dlq`` stays at the end."""
+    stem, letters = _split(name)
+    return f"{stem}{PARTITION_MARK}{numbers}{letters}"
 
 
 def whole_name(name: str) -> str:
     """The partitioned topic of a partition, or of the pattern of all its partitions: ``orders`` for ``orders#3`` and
     ``orders#*``. A suffix ``.dlq`` stays; other names are returned unchanged."""
-    if PARTITION_MARK not in name:
-        return name
-    return name[: name.index(PARTITION_MARK)] + (DEAD_LETTERS if name.endswith(DEAD_LETTERS) else "")
+    return name.partition(PARTITION_MARK)[0] + _split(name)[1] if PARTITION_MARK in name else name
 
 
 def other_name(name: str) -> str | None:
     """The other name for all partitions of a topic: ``orders#*`` for ``orders``, and the reverse; likewise for their dead
     letters. None for the name of a single partition, and for any other pattern."""
-    letters = DEAD_LETTERS if name.endswith(DEAD_LETTERS) else ""
-    stem = name.removesuffix(letters)
+    stem, letters = _split(name)
     if stem.endswith(_ALL_PARTITIONS):
         stem = stem.removesuffix(_ALL_PARTITIONS)
         return None if is_pattern(stem) else stem + letters
-    return None if is_pattern(stem) or PARTITION_MARK in stem else f"{stem}{_ALL_PARTITIONS}{letters}"
+    return None if is_pattern(stem) or PARTITION_MARK in stem else partition_name(name, "*")
 
 
 def some_of(names: Iterable[str], most: int = NAMED_MAX) -> str:

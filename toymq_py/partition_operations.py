@@ -8,7 +8,7 @@ from typing import Any
 from toymq_py.broker import Broker, Done
 from toymq_py.consumer_options import Start
 from toymq_py.errors import BadArgument, NoSuchConsumer, NoSuchTopic, RequestError
-from toymq_py.names import DEAD_LETTERS
+from toymq_py.names import DEAD_LETTERS, is_dead_letters
 from toymq_py.partitioned_topics import for_each, refuse_partitions
 from toymq_py.partitions import PARTITIONS, Partitioned, common_settings, described_whole
 from toymq_py.records import IdRange
@@ -22,7 +22,7 @@ def create(broker: Broker, name: str, changes: Mapping[str, str], done: Done) ->
     ``Broker.create``, BadName."""
     broker.refuse_late()
     whole = None if PARTITIONS in changes else _whole(broker, name)
-    if PARTITIONS not in changes and (whole is None or name.endswith(DEAD_LETTERS)):
+    if PARTITIONS not in changes and (whole is None or is_dead_letters(name)):
         broker.create(name, changes, done)
         return
     settings = {word: value for word, value in changes.items() if word not in (PARTITIONS, "group")}
@@ -80,7 +80,7 @@ def delete(broker: Broker, name: str, done: Counted) -> None:
     """
     broker.refuse_late()
     whole = _whole(broker, name)
-    if whole is None or name.endswith(DEAD_LETTERS):
+    if whole is None or is_dead_letters(name):
         if (part := broker.partitioned.part_of(name)) is not None:
             raise BadArgument(f"{name} is a partition of {part}: delete {part}, or purge {name}")
         _counted(broker, name, broker.delete, done)

@@ -11,7 +11,7 @@ from typing import Any
 from zlib import crc32
 
 from toymq_py.errors import BadArgument, BadName, PlacementUnknown
-from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, whole_name
+from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, is_dead_letters, partition_name, whole_name
 from toymq_py.units import parse_number
 
 PARTITIONS = "partitions"
@@ -66,13 +66,9 @@ def check_whole_name(name: str) -> str:
     """Return the name of a topic that can be divided into partitions. Raises: BadName, BadArgument."""
     if PARTITION_MARK in name:
         raise BadName(f"{name} is the name of a partition: create {whole_name(name)} with a number of partitions")
-    if name.endswith(DEAD_LETTERS):
-        raise BadArgument(f"{name} holds dead letters: the dead letters of partition 3 are in {_letters_of(name)}")
+    if is_dead_letters(name):
+        raise BadArgument(f"{name} holds dead letters: the dead letters of partition 3 are in {partition_name(name, '3')}")
     return name
-
-
-def _letters_of(name: str) -> str:
-    return f"{name.removesuffix(DEAD_LETTERS)}{PARTITION_MARK}3{DEAD_LETTERS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +86,7 @@ class Partitioned:
 
     def members(self, name: str) -> tuple[str, ...]:
         """The names of the partitions, or of their dead-letter topics if ``name`` has the suffix ``.dlq``."""
-        return tuple(one + DEAD_LETTERS for one in self.names) if name.endswith(DEAD_LETTERS) else self.names
+        return tuple(one + DEAD_LETTERS for one in self.names) if is_dead_letters(name) else self.names
 
 
 def described_whole(name: str, count: int, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from toymq_py.config.options import BrokerOptions
 from toymq_py.data_directory import DataDirectory
 from toymq_py.deadletter import LETTER_KEYS, DeadLetters
 from toymq_py.errors import DamagedData, DataDirectoryError, StorageFailed
-from toymq_py.names import DEAD_LETTERS
+from toymq_py.names import is_dead_letters
 from toymq_py.storage import id_ranges, offsets, topic_settings
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.recovery import RecoveredLog, recover_log
@@ -107,8 +107,8 @@ class TopicOpener:
         except OSError as error:
             logger.warning("topic %s: its damaged offsets cannot be set aside: %s", name, error)
         state = loaded.state
-        wanted = found.settings.dedupe_keys if found.settings.dedupe_keys is not None else self._options.dedupe_keys
-        if name.endswith(DEAD_LETTERS):
+        wanted = found.settings.value(name, "dedupe_keys", self._options)
+        if is_dead_letters(name):
             wanted = max(wanted, LETTER_KEYS)
         recovered = recover_log(
             self._fs, path, first_id=state.first_id, next_id=state.next_id, removed=state.removed,

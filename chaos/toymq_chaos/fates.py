@@ -13,9 +13,9 @@ from typing import NamedTuple
 from toymq_chaos.history import OF_A_LIFE, Event
 from toymq_chaos.leases import SLACK_NS, covers
 from toymq_chaos.verdict import Verdict
+from toymq_py.names import DEAD_LETTERS, is_dead_letters
 
 MS = 1_000_000
-DEAD_LETTERS = ".dlq"
 REDRIVE_KEY = "redrive:"
 
 Attempts = Mapping[tuple[str, str], Sequence[Event]]
@@ -115,7 +115,7 @@ class Fates:
         self._seen_keys[event.topic, event.consumer, event.key] = seen
         if self.may("delete", event.topic):
             self._held_keys[_connection(event), event.topic, event.consumer, event.id or 0] = event.key
-        if event.topic.endswith(DEAD_LETTERS):
+        if is_dead_letters(event.topic):
             self._letter(event, verdict)
         elif event.key.startswith(REDRIVE_KEY):
             self._return(event, verdict)
@@ -159,7 +159,7 @@ class Fates:
 
     def ours(self, event: Event) -> bool:
         """Whether the broker itself wrote the delivered record (a dead letter or redriven message), not a publisher."""
-        return (event.topic or "").endswith(DEAD_LETTERS) or (event.key or "").startswith(REDRIVE_KEY)
+        return is_dead_letters(event.topic or "") or (event.key or "").startswith(REDRIVE_KEY)
 
     def is_letter(self, topic: str, consumer: str, msg_id: int) -> bool:
         return (topic, consumer, msg_id) in self._letters

@@ -19,15 +19,8 @@ from toymq_py.names import check_name, check_topic_or_pattern, is_incarnation
 from toymq_py.protocol import publish_key
 from toymq_py.protocol.frames import COUNT_MAX, is_key
 from toymq_py.records import MSG_ID_MAX, PRODUCER_PREFIX, UNIX_MS_MAX, IdRange
-from toymq_py.units import (
-    DURATION_MS_MAX,
-    DURATION_SETTINGS,
-    MAY_BE_ZERO,
-    SIZE_SETTINGS,
-    check_delay,
-    parse_duration_ms,
-    parse_setting,
-)
+from toymq_py.setting_units import DURATION_SETTINGS, MAY_BE_ZERO, SIZE_SETTINGS, parse_setting
+from toymq_py.units import DURATION_MS_MAX, check_delay, parse_duration_ms
 
 WORD_CHARS_MAX = 1024
 """Most characters of a client's name: it shares a header line with the token."""

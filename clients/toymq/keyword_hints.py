@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from toymq_py.units import DURATION_SETTINGS, PLAIN_SETTINGS, SIZE_SETTINGS
+from toymq_py.setting_units import SETTINGS
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,7 +24,6 @@ MEANT = {
     "url": "urls", "visibility_timeout": "visibility",
 }  # fmt: skip
 """The names of other clients for arguments, and the names here; each counts where the method has that argument."""
-SETTINGS = DURATION_SETTINGS | SIZE_SETTINGS | PLAIN_SETTINGS
 
 
 def hinted(method: Callable[P, T]) -> Callable[P, T]:

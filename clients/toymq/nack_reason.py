@@ -7,7 +7,7 @@ from traceback import format_exception, format_tb
 
 from toymq import arguments
 from toymq_py.failure import FAILURE_BYTES_MAX, Failure, cut, failure_of
-from toymq_py.names import DEAD_LETTERS
+from toymq_py.names import is_dead_letters
 from toymq_py.protocol import HelloReply
 
 FRAMES_MAX = 20
@@ -51,7 +51,7 @@ def describe(
 def is_dead(error: Exception, dead_on: DeadOn, topic: str) -> bool:
     """Whether an exception sends the message to the dead letters at once. Never for a message of a dead-letter topic, which has
     no dead letters of its own."""
-    return isinstance(error, dead_on) and not topic.endswith(DEAD_LETTERS)
+    return isinstance(error, dead_on) and not is_dead_letters(topic)
 
 
 def _name(error: BaseException) -> str:

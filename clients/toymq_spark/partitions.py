@@ -6,7 +6,7 @@ Within this package a partition is a topic of its own, ``orders#3``. Does not kn
 
 from collections.abc import Iterable
 
-from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, whole_name
+from toymq_py.names import partition_name, whole_name
 from toymq_py.partitions import number_of
 
 SINGLE = "0"
@@ -26,9 +26,7 @@ def topics_of(name: str, numbers: Iterable[str]) -> dict[str, str]:
     keys = list(numbers)
     if any(not key.isascii() or not key.isdigit() or str(int(key)) != key for key in keys):
         raise ValueError(f"invalid partitions {keys}")
-    letters = DEAD_LETTERS if name.endswith(DEAD_LETTERS) else ""
-    stem = name.removesuffix(DEAD_LETTERS)
-    return {SINGLE: name} if keys == [SINGLE] else {key: f"{stem}{PARTITION_MARK}{key}{letters}" for key in keys}
+    return {SINGLE: name} if keys == [SINGLE] else {key: partition_name(name, key) for key in keys}
 
 
 def by_name(topics: Iterable[str]) -> dict[str, dict[str, str]]:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 
 from toymq_py.errors import EtcdError
-from toymq_py.names import DEAD_LETTERS, some_of, whole_name
+from toymq_py.names import DEAD_LETTERS, is_dead_letters, some_of, whole_name
 from toymq_py.replication.kept_places import Group, KeptPlaces, Move, Picture, Record, why_it_stays
 from toymq_py.units import agreeing
 from toymqctl.cluster_requests import Refused
@@ -122,7 +122,7 @@ def _made(picture: Picture) -> str:
 
 def check(picture: Picture, topic: str, to: str) -> None:
     """Check that a topic can be moved to a group. Raises: Refused when it cannot, whatever etcd has of the topic."""
-    if topic.endswith(DEAD_LETTERS):
+    if is_dead_letters(topic):
         raise Refused(f"{topic} goes with {topic.removesuffix(DEAD_LETTERS)}: move that")
     if not picture.groups.get(to, Group()).made:
         raise Refused(f"there is no group {to}; there are {_made(picture)}")

@@ -10,7 +10,7 @@ import click
 from toymq import sync
 from toymq_py import terminal
 from toymq_py.errors import BadArgument, NoSuchTopic
-from toymq_py.names import DEAD_LETTERS, PARTITION_MARK
+from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, is_dead_letters
 from toymq_py.partitions import number_of
 from toymq_py.records import IdRange
 from toymqctl.broker import Broker
@@ -58,7 +58,7 @@ class _LetterIds(Ids):
 
 def _letters_of(topic: str) -> str:
     """Return the dead-letter topic of a topic; the name itself if it is one."""
-    return topic if topic.endswith(DEAD_LETTERS) else topic + DEAD_LETTERS
+    return topic if is_dead_letters(topic) else topic + DEAD_LETTERS
 
 
 def _check_origin(client: sync.Client, letters: str) -> str:
@@ -139,7 +139,7 @@ def _show(
 def _list_topics(client: sync.Client, broker: Broker, *, everything: bool, as_json: bool) -> None:
     rows = []
     for found in client.topics():
-        if found["topic"].endswith(DEAD_LETTERS) and found["messages"] and (waiting(found) or everything):
+        if is_dead_letters(found["topic"]) and found["messages"] and (waiting(found) or everything):
             rows.append({"topic": found["topic"], "letters": waiting(found), "settled": found["messages"] - waiting(found)})
     if as_json:
         print_json(rows)

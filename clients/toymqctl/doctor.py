@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from toymq_py.errors import PlacementUnknown, ToymqError
-from toymq_py.names import DEAD_LETTERS
+from toymq_py.names import DEAD_LETTERS, is_dead_letters
 from toymq_py.units import counted
 from toymqctl import explanations
 from toymqctl.absences import advice_without_figures, examine_away, examine_groups, without
@@ -341,7 +341,7 @@ def _stuck(topics: list[dict[str, Any]]) -> Iterator[Finding]:
             if _is_stuck(consumer) and consumer["oldest_unacked_age_s"] > SLOW_S:
                 reader, msg_id = consumer["consumer"], consumer["attempts_max_id"]
                 waiting_for, retried = consumer["ready"], consumer["retrying"]
-                settle = ("ack", "") if name.endswith(DEAD_LETTERS) else ("nack", " --dead")
+                settle = ("ack", "") if is_dead_letters(name) else ("nack", " --dead")
                 yield Finding(
                     f"consumer {reader} of {name}", "warn",
                     f"{counted(waiting_for, 'message', 'wait')} behind {retried} of the same keys that "
@@ -361,7 +361,7 @@ def _is_abandoned(consumer: dict[str, Any]) -> bool:
 def _working(topics: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the consumers of messages, not those of dead letters, each with a name for it."""
     for topic in topics:
-        if not topic["topic"].endswith(DEAD_LETTERS):
+        if not is_dead_letters(topic["topic"]):
             for consumer in topic["consumers"]:
                 yield f"{consumer['consumer']} of {topic['topic']}", consumer
 
@@ -416,7 +416,7 @@ def _letters(topics: list[dict[str, Any]]) -> Finding:
 
 
 def _has_letters(topic: dict[str, Any]) -> bool:
-    return bool(topic["topic"].endswith(DEAD_LETTERS) and topic.get("messages") and waiting(topic))
+    return bool(is_dead_letters(topic["topic"]) and topic.get("messages") and waiting(topic))
 
 
 def _worst(said: list[str]) -> str:
@@ -427,12 +427,12 @@ def _worst(said: list[str]) -> str:
 
 def _is_endless(topic: dict[str, Any], max_attempts: int | None) -> bool:
     """Whether messages of a topic may be redelivered without end; dead letters are."""
-    return bool(topic["topic"].endswith(DEAD_LETTERS)) or topic["settings"].get("max_attempts", max_attempts) == 0
+    return is_dead_letters(topic["topic"]) or topic["settings"].get("max_attempts", max_attempts) == 0
 
 
 def _against_redelivery(topic: str, consumer: dict[str, Any]) -> str:
     ack = f"`toymqctl ack {topic} {consumer['consumer']} {consumer['attempts_max_id']}`"
-    if topic.endswith(DEAD_LETTERS):
+    if is_dead_letters(topic):
         return f"see why its handler fails; {ack} gives the letter up"
     return f"see why its handler fails; `toymqctl config {topic} max_attempts=20` makes it a dead letter, {ack} gives it up"
 

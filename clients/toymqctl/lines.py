@@ -8,7 +8,7 @@ import click
 
 from toymq import sync
 from toymq.message import parse_headers
-from toymq_py.names import DEAD_LETTERS
+from toymq_py.names import is_dead_letters
 from toymq_py.records import PRODUCER_PREFIX
 
 FORMATS = ("text", "json", "raw", "bytes")
@@ -18,7 +18,7 @@ REDRIVE_KEY = b"redrive:"
 def own_key(topic: str, key: bytes, headers: dict[str, str]) -> bytes:
     """Return the key that the publisher gave, b"" for none. In dead letters and redriven messages the record has a key of the
     broker's, and in messages without a key a name that the client made up."""
-    if topic.endswith(DEAD_LETTERS) or (key.startswith(REDRIVE_KEY) and "toymq-redrives" in headers):
+    if is_dead_letters(topic) or (key.startswith(REDRIVE_KEY) and "toymq-redrives" in headers):
         key = headers.get("toymq-origin-key", "").encode()
     return b"" if key.startswith(PRODUCER_PREFIX) else key
 

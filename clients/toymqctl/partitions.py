@@ -13,7 +13,7 @@ from toymq.message import Item
 from toymq.requests import partition_counts
 from toymq_py.errors import RequestError
 from toymq_py.group_key import GROUP
-from toymq_py.names import DEAD_LETTERS, PARTITION_MARK, whole_name
+from toymq_py.names import PARTITION_MARK, partition_name, whole_name
 from toymq_py.partitions import PARTITIONS, Partitioned, described_whole, number_of
 from toymq_py.routes import Router
 
@@ -106,5 +106,4 @@ def range_name(whole: str, parts: Sequence[dict[str, Any]]) -> str:
     numbers = sorted(number for part in parts if (number := number_of(part["topic"])) is not None)
     runs = [[each for _, each in run] for _, run in groupby(enumerate(numbers), lambda one: one[1] - one[0])]
     shown = ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-    letters = DEAD_LETTERS if whole.endswith(DEAD_LETTERS) else ""
-    return f"{whole.removesuffix(DEAD_LETTERS)}{PARTITION_MARK}{shown}{letters}"
+    return partition_name(whole, shown)

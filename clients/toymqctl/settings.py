@@ -6,10 +6,11 @@ import click
 
 from toymq import arguments
 from toymq.message import Settings
+from toymq_py import setting_units
 from toymq_py.errors import BadArgument
-from toymq_py.units import DURATION_SETTINGS, PLAIN_SETTINGS, SIZE_SETTINGS, format_setting
+from toymq_py.setting_units import format_setting
 
-SETTINGS = sorted(DURATION_SETTINGS | SIZE_SETTINGS | PLAIN_SETTINGS)
+SETTINGS = sorted(setting_units.SETTINGS)
 """Names for completion; the broker checks them."""
 
 

@@ -9,10 +9,10 @@ import pytest
 from tests.conformance.test_transcripts import play
 from tests.support.broker_process import ROOT
 from tests.support.in_process import serving
-from toymq_py.config.topic_settings import SETTINGS
 from toymq_py.errors import REQUEST_ERRORS, PayloadTooLarge
 from toymq_py.protocol.frames import LINE_BYTES_MAX
 from toymq_py.protocol.header_lines import PUB_OPTIONS, VERBS
+from toymq_py.setting_units import SETTINGS
 
 PAGE = (ROOT / "docs" / "protocol.md").read_text()
 TRANSCRIPTS = re.findall(r"^```wire\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

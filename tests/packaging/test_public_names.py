@@ -111,7 +111,10 @@ def test_importing_a_client_loads_no_broker_module(module: str) -> None:
     loaded = loaded_by(module)
     assert module in loaded
     broker = {name for name in loaded if name.startswith("toymq_py") and not name.startswith("toymq_py.protocol")}
-    modules = ("consumer_options", "errors", "failure", "fixed_rows", "lease_number", "names", "records", "units", "version")
+    modules = (
+        "consumer_options", "errors", "failure", "fixed_rows", "lease_number", "names", "records", "setting_units", "units",
+        "version",
+    )  # fmt: skip
     assert broker <= {"toymq_py", *(f"toymq_py.{name}" for name in modules)}
 
 
@@ -228,5 +231,5 @@ def test_help_tells_what_is_returned_and_what_may_be_set() -> None:
         assert "payload:" in texts[f"{package}.Message"]
         assert "second ack" in texts[f"{package}.Message.ack"]
     assert "retryable:" in texts["toymq.RequestError"]
-    settings = importlib.import_module("toymq_py.config.topic_settings").SETTINGS
+    settings = importlib.import_module("toymq_py.setting_units").SETTINGS
     assert [name for name in settings if f"``{name}``" not in texts["toymq.Client.create"]] == []

@@ -7,7 +7,16 @@ from itertools import product
 import pytest
 
 from toymq_py.errors import BadName, ConfigError
-from toymq_py.names import TopicPattern, check_host, check_name, is_pattern, other_name
+from toymq_py.names import (
+    TopicPattern,
+    check_host,
+    check_name,
+    is_dead_letters,
+    is_pattern,
+    other_name,
+    partition_name,
+    whole_name,
+)
 
 
 @pytest.mark.parametrize("name", ["a", "0", "_", "orders", "a.b-c_d.E9", "x" * 196, "a..b", "orders.dlq", "a."])
@@ -102,3 +111,10 @@ def test_a_pattern_covers_what_it_matches_whole() -> None:
 def test_all_partitions_have_two_names(name: str, other: str | None) -> None:
     assert other_name(name) == other
     assert other is None or other_name(other) == name
+
+
+@pytest.mark.parametrize(("name", "partition"), [("orders", "orders#3"), ("orders.dlq", "orders#3.dlq")])
+def test_the_suffix_of_dead_letters_stays_behind_the_number(name: str, partition: str) -> None:
+    assert partition_name(name, "3") == partition
+    assert whole_name(partition) == name
+    assert is_dead_letters(partition) == (name == "orders.dlq")

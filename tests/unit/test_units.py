@@ -11,11 +11,9 @@ from toymq_py.units import (
     check_number,
     counted,
     format_duration,
-    format_setting,
     format_size,
     parse_duration_ms,
     parse_number,
-    parse_setting,
     parse_size,
     parse_time_ns,
     rounded_size,
@@ -54,16 +52,6 @@ def test_a_wrong_size_is_named_with_the_remedy(text: str) -> None:
 def test_what_is_formatted_is_read_as_the_same(number: int) -> None:
     assert parse_duration_ms(format_duration(number)) == number
     assert parse_size(format_size(number)) == number
-
-
-def test_a_setting_is_said_on_the_wire_as_a_number() -> None:
-    assert parse_setting("visibility", "30s") == "30000"
-    assert parse_setting("retain_max_bytes", "1GiB") == str(1 << 30)
-    assert parse_setting("visibility", "default") == "default"
-    assert parse_setting("max_attempts", "30s") == "30s", "the broker refuses it"
-    assert format_setting("visibility", 30_000) == "30s"
-    assert format_setting("retain_max_bytes", 1 << 30) == "1GiB"
-    assert format_setting("max_attempts", 30_000) == "30000"
 
 
 def test_zeros_ahead_of_a_number_do_not_count() -> None:

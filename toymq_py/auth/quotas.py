@@ -9,7 +9,7 @@ from typing import Protocol
 from toymq_py.auth.holder import Holder, acting_token
 from toymq_py.errors import QueueFull, RequestError, TooManyConnections, TooManyConsumers, TooManyTopics
 from toymq_py.metrics import Metrics
-from toymq_py.names import DEAD_LETTERS
+from toymq_py.names import DEAD_LETTERS, is_dead_letters
 from toymq_py.net.bounded_reads import READ_BYTES, ReadBuffer
 from toymq_py.net.open_connections import OpenConnections
 from toymq_py.net.peer import network_of
@@ -403,7 +403,7 @@ class Quotas:
         """Count a topic that was created, by whatever means."""
         origin = name.removesuffix(DEAD_LETTERS)
         letters = origin + DEAD_LETTERS
-        if origin in topics and letters in topics and not origin.endswith(DEAD_LETTERS):
+        if origin in topics and letters in topics and not is_dead_letters(origin):
             self.beside.add(letters)
 
     def topic_gone(self, name: str) -> None:

@@ -37,10 +37,11 @@ from toymq_py.partitions import PARTITIONS, wholes_of
 from toymq_py.placement import Placement
 from toymq_py.runtime.broker_loop import opened_broker
 from toymq_py.runtime.definitions import apply_definitions, partition_counts, read_alerts, read_webhooks
+from toymq_py.setting_units import format_setting
 from toymq_py.storage.directory_owner import check_owner
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.workers_file import load, part_of, worker_path
-from toymq_py.units import DURATION_MS_MAX, format_setting
+from toymq_py.units import DURATION_MS_MAX
 
 TIMEOUT_S = 30.0
 NEEDS_IT = "webhooks, alerts, exchanges, queues and bindings are reached over HTTP"

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from toymq_py.config.webhooks import SIGNED, TIMEOUT_MS_MAX, Target, check_new_secret, secret_bytes
 from toymq_py.errors import BadArgument, ConfigError
-from toymq_py.names import DEAD_LETTERS, check_name, check_topic_or_pattern
+from toymq_py.names import DEAD_LETTERS, check_name, check_topic_or_pattern, is_dead_letters
 from toymq_py.units import (
     DURATION_MS_MAX,
     check_number,
@@ -83,7 +83,7 @@ class Alert:
             raise BadArgument(f"an alert on {self.when} needs a topic, or a pattern: > is every topic")
         else:
             check_topic_or_pattern(self.topic)
-        if self.when == "letters" and self.topic is not None and self.topic.endswith(DEAD_LETTERS):
+        if self.when == "letters" and self.topic is not None and is_dead_letters(self.topic):
             raise BadArgument(f"letters counts those of a topic: write {self.topic.removesuffix(DEAD_LETTERS)}")
         check_number("threshold", self.threshold, 1, THRESHOLD_MAX)
         check_number("clear", self.clear, 0, THRESHOLD_MAX)
@@ -108,7 +108,7 @@ class Alert:
         elif self.to is not None:
             if self.secret is not None:
                 raise BadArgument("secret signs what is posted to a url: an alert that is written to a topic has none")
-            if check_name("topic", self.to).endswith(DEAD_LETTERS):
+            if is_dead_letters(check_name("topic", self.to)):
                 raise BadArgument(f"{self.to} holds dead letters, which the broker alone writes: write to another topic")
 
     @property

@@ -53,13 +53,13 @@ from toymq_py.config.topic_definitions import (
     described_topics,
     plan_topics,
 )
-from toymq_py.config.topic_settings import SETTINGS, TopicSettings
+from toymq_py.config.topic_settings import TopicSettings
 from toymq_py.config.webhooks import Webhook, check_webhook_name
 from toymq_py.consumer_options import EARLIEST, Start
 from toymq_py.errors import BadArgument, BadName, ConfigError
 from toymq_py.names import check_name
 from toymq_py.partitions import PARTITIONS, check_whole_name, parse_partitions
-from toymq_py.units import format_setting, parse_setting, setting_doubt
+from toymq_py.setting_units import SETTINGS, format_setting, parse_setting, setting_doubt
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 from toymq_py.consumer_options import EARLIEST, Start
 from toymq_py.errors import ConfigError
-from toymq_py.names import DEAD_LETTERS, whole_name
+from toymq_py.names import DEAD_LETTERS, is_dead_letters, whole_name
 from toymq_py.partitions import PARTITIONS, common_settings, number_of
-from toymq_py.units import format_setting
+from toymq_py.setting_units import format_setting
 
 Settings = dict[str, str]
 """Settings by name, as in CREATE: whole numbers and words."""
@@ -183,9 +183,9 @@ def _plan_part(
     found = there.parts.get(name) if there is not None else None
     if found is None:
         found = present.get(name)
-    if found is None and there is None and coming is not None and not name.endswith(DEAD_LETTERS):
+    if found is None and there is None and coming is not None and not is_dead_letters(name):
         found = TopicDefinition(coming.settings, {})  # as it is made with the whole
-    of_whole = coming.consumers if coming is not None and not name.endswith(DEAD_LETTERS) else {}
+    of_whole = coming.consumers if coming is not None and not is_dead_letters(name) else {}
     own = {consumer: start for consumer, start in topic.consumers.items() if consumer not in of_whole}
     yield from _plan_one(name, TopicDefinition(topic.settings, own), found)
 

@@ -1,21 +1,19 @@
-"""The settings of a topic: their limits, how they are written, and which are in force.
+"""The settings of a topic: how they are written, and which are in force.
 
-Contract: delivery.md, "Per-topic settings". A setting is a field and a row of ``SETTINGS``: the TCP protocol, HTTP,
-``toymqctl``, definitions and ``topic.json`` take settings from there.
+Contract: delivery.md, "Per-topic settings". A setting is a field here and a row of ``setting_units.SETTINGS``: the TCP
+protocol, HTTP, ``toymqctl``, definitions and ``topic.json`` take settings from there.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
-from toymq_py.config.option_schema import shown_key
+from toymq_py.config.option_schema import options_of, shown_key
 from toymq_py.config.options import BrokerOptions
 from toymq_py.errors import BadArgument
-from toymq_py.names import DEAD_LETTERS
-from toymq_py.units import DURATION_MS_MAX, DURATION_SETTINGS, SIZE_SETTINGS, format_setting, parse_number, span
-
-WhenFull = Literal["reject", "drop-oldest"]
-"""The effect of a publish beyond the backlog's limit."""
+from toymq_py.names import is_dead_letters
+from toymq_py.setting_units import DURATION_SETTINGS, SETTINGS, SIZE_SETTINGS, WhenFull, format_setting
+from toymq_py.units import parse_number, span
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +62,13 @@ class TopicSettings:
         pairs = ((f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
         return ", ".join(f"{name}={_shown(name, ours)}, not {_shown(name, its)}" for name, ours, its in pairs if ours != its)
 
-    def value(self, name: str, options: BrokerOptions) -> int:
-        """The effective value of a setting, in milliseconds, bytes or a count: the topic's own, or the broker's default."""
-        own = getattr(self, name)
-        if own is None:
-            own = getattr(options, name if name in ("dedupe_keys", "max_attempts") else f"{name}_ms")
-        return int(own)
+    def value(self, topic: str, name: str, options: BrokerOptions) -> int:
+        """The effective value of a setting, in milliseconds, bytes or a count: the one that the topic must have, its own, or
+        the broker's default."""
+        for value in (fixed_value(topic, name), getattr(self, name)):
+            if value is not None:
+                return int(value)
+        return int(getattr(options, OPTIONS[name]))
 
     def to_json(self) -> dict[str, int | str]:
         """The settings that are set, without defaults."""
@@ -81,23 +80,8 @@ class TopicSettings:
         return cls().changed({name: str(value) for name, value in found.items()})
 
 
-SETTINGS: dict[str, tuple[int, int] | tuple[str, ...]] = {
-    "visibility": (1, DURATION_MS_MAX),
-    "max_attempts": (0, 1 << 20),
-    "nack_backoff_min": (1, DURATION_MS_MAX),
-    "nack_backoff_max": (1, DURATION_MS_MAX),
-    "dedupe_keys": (0, 1 << 24),
-    "backlog_max_messages": (1, 1 << 62),
-    "backlog_max_bytes": (1, 1 << 62),
-    "when_full": get_args(WhenFull),
-    "retain_acked_for": (0, DURATION_MS_MAX),
-    "retain_max_age": (1, DURATION_MS_MAX),
-    "retain_max_bytes": (1, 1 << 62),
-    "ttl": (1, DURATION_MS_MAX),
-    "tier_local_bytes": (0, 1 << 62),
-    "tier_local_age": (0, DURATION_MS_MAX),
-}
-"""The smallest and largest value of a number, or the words that a setting takes."""
+OPTIONS = {each.name: each.attribute for each in options_of(BrokerOptions) if each.name in SETTINGS}
+"""The broker's options that are defaults of settings, as attributes of ``BrokerOptions``."""
 
 
 def _shown(name: str, value: object) -> str:
@@ -123,9 +107,15 @@ def _parse_setting(name: str, text: str) -> int | str | None:
         raise BadArgument(text) from None
 
 
+def fixed_value(topic: str, name: str) -> int | None:
+    """The value that a setting always has for a topic; None: the topic may have its own. A dead letter never becomes one
+    again."""
+    return 0 if name == "max_attempts" and is_dead_letters(topic) else None
+
+
 def check_dead_letter_settings(name: str, changes: Mapping[str, str]) -> None:
     """Refuse settings that have no effect on a dead-letter topic. Raises: BadArgument."""
-    if name.endswith(DEAD_LETTERS) and "max_attempts" in changes:
+    if "max_attempts" in changes and fixed_value(name, "max_attempts") is not None:
         raise BadArgument("max_attempts has no effect here: dead letters have no dead-letter topic of their own")
-    if name.endswith(DEAD_LETTERS) and "ttl" in changes:
+    if is_dead_letters(name) and "ttl" in changes:
         raise BadArgument("ttl has no effect here: dead letters do not expire; retain_max_age removes old ones")

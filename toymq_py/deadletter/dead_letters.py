@@ -14,7 +14,7 @@ from toymq_py.deadletter.mover import DeadLetterMover
 from toymq_py.deadletter.redrive import Redrive, RedriveDone
 from toymq_py.errors import BadArgument, RequestError, ShuttingDown
 from toymq_py.letter import Witness, moved_records
-from toymq_py.names import DEAD_LETTERS
+from toymq_py.names import DEAD_LETTERS, is_dead_letters
 from toymq_py.records import IdRange
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.topic import Channel, Topic
@@ -58,7 +58,7 @@ class DeadLetters:
         """Recovery, step 8: finish the moves whose acks were not durable when the broker died. Assumes that all topics are
         recovered."""
         for name, witnesses in self._witnesses.items():
-            target, letters = topics[name], name.endswith(DEAD_LETTERS)
+            target, letters = topics[name], is_dead_letters(name)
             source = topics.get(name.removesuffix(DEAD_LETTERS) if letters else name + DEAD_LETTERS)
             if source is not None:
                 (ack_moved_messages if letters else ack_redriven_letters)(source, target, witnesses, self._ledger(source))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from toymq_py.config.alerts import Condition
 from toymq_py.gateway.alert_states import Reading
-from toymq_py.names import DEAD_LETTERS, TopicPattern, is_pattern
+from toymq_py.names import DEAD_LETTERS, TopicPattern, is_dead_letters, is_pattern
 from toymq_py.topic import Topic, is_attached, oldest_due_ns
 
 NOTHING = Reading(0)
@@ -23,7 +23,7 @@ class Subjects:
         """The name under which the rule reports a topic; None if the rule does not measure it. A dead-letter topic is reported
         under the name of its origin topic, which may be gone."""
         if self._letters:
-            if not name.endswith(DEAD_LETTERS):
+            if not is_dead_letters(name):
                 return None
             name = name.removesuffix(DEAD_LETTERS)
             return name if self._pattern is None or self._pattern.matches(name) else None

@@ -10,15 +10,13 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toymq_py.config.option_schema import options_of
 from toymq_py.config.options import BrokerOptions, ServeOptions
-from toymq_py.config.topic_settings import TopicSettings
+from toymq_py.config.topic_settings import OPTIONS, TopicSettings, fixed_value
 from toymq_py.errors import BadName, NoSuchTopic
 from toymq_py.gateway import whole_topics
 from toymq_py.gateway.operations import TOPIC, Answer, Operation
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.topic_operations import json_response
-from toymq_py.names import DEAD_LETTERS
 
 WITHOUT_OPTION = {"when_full": "reject"}
 """The value of a setting that is neither set nor an option; without one there is no limit."""
@@ -40,15 +38,14 @@ def in_force(name: str, own: Sequence[Mapping[str, Any]], options: BrokerOptions
         own: the settings of the topic, or of each of its partitions.
     """
     sources = options.sources if isinstance(options, ServeOptions) else {}
-    of_broker = {each.name: each.attribute for each in options_of(type(options))}
     found = []
     for setting in (each.name for each in fields(TopicSettings)):
-        attribute = of_broker.get(setting)
+        attribute = OPTIONS.get(setting)
         default = WITHOUT_OPTION.get(setting) if attribute is None else getattr(options, attribute)
         values = {each.get(setting) for each in own} or {None}
         value: int | str | None
-        if name.endswith(DEAD_LETTERS) and setting == "max_attempts":
-            value, where = 0, "dead letters"  # a letter never becomes one again
+        if (value := fixed_value(name, setting)) is not None:
+            where = "dead letters"
         elif len(values) > 1:
             value, where = None, "partitions"
         elif (only := values.pop()) is not None:

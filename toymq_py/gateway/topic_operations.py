@@ -33,8 +33,8 @@ from toymq_py.gateway.snapshots import TOPICS_PER_TURN
 from toymq_py.merging import merged_stats, merged_topics
 from toymq_py.partitioned_topics import refuse_partitions
 from toymq_py.partitions import PARTITIONS
+from toymq_py.setting_units import setting_doubt
 from toymq_py.topic import Topic
-from toymq_py.units import setting_doubt
 
 CONSUMERS_PER_TURN = 32
 """Consumers that one slice describes, in a millisecond or two."""

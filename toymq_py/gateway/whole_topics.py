@@ -27,7 +27,7 @@ from toymq_py.gateway.http_heads import EVERY_TOKEN, LOGIN_OF
 from toymq_py.gateway.neighbours import AGAIN, IN_PART, NOTHING
 from toymq_py.gateway.operations import count
 from toymq_py.gateway.request_context import Gateway
-from toymq_py.names import DEAD_LETTERS
+from toymq_py.names import DEAD_LETTERS, is_dead_letters
 from toymq_py.partitions import PARTITIONS, PARTITIONS_MAX, described_whole, half_made
 
 T = TypeVar("T")
@@ -111,7 +111,7 @@ def _has_nothing(whole: str | None, status: int, answer: bytes) -> bool:
     if status != 404:
         return False
     code = json.loads(answer).get("code")
-    lacks = code == Moved.code or (code == NoSuchTopic.code and whole is not None and not whole.endswith(DEAD_LETTERS))
+    lacks = code == Moved.code or (code == NoSuchTopic.code and whole is not None and not is_dead_letters(whole))
     if whole is not None and lacks:
         raise half_made(whole)
     return True

@@ -41,6 +41,7 @@ class HelloReply:
 
     version: int
     server: str
+    """One token, name/version."""
     max_payload: int
     tells_errors: bool = False
     """Whether NACK takes the error options and a reason of any text."""
@@ -166,10 +167,10 @@ def encode_pong() -> bytes:
     return b"PONG\n"
 
 
-def encode_hello(server: str, max_payload: int, *, has_workers: bool = False) -> bytes:
-    """The reply to HELLO. ``server`` is one token, name/version."""
-    workers = " workers=1" if has_workers else ""
-    return f"HELLO 1 server={server} max_payload={max_payload} nack_error=1 uncounted=1 lease=1{workers}\n".encode()
+def encode_hello(reply: HelloReply) -> bytes:
+    words = " nack_error=1" * reply.tells_errors + " uncounted=1" * reply.takes_uncounted + " lease=1" * reply.numbers_leases
+    words += " workers=1" * reply.has_workers
+    return f"HELLO {reply.version} server={reply.server} max_payload={reply.max_payload}{words}\n".encode()
 
 
 def encode_json(body: bytes) -> bytes:

@@ -38,7 +38,11 @@ def command_lines(command: Command) -> Iterator[str]:
 
 
 def _line(command: Command) -> str:
-    return encode_command(command).decode("ascii").rstrip("\n")
+    return _text(encode_command(command))
+
+
+def _text(line: bytes) -> str:
+    return line.decode("ascii").rstrip("\n")
 
 
 def _key(key: bytes) -> str:
@@ -49,21 +53,19 @@ def reply_line(reply: Reply) -> str:
     """The header line of a reply or push."""
     match reply:
         case replies.OkReply(value):
-            return f"OK {value}"
+            return _text(replies.encode_ok(value))
         case replies.DupReply(msg_id):
-            return f"DUP {msg_id}"
+            return _text(replies.encode_dup(msg_id))
         case replies.PongReply():
-            return "PONG"
-        case replies.HelloReply(version, server, max_payload, tells_errors, takes_uncounted, numbers_leases, has_workers):
-            words = " nack_error=1" * tells_errors + " uncounted=1" * takes_uncounted + " lease=1" * numbers_leases
-            words += " workers=1" * has_workers
-            return f"HELLO {version} server={server} max_payload={max_payload}{words}"
+            return _text(replies.encode_pong())
+        case replies.HelloReply():
+            return _text(replies.encode_hello(reply))
         case replies.JsonReply(body):
             return f"JSON {len(body)}"
         case replies.BatchReply(topic, count, next_id, frames):
-            return f"BATCH {topic} {count} {next_id} {len(frames)}"
+            return _text(replies.encode_batch_header(topic, count, next_id, len(frames)))
         case replies.OffsetsReply(topic, first_id, next_id, incarnation):
-            return f"OFFSETS {topic} {first_id} {next_id}" + ("" if incarnation is None else f" incarnation={incarnation}")
+            return _text(replies.encode_offsets(topic, first_id, next_id, incarnation))
         case replies.ErrReply(code, text):
             return f"ERR {code}" if code in _QUOTE_THE_LINE else f"ERR {code} {text}"
         case replies.MessagePush():
@@ -71,6 +73,6 @@ def reply_line(reply: Reply) -> str:
             length = len(reply.headers) + len(reply.payload)
             return f"MSG {reply.topic} {reply.msg_id} {reply.attempt} {reply.ts_ns} {_key(reply.key)} {length}{header}"
         case replies.ClosedPush(topic, consumer, code):
-            return f"CLOSED {topic} {consumer} {code}"
+            return _text(replies.encode_closed(topic, consumer, code))
         case _:
             assert_never(reply)

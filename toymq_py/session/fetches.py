@@ -77,7 +77,7 @@ class _Batch:
     def make(self) -> bytes | None:
         """Read a piece, and make the reply after the last; see ``replies.MakeReply``. Raises: NoSuchTopic, PlacementUnknown,
         OutOfRange, QueueFull, OSError."""
-        topic = living(self._topic)
+        topic = self._topic.living()
         _check_incarnation(topic, self._command.incarnation)
         enough = self._size + PIECE_BYTES // 2
         while self._read():
@@ -116,10 +116,3 @@ def _check_incarnation(topic: Topic, wanted: str | None) -> None:
     present = topic.settings_queue.incarnation
     if wanted is not None and wanted != present:
         raise NoSuchTopic(f"{topic.name} was made anew: its incarnation is {present or 'new'}, and not {wanted[:64]}")
-
-
-def living(topic: Topic) -> Topic:
-    """Return the topic. Raises: NoSuchTopic when it was deleted since the command, PlacementUnknown when it was moved."""
-    if topic.deleted:
-        raise topic.context.moved or NoSuchTopic(f"{topic.name} was deleted")
-    return topic

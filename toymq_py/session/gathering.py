@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from toymq_py.merging import merged_stats, merged_topics
-from toymq_py.names import DEAD_LETTERS
+from toymq_py.names import is_dead_letters
 from toymq_py.partitions import PARTITIONS, common_settings, described_whole, half_made
 from toymq_py.placement import Place
 from toymq_py.protocol import Config, Create, Describe, Forget, Purge, Redrive, Seek, encode_error, encode_ok
@@ -66,7 +66,7 @@ class Gathering:
     def of_whole(self, merge: "Merge", name: str) -> bytes | None:
         """Merge the replies for a partitioned topic. If only some places know the topic, it is being made or deleted, and the
         merged reply is that error."""
-        lacks = NO_TOPIC[:1] if name.endswith(DEAD_LETTERS) else NO_TOPIC  # partitions without dead letters lack those
+        lacks = NO_TOPIC[:1] if is_dead_letters(name) else NO_TOPIC  # partitions without dead letters lack those
         if 0 < sum(reply.startswith(lacks) for reply in self.replies.values()) < len(self.replies):
             return encode_error(half_made(name))
         return merge(self)

@@ -22,6 +22,7 @@ from toymq_py.partitions import Partitioned
 from toymq_py.protocol import (
     Ack,
     Command,
+    HelloReply,
     Nack,
     Publish,
     SettlementRun,
@@ -38,7 +39,7 @@ from toymq_py.routes import Router
 from toymq_py.session.changes import Changes
 from toymq_py.session.cluster_reply import cluster_reply
 from toymq_py.session.deliveries import Deliveries
-from toymq_py.session.fetches import Fetches, living
+from toymq_py.session.fetches import Fetches
 from toymq_py.session.gate import ADMINISTRATIVE, TAKEN_AT_SHUTDOWN, Gate
 from toymq_py.session.listing import Listed, json_reply, listed_behind
 from toymq_py.session.passing import Passing
@@ -188,7 +189,7 @@ class Handler:
             raise ShuttingDown("the broker is shutting down; send it again to the next one")
         if isinstance(command, Publish) and self._broker.partitioned.by_name:
             whole = self._broker.partitioned.find(command.topic)
-            if whole is not None and not command.topic.endswith(DEAD_LETTERS):
+            if whole is not None and not command.topic.endswith(DEAD_LETTERS):  # is_dead_letters: a call more a publish
                 self._publish_routed(command, whole)
                 return
         if not self._may_wait and isinstance(command, commands.Fetch | commands.Pull):
@@ -287,8 +288,9 @@ class Handler:
         if command.version != PROTOCOL_VERSION:
             raise BadVersion(f"{PROTOCOL_VERSION} is the highest version that this broker speaks, not {command.version}")
         self.client_name = command.name
-        divided = self._broker.placement.is_divided
-        self._replies.add(encode_hello(f"toymq/{__version__}", self._broker.options.max_payload_bytes, has_workers=divided))
+        options, divided = self._broker.options, self._broker.placement.is_divided
+        reply = HelloReply(PROTOCOL_VERSION, f"toymq/{__version__}", options.max_payload_bytes, True, True, True, divided)
+        self._replies.add(encode_hello(reply))
 
     # -- publishing and consuming
 
@@ -379,7 +381,7 @@ class Handler:
         topic = self._broker.topic(command.topic)
 
         def make() -> bytes:
-            first_id, committed_id = living(topic).id_range(command.at_ms)
+            first_id, committed_id = topic.living().id_range(command.at_ms)
             told = topic.settings_queue.incarnation if command.incarnation else None
             return encode_offsets(command.topic, first_id, committed_id, told)
 
@@ -392,7 +394,7 @@ class Handler:
     def _describe(self, name: str) -> None:
         if self._broker.partitioned.find(name) is None:
             described = self._broker.topic(name)
-            self._replies.counted(lambda: json_reply(living(described).describe()))
+            self._replies.counted(lambda: json_reply(described.living().describe()))
         else:
             self._replies.counted(lambda: json_reply(partition_operations.describe(self._broker, name)))
 

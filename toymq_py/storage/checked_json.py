@@ -24,6 +24,8 @@ from toymq_py.storage.record import crc32
 FILE_BYTES_MAX = 1 << 30
 """Most bytes of a file. The largest that a broker writes is ``offsets.json``: the 1,048,576 consumers that ``--max-consumers``
 allows with names of 196 bytes are 350 MB; the rest is room for 25 million ranges of scattered acks."""
+PEEK_BYTES = 512
+"""A generation and an incarnation stand before settings and consumers, at most 350 bytes from the beginning."""
 NO_FILE = {
     errno.EISDIR: "it is a directory, and no file",
     errno.ENXIO: "it is no regular file",
@@ -58,6 +60,22 @@ def read(fs: FileSystem, path: str) -> bytes | None:
             raise DamagedData(NO_FILE[error.errno]) from None
         raise Unreadable(unreadable_text(error)) from None
     raise DamagedData(f"it has {size} bytes, and no such file has more than {FILE_BYTES_MAX}")
+
+
+def peek(fs: FileSystem, path: str, pattern: re.Pattern[bytes]) -> str | None:
+    """The group of a pattern in the first bytes of a file, unchecked; None without it, or when the file cannot be read. Raises:
+    OSError of a passing shortage."""
+    try:
+        file = fs.open(path, write=False)
+        try:
+            found = pattern.search(file.pread(PEEK_BYTES, 0))
+        finally:
+            file.close()
+    except OSError as error:
+        if not is_lasting(error):
+            raise
+        return None
+    return None if found is None else found[1].decode()
 
 
 def encode(name: str, value: dict[str, Any]) -> bytes:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 
-from toymq_py.disk_errors import is_lasting
 from toymq_py.errors import DamagedData
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import FileSystem
@@ -26,8 +25,6 @@ from toymq_py.storage.segment import topic_of
 OFFSETS = (("offsets.json", "state"), ("offsets.json.prev", "state"))
 SETTINGS = (("topic.json", "settings"),)
 """Files, and the names of the objects in them."""
-PEEK_BYTES = 512
-"""The word stands before settings and consumers, at most 350 bytes from the beginning."""
 _WORD = re.compile(rb'"incarnation": "([0-9a-f]{16})"')
 
 
@@ -54,23 +51,8 @@ def decide(fs: FileSystem, path: str, of_segments: str | None, balance: Callable
 
 def claims(fs: FileSystem, path: str, of_segments: str | None) -> set[str]:
     """The incarnations that files of a topic name, unchecked but for that in ``segments.json``."""
-    words = (of_segments, *(_peek(fs, f"{path}/{name}") for name, _ in OFFSETS + SETTINGS))
+    words = (of_segments, *(checked_json.peek(fs, f"{path}/{name}", _WORD) for name, _ in OFFSETS + SETTINGS))
     return {word for word in words if word is not None}
-
-
-def _peek(fs: FileSystem, path: str) -> str | None:
-    """The word that a file claims, unchecked; None without one, or when it cannot be read."""
-    try:
-        file = fs.open(path, write=False)
-        try:
-            found = _WORD.search(file.pread(PEEK_BYTES, 0))
-        finally:
-            file.close()
-    except OSError as error:
-        if not is_lasting(error):
-            raise
-        return None
-    return None if found is None else found[1].decode()
 
 
 def _words(fs: FileSystem, path: str, files: tuple[tuple[str, str], ...]) -> Iterator[str]:

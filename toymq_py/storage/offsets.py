@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from toymq_py.disk_errors import is_lasting
 from toymq_py.errors import DamagedData
 from toymq_py.id_rows import IdRows
 from toymq_py.records import IdRange
@@ -30,8 +29,6 @@ MARK_NAME = "has-offsets"
 """The name of an empty file: a generation was written. It tells a topic whose generations are both gone from one that never had
 one (ADR 0070)."""
 VERSION = 1
-PEEK_BYTES = 512
-"""The first bytes that are read for the generation, which stands before the consumers, at most 350 bytes from the beginning."""
 _GENERATION = re.compile(rb'"generation": ([0-9]{1,20}),')
 
 
@@ -237,17 +234,8 @@ def _peek_generation(fs: FileSystem, path: str) -> int | None:
 
     Raises: OSError of a passing shortage.
     """
-    try:
-        file = fs.open(path, write=False)
-        try:
-            found = _GENERATION.search(file.pread(PEEK_BYTES, 0))
-        finally:
-            file.close()
-    except OSError as error:
-        if not is_lasting(error):
-            raise
-        return None
-    return None if found is None else int(found[1])
+    found = checked_json.peek(fs, path, _GENERATION)
+    return None if found is None else int(found)
 
 
 def _was_removed(fs: FileSystem, directory: str) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from toymq_py.consumer import Consumer
 from toymq_py.errors import BadArgument
 from toymq_py.failure import Failure
-from toymq_py.names import DEAD_LETTERS
+from toymq_py.names import is_dead_letters
 from toymq_py.records import IdRange
 from toymq_py.topic.deliverer import ChannelContext, ranges_of, stretches_of
 
@@ -30,7 +30,7 @@ def nack(
     failure: Failure | None,
 ) -> int:  # fmt: skip
     """End leases without an ack; see ``Topic.nack``."""
-    if dead and context.topic.endswith(DEAD_LETTERS):
+    if dead and is_dead_letters(context.topic):
         raise BadArgument(f"{context.topic} holds dead letters and has no dead-letter topic of its own")
     if failure is not None:
         consumer.note_failure(ids, (failure, context.clock.wall_ns() // 1_000_000), context.failure_budget, dead=dead)

@@ -13,7 +13,7 @@ from toymq_py.consumer import Consumer, DeliveryPolicy, Lessee
 from toymq_py.consumer_options import Mode, Start
 from toymq_py.errors import NoSuchTopic, RequestError, StorageFailed
 from toymq_py.failure import Failure
-from toymq_py.names import DEAD_LETTERS
+from toymq_py.names import is_dead_letters
 from toymq_py.records import IdRange
 from toymq_py.storage.commit.committer import Committer
 from toymq_py.storage.log import Log
@@ -78,7 +78,7 @@ class Topic:
         )  # fmt: skip
         self.committer.name_log(identity)
         self.log.on_replaced = self.committer.lose_active
-        self.is_dead_letters = name.endswith(DEAD_LETTERS)
+        self.is_dead_letters = is_dead_letters(name)
         self.publisher = Publisher(
             self.log, self.committer, clock, recovered,
             dedupe_keys=self._setting("dedupe_keys"), key_budget=services.key_budget, keys_kept=keys_kept,
@@ -162,7 +162,7 @@ class Topic:
     # -- settings
 
     def _setting(self, name: str) -> int:
-        return self.settings.value(name, self._services.options)
+        return self.settings.value(self.name, name, self._services.options)
 
     def _delivery_policy(self) -> DeliveryPolicy:
         return DeliveryPolicy(
@@ -176,7 +176,7 @@ class Topic:
         self.publisher.ttl_ms = self.settings.ttl
         self.retention.settings, self.retention.keys_wanted = self.settings, self._setting("dedupe_keys")
         self.retention.retain_acked_for_ms = self._setting("retain_acked_for")
-        self.registry.limit_attempts(0 if self.is_dead_letters else self._setting("max_attempts"))
+        self.registry.limit_attempts(self._setting("max_attempts"))
 
     def distrust_settings(self, problem: str) -> None:
         """Distrust the settings on the disk, which are damaged or another topic's: the defaults hold, and nothing is removed
@@ -228,6 +228,12 @@ class Topic:
     @property
     def deleted(self) -> bool:
         return self.context.topic_deleted
+
+    def living(self) -> "Topic":
+        """Return this topic. Raises: NoSuchTopic when it was deleted, PlacementUnknown when it was moved."""
+        if self.deleted:
+            raise self.context.moved or NoSuchTopic(f"{self.name} was deleted")
+        return self
 
     @property
     def consumers(self) -> dict[str, Consumer]:

@@ -15,7 +15,7 @@ from toymq.workers.replies import failure_of, is_wanted, reply, result_of
 from toymq.workers.retries import OUT_OF_ATTEMPTS
 from toymq_py.clock import Clock, SystemClock
 from toymq_py.failure import ERROR_BYTES_MAX, cut
-from toymq_py.names import DEAD_LETTERS
+from toymq_py.names import is_dead_letters
 
 logger = logging.getLogger("toymq.workers")
 STUBBORN_S = 1.0
@@ -166,7 +166,7 @@ class Runner:
 
     async def _refuse(self, message: Message, error: Unfit) -> None:
         self.counts.dead += 1
-        if message.topic.endswith(DEAD_LETTERS):
+        if is_dead_letters(message.topic):
             await message.nack(error=error)  # a dead letter has none of its own
         else:
             await message.dead_letter(str(error))

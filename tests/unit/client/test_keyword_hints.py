@@ -11,7 +11,7 @@ from toymq import keyword_hints, sync
 from toymq.keyword_hints import hinted, remedy
 from toymq.sync.call_guard import CallGuard
 from toymq.workers.job import Job
-from toymq_py.config.topic_settings import SETTINGS as SETTINGS_OF_TOPICS
+from toymq_py.setting_units import SETTINGS as SETTINGS_OF_TOPICS
 
 WRONG = [
     ({"prefetch": 10}, "sub() has no argument 'prefetch': use window"),

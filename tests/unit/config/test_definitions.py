@@ -22,10 +22,10 @@ from toymq_py.config.definitions import (
     to_toml,
 )
 from toymq_py.config.topic_definitions import ChangeSettings, CreateTopic, MakeConsumer, TopicDefinition
-from toymq_py.config.topic_settings import SETTINGS
 from toymq_py.config.webhooks import CONCURRENCY_MAX, NAME_MAX, SIGNED, TIMEOUT_MS_MAX, Webhook
 from toymq_py.consumer_options import EARLIEST, LATEST, OLDEST_MS, Start
 from toymq_py.errors import ConfigError
+from toymq_py.setting_units import SETTINGS
 from toymq_py.units import DURATION_MS_MAX
 
 TEXT = """

@@ -4,9 +4,10 @@ from dataclasses import fields
 
 import pytest
 
-from toymq_py.config.topic_settings import SETTINGS, TopicSettings, check_dead_letter_settings
+from toymq_py.config.topic_settings import TopicSettings, check_dead_letter_settings
 from toymq_py.errors import BadArgument
-from toymq_py.units import DURATION_MS_MAX, DURATION_SETTINGS, MAY_BE_ZERO, PLAIN_SETTINGS, SIZE_SETTINGS
+from toymq_py.setting_units import SETTINGS
+from toymq_py.units import DURATION_MS_MAX
 
 
 def test_settings_are_changed_unset_and_shown() -> None:
@@ -28,12 +29,6 @@ def test_every_setting_of_the_contract_is_there_with_its_limits() -> None:
     for name, limits in SETTINGS.items():
         for value in (limits[0], limits[-1]):
             assert TopicSettings().changed({name: str(value)}).to_json() == {name: value}
-
-
-def test_how_people_write_them_is_known_for_each_setting() -> None:
-    assert set(SETTINGS) == DURATION_SETTINGS | SIZE_SETTINGS | PLAIN_SETTINGS
-    assert len(DURATION_SETTINGS) + len(SIZE_SETTINGS) + len(PLAIN_SETTINGS) == len(SETTINGS), "each in one alone"
-    assert {name for name in DURATION_SETTINGS if SETTINGS[name][0] == 0} == MAY_BE_ZERO
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.http_rig import gateway
 from tests.support.sim_disk import SimDisk
-from toymq_py.config.topic_settings import SETTINGS
 from toymq_py.gateway import app, pages
+from toymq_py.setting_units import SETTINGS
 
 STATIC = Path(pages.__file__).parent / "static"
 SCRIPTS = sorted(STATIC.glob("*.js"))

@@ -44,7 +44,7 @@ async def test_the_value_that_is_said_is_the_one_in_use() -> None:
         await rig.ask("PUT", "/v1/topics/t", json={"nack_backoff_min": 250})
         topic = rig.broker.topic("t")
         for name in ("visibility", "nack_backoff_min", "nack_backoff_max", "max_attempts", "dedupe_keys", "retain_acked_for"):
-            assert (await asked(rig, "t"))[name]["value"] == topic.settings.value(name, rig.broker.options), name
+            assert (await asked(rig, "t"))[name]["value"] == topic.settings.value("t", name, rig.broker.options), name
 
 
 async def test_an_option_of_the_broker_is_named_and_letters_are_never_given_up(tmp_path: Path) -> None:

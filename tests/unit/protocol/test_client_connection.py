@@ -14,6 +14,7 @@ from toymq_py.errors import (
 from toymq_py.protocol import ClientConnection, Reply, replies
 from toymq_py.records import Records
 
+HELLO = replies.HelloReply(1, "toymq/1", 100, tells_errors=True, takes_uncounted=True, numbers_leases=True)
 STREAM = b"".join(
     [
         replies.encode_ok(0),
@@ -21,7 +22,7 @@ STREAM = b"".join(
         replies.encode_ok_run(7, 3),
         replies.encode_dup(4),
         replies.encode_pong(),
-        replies.encode_hello("toymq/1", 100),
+        replies.encode_hello(HELLO),
         replies.encode_json(b"{}\n{}"),
         replies.encode_batch_header("t", 2, 9, 5) + b"ab\ncd\n",
         replies.encode_offsets("t", 3, 9),
@@ -40,7 +41,7 @@ REPLIES: list[Reply] = [
     replies.OkReply(9),
     replies.DupReply(4),
     replies.PongReply(),
-    replies.HelloReply(1, "toymq/1", 100, tells_errors=True, takes_uncounted=True, numbers_leases=True),
+    HELLO,
     replies.JsonReply(b"{}\n{}"),
     replies.BatchReply("t", 2, 9, b"ab\ncd"),
     replies.OffsetsReply("t", 3, 9),

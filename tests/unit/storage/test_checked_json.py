@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,12 @@ def test_zeros_behind_a_file_are_damage() -> None:
     assert checked_json.decode("state", data + b" \n") == {"a": 1}
     with pytest.raises(DamagedData):
         checked_json.decode("state", data + b"\0" * 4096)
+
+
+@pytest.mark.parametrize(
+    ("data", "word"), [(b'{"a": "7"', "7"), (b" " * checked_json.PEEK_BYTES + b'"a": "7"', None), (b"", None)]
+)
+def test_a_word_of_the_first_bytes_is_read_unchecked(data: bytes, word: str | None) -> None:
+    pattern = re.compile(b'"a": "([0-9])"')
+    assert checked_json.peek(disk_of(data), "/d/x.json", pattern) == word
+    assert checked_json.peek(disk_of(data), "/d/none.json", pattern) is None

@@ -62,7 +62,7 @@ from toymq_py.gateway.tinymq.names import (
 )
 from toymq_py.gateway.topic_operations import json_response
 from toymq_py.gateway.webhook_pusher import CONSUMER_PREFIX
-from toymq_py.names import DEAD_LETTERS, is_pattern
+from toymq_py.names import is_dead_letters, is_pattern
 from toymq_py.topic import Delivery, Published, Topic
 
 BURIAL_S = 10.0
@@ -78,7 +78,7 @@ async def put(gateway: Gateway, name: str, message: Message) -> Published:
     check_size(message.payload, b"", BODY_BYTES_MAX)
     check_size(message.payload, message.headers, gateway.broker.options.max_payload_bytes)
     gateway.refuse_late()
-    if not name.endswith(DEAD_LETTERS):  # refused below, not created
+    if not is_dead_letters(name):  # refused below, not created
         await ensure(gateway.broker, name, settings_of(name))
     topic = await made(partial(gateway.broker.topic_to_publish, name))
     (outcome,) = append(topic, [message])

@@ -16,7 +16,7 @@ from toymq_py.gateway.poll_operations import LEASE_MAX
 from toymq_py.gateway.problems import NotLeased, headers_of_refusal, status_of
 from toymq_py.gateway.topic_operations import json_response
 from toymq_py.gateway.webhook_pusher import CONSUMER_PREFIX
-from toymq_py.names import DEAD_LETTERS, TopicPattern, check_name, is_pattern
+from toymq_py.names import TopicPattern, check_name, is_dead_letters, is_pattern
 from toymq_py.records import MSG_ID_MAX
 from toymq_py.topic import Topic
 
@@ -39,7 +39,7 @@ _ID = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-8([0-9a-f]{3})-800([0-9a-f])-([0-
 
 def settings_of(name: str) -> dict[str, str]:
     """Settings for a topic that this dialect creates; {} for a dead-letter topic, which must not have dead letters itself."""
-    return {} if name.endswith(DEAD_LETTERS) else dict(SETTINGS)
+    return {} if is_dead_letters(name) else dict(SETTINGS)
 
 
 def topic_name(text: str) -> str:
