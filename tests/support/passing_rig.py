@@ -96,10 +96,12 @@ class Rig:
         """Serve a link of the session; the greeting of a link whose client has not sent HELLO is answered at once."""
         self.reader, self.writer = reader, writer
         self.writers.append(writer)
+        self.there.clear()
         if self.greets:
             assert await reader.readline() == b"PING\n"
             writer.write(b"PONG\n")
-        self.there.set()
+        if self.reader is reader:  # what is read until then is this greeting
+            self.there.set()
 
     def worker_knows(self, worker: int, *wholes: Partitioned) -> None:
         """Set the partitioned topics in the directory of a worker."""
