@@ -6,6 +6,7 @@ Contract: reliability.md, "Security"; ADR 0280. Serves nothing.
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from toymq_py.auth.tokens import Authority, read_grants
 from toymq_py.config.definitions import Definitions, parse
@@ -49,9 +50,12 @@ class Files:
 
 
 def _checked(options: ServeOptions, attributes: Iterable[str], read: Callable[[], None]) -> Callable[[], None]:
-    """``read``, behind a check of the files' permissions."""
+    """``read``, behind a check of the files' permissions. A pipe is refused: to open it waits for a writer, on the loop."""
 
     def again() -> None:
+        for attribute in attributes:
+            if (path := getattr(options, attribute)) is not None and Path(path).is_fifo():
+                raise ConfigError(f"{NAMED[attribute]}: {path} is a pipe, which is read at the start alone: name a file")
         _check(options, attributes)
         read()
 

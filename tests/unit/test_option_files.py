@@ -1,5 +1,6 @@
 """The files that the options of ``serve`` name, and their permissions."""
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -86,3 +87,13 @@ def test_a_key_that_every_user_may_read_is_said_at_each_reading(tmp_path: Path, 
     says = f"--tls-key: every user of this machine may read {tmp_path}/tls_key (mode 0644); chmod o= {tmp_path}/tls_key"
     assert [record.getMessage() for record in caplog.records] == [says] * 2
     assert check_files(options) == ([], [says])
+
+
+@pytest.mark.parametrize(("name", "what"), [("auth_file", "tokens"), ("tls_key", "certificates")])
+def test_a_pipe_is_not_read_again(tmp_path: Path, name: str, what: str) -> None:
+    """Found: SIGHUP with a pipe in the place of the auth file waited for a writer, and SIGTERM did nothing."""
+    reloads = read_files(options_in(tmp_path)).reloads(options_in(tmp_path))
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name, 0o600)
+    with pytest.raises(ConfigError, match=f"{name.replace('_', '-')}: {tmp_path}/{name} is a pipe, which is read"):
+        reloads[what]()

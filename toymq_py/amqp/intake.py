@@ -10,11 +10,12 @@ from collections.abc import Callable
 
 from toymq_py.amqp.blocking import Blocking
 from toymq_py.amqp.deadline import Deadline
-from toymq_py.amqp.errors import RESOURCE_ERROR, AmqpError
+from toymq_py.amqp.errors import CONNECTION_FORCED, RESOURCE_ERROR, AmqpError
 from toymq_py.amqp.methods import Index
 from toymq_py.auth.holder import Holder
 from toymq_py.auth.quotas import FLOOR_BYTES_MIN, Quotas, Seat
 from toymq_py.clock import Clock
+from toymq_py.net.hang_ups import hung_up
 
 LOOK_S = 0.1
 """How often, while connections wait, it is checked whether there is room, and whether the one that has its turn goes on."""
@@ -30,6 +31,8 @@ IDLE_TURNS_MAX = 2
 STUCK_S, STUCK_AGAIN_S = 5.0, 0.5
 """The time without room even for a turn until one that waits is closed, and until the next one is. What is on its way to the
 disk is stored before that."""
+HUNG_UP_S = 1.0
+"""How often, while connections wait, it is checked which clients have hung up: one that is not read does not report it."""
 TURN_PART = 16
 """The part of ``--max-held-bytes``, one in so many, that turns may bring beyond it, if that is more than a message: with the
 default 32 MiB, twice a transaction. A token with a share of 50 % leaves room to others with that."""
@@ -42,11 +45,14 @@ READ_BYTES_MIN = 4096
 class Intake:
     """Decides whether bytes of one connection are read, and how many, and keeps the time when some arrived last."""
 
-    def __init__(self, room: "Room", clock: Clock, blocking: Blocking, fail: Callable[[AmqpError], None]) -> None:
-        """``fail`` closes the connection with an error."""
+    def __init__(
+        self, room: "Room", clock: Clock, blocking: Blocking, fail: Callable[[AmqpError], None], wake: Callable[[], None]
+    ) -> None:
+        """``fail`` closes the connection with an error; ``wake`` has it apply what it has received."""
         self.transport: asyncio.Transport
         self.seat: Seat | None = None
         self.fail = fail
+        self.wake = wake
         self.reading = True
         self.last_read = clock.monotonic()
         self.idle_turns = 0
@@ -116,8 +122,8 @@ class Intake:
             raise AmqpError(RESOURCE_ERROR, str(seat.too_much()), method)
 
     def close(self) -> None:
-        """Leave the queue for room, and drop ``fail``, which references the session: the connection is closing."""
-        self.fail = _ignore
+        """Leave the queue for room, and drop what references the session: the connection is closing."""
+        self.fail, self.wake = _ignore, _do_nothing
         self._room.register(self, None)
         self._room.disk.settle(self, 0)
         self._room.leave(self)
@@ -127,6 +133,16 @@ class Intake:
         self._blocking.waits_for_room = waits and told
         self._blocking.publishes = self._blocking.publishes or waits
         self._blocking.tell()
+
+    @property
+    def may_apply(self) -> bool:
+        """Whether to apply what adds to a transaction: a publish of a few bytes holds ten times those as a call of one."""
+        return not self._room.holds(self)
+
+    def go_on(self) -> None:
+        """Read and apply again, as there may be room, or a turn."""
+        self.wake()
+        self.read_or_not()
 
     def read_or_not(self) -> None:
         """Pause or resume reading. Time in which the broker did not read is not counted as missed heartbeats."""
@@ -142,6 +158,10 @@ class Intake:
 
 def _ignore(_: AmqpError) -> None:
     """Do nothing: the connection is closing."""
+
+
+def _do_nothing() -> None:
+    """Do nothing, as ``_ignore``."""
 
 
 class Disk:
@@ -191,6 +211,8 @@ class Room:
         self._turn: Intake | None = None
         """The connection that is read although there is no room, until its message is complete."""
         self._turn_since = 0.0
+        self._hung_up_at = 0.0
+        """When it was checked last which clients have hung up."""
 
     def holds(self, intake: Intake) -> bool:
         """Whether a connection is not read, for want of room."""
@@ -238,8 +260,9 @@ class Room:
             self._let_in()
         elif self._waiting.pop(intake, None) is not None:
             intake.wait(False)
+            intake.wake()
         elif self._turn is not None and not self._turn.reading:
-            self._turn.read_or_not()  # there may be room: something was stored
+            self._turn.go_on()  # there may be room: something was stored
 
     def close(self) -> None:
         """Stop watching. Idempotent."""
@@ -247,11 +270,15 @@ class Room:
 
     def _look(self) -> None:
         now = self._clock.monotonic()
+        if now - self._hung_up_at >= HUNG_UP_S:
+            self._hung_up_at = now
+            for intake in hung_up({each: each.transport for each in (*self._holders, *self._waiting)}):
+                intake.fail(AmqpError(CONNECTION_FORCED, "the client has hung up, and others wait for the memory"))
         self._check_turn(now)
         self._let_in()
         self._end_one(now)
         if self._turn is not None:
-            self._turn.read_or_not()
+            self._turn.go_on()
         for intake, since in self._waiting.items():
             if now - since < TOLD_S:
                 break
@@ -315,10 +342,11 @@ class Room:
 
     def _end_one(self, now: float) -> None:
         """Close a connection where for some time none of a token's, or of all, might have the turn. While the disk stands still
-        time does not count: what is on its way there makes room."""
+        time does not count: what is on its way there makes room. While memory is high, only where much of it is held here."""
         stuck: dict[Holder | None, Seat] = {}
         those = list(self._waiting) if self._turn is None else [self._turn, *self._waiting]
-        for intake in () if self._quotas.memory_high or self.disk.stands_still else those:
+        elsewhere = self._quotas.memory_high and self._quotas.held_bytes <= self._quotas.max_held_bytes // 2
+        for intake in () if elsewhere or self.disk.stands_still else those:
             if (seat := intake.seat) is not None and not self._may_have_turn(intake):
                 stuck[seat.holder if seat.holder.exceeds(self._quotas.max_held_bytes) else None] = seat
         self._stuck_since = {whose: self._stuck_since.get(whose, now) for whose in stuck}
@@ -352,4 +380,4 @@ class Room:
     def _go_on(self, intake: Intake) -> None:
         del self._waiting[intake]
         intake.wait(False)
-        intake.read_or_not()
+        intake.go_on()

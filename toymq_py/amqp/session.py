@@ -95,11 +95,10 @@ class Session(BoundedProtocol):
         self._work: asyncio.Task[None] | None = None
         self._outbox = Outbox(clock)
         self.blocking = Blocking(alarm, self.write)
-        self.buffer = self._intake = Intake(room, clock, self.blocking, self.close_with)
-        self._closing = self._gone = False
+        self.buffer = self._intake = Intake(room, clock, self.blocking, self.close_with, self._runnable.wake)
+        self._closing = self._gone = self._blocked_by_publishes = False
         self._deadline = Deadline(loop)
         self._heartbeats = Heartbeats(clock, self._deadline, self._intake, self._outbox, self.abort)
-        self._blocked_by_publishes = False
 
     # -- the transport
 
@@ -178,6 +177,10 @@ class Session(BoundedProtocol):
         seat = self.seat
         most = seat.floor_bytes if seat is not None and seat.crowded else self._inflight_bytes_max
         self._blocked_by_publishes = self.held.published > most
+        if self.held.in_transactions:
+            self._settle()
+            if not self._intake.may_apply:
+                return False
         return not (self._blocked_by_publishes or self._outbox.full or self.held.refused)
 
     def _apply(self, slice_end: float) -> bool:

@@ -28,6 +28,7 @@ CLIENT_VARIABLES = ("TOYMQ_URL", "TOYMQ_CONTEXT", "TOYMQ_TOKEN", "TOYMQ_HTTP_URL
 """Environment variables of toymqctl and of client programs, which are not options of the broker."""
 SHARED_VARIABLES = ("tls_cert", "tls_key")
 """Attributes whose environment variables toymqctl reads, too, as a client's certificate."""
+AUTH_VARIABLE = "TOYMQ_AUTH_FILE"
 _DOUBTS = "toymq_py.cli.options.doubts"
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -218,11 +219,14 @@ def configuration_text(path: str) -> str:
 
 
 def unknown_variables() -> list[str]:
-    """Environment variables that look like a misspelled option, one line for each. Other TOYMQ_… variables are ignored:
-    container platforms set some for a service named toymq."""
+    """Environment variables that are ignored and look like a mistake, one line for each: a misspelled option, and an auth file
+    without a name. Other TOYMQ_… variables are ignored without a line: container platforms set some for a service named
+    toymq."""
     known = [CONFIG_VARIABLE, COMPILE_VARIABLE, *CLIENT_VARIABLES, *(each.variable for each in OPTIONS)]
     lines = []
     for name in sorted(os.environ):
         if name.startswith("TOYMQ_") and name not in known and (hint := did_you_mean(name, known)):
             lines.append(f"{name} is not an option and is ignored{hint}")
+    if os.environ.get(AUTH_VARIABLE) == "":  # an unfilled variable of a unit file, and every client may do everything
+        lines.append(f"{AUTH_VARIABLE} is empty and is ignored: name the auth file, or unset it")
     return lines

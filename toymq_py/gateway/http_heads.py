@@ -54,6 +54,8 @@ def check_head(method: bytes, version: str, url: bytes, headers: RawHeaders) -> 
     if b"%" in url and (bad := BAD_ESCAPE.search(url)) is not None:
         shown = url[bad.start() : bad.start() + 3]
         raise BadFraming(f"invalid escape {shown!a} in the request target: write %25 for a percent sign")
+    if b"#" in url:
+        raise BadFraming("a request target has no fragment: write %23 for #")
     if version not in HTTP_VERSIONS:
         raise _unsupported(version)
     size, hosts, codings = len(url), [], []

@@ -3,94 +3,14 @@
 ADR 0232, ADR 0279; tests/e2e/amqp/test_backpressure.py: clients.
 """
 
-from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
-from tests.support.fake_clock import FakeClock
-from toymq_py.amqp.errors import RESOURCE_ERROR, AmqpError
-from toymq_py.amqp.intake import IDLE_S, LOOK_S, READ_BYTES_MIN, STUCK_S, TOLD_S, TURN_PART, TURN_S, Intake, Room
-from toymq_py.auth.quotas import FLOOR_BYTES, FLOOR_BYTES_MIN, Quotas
-from toymq_py.config.options import BrokerOptions
-from toymq_py.metrics import Metrics
+from tests.support.intake_world import MAX, MESSAGE, MUCH, Connection, World
+from toymq_py.amqp import intake
+from toymq_py.amqp.errors import CONNECTION_FORCED, RESOURCE_ERROR, AmqpError
+from toymq_py.amqp.intake import HUNG_UP_S, IDLE_S, LOOK_S, READ_BYTES_MIN, STUCK_S, TOLD_S, TURN_PART, TURN_S
+from toymq_py.auth.quotas import FLOOR_BYTES, FLOOR_BYTES_MIN
 from toymq_py.net.bounded_reads import READ_BYTES
-
-MAX, MESSAGE = 1 << 20, 2 << 20
-MUCH = 400_000
-"""Of a body that has come in part: two have room."""
-
-
-class World:
-    """The clock, the loop's one timer, the limits, and connections."""
-
-    def __init__(self, max_bytes: int = MAX) -> None:
-        self.clock = FakeClock()
-        self.metrics = Metrics()
-        self.quotas = Quotas(BrokerOptions(max_held_bytes=max_bytes), self.metrics)
-        self.room = Room(self.quotas, self.clock, self, MESSAGE)  # type: ignore[arg-type]  # of a loop it needs call_later
-        self._due: tuple[float, Callable[[], None]] | None = None
-
-    def call_later(self, delay_s: float, call: Callable[[], None]) -> Any:
-        self._due = self.clock.monotonic() + delay_s, call
-        return SimpleNamespace(cancel=lambda: None)
-
-    def advance(self, seconds: float) -> None:
-        until = self.clock.monotonic() + seconds
-        while self._due is not None and self._due[0] <= until:
-            at, call = self._due
-            self._due = None
-            self.clock.advance(max(at - self.clock.monotonic(), 0))
-            call()
-        self.clock.advance(max(until - self.clock.monotonic(), 0))
-
-
-class Connection:
-    """A connection that holds part of a body."""
-
-    def __init__(self, world: World, token: str | None = None) -> None:
-        self.reads, self.told, self.errors = True, False, []
-        blocking = SimpleNamespace(publishes=False, waits_for_room=False, tell=self._tell)
-        self._blocking = blocking
-        self.intake = Intake(world.room, world.clock, blocking, self._fail)  # type: ignore[arg-type]
-        self.intake.transport = self  # type: ignore[assignment]
-        self.intake.seat = self.seat = world.quotas.enter(None)
-        self.errors: list[AmqpError]
-        self.held_bytes = self.in_socket_bytes = 0
-        if token is not None:
-            self.seat.identify(token, admin=False)
-
-    def _fail(self, error: AmqpError) -> None:
-        self.errors.append(error)
-        self.intake.close()
-        self.seat.leave()
-
-    def _tell(self) -> None:
-        self.told = self._blocking.waits_for_room and self._blocking.publishes
-
-    def is_closing(self) -> bool:
-        return False
-
-    def pause_reading(self) -> None:
-        self.reads = False
-
-    def resume_reading(self) -> None:
-        self.reads = True
-
-    def has(self, held_bytes: int) -> "Connection":
-        """Note that so much of its body has arrived."""
-        self.intake.received()
-        self.intake.settle(held_bytes, held_bytes, wants=True)
-        return self
-
-    def read(self) -> None:
-        """What one call of ``recv`` brings of the sent bytes, unless the connection is not read."""
-        if self.reads and self.in_socket_bytes and not self.errors:
-            count = min(self.in_socket_bytes, len(self.intake.room))
-            self.in_socket_bytes -= count
-            self.held_bytes += count
-            self.has(self.held_bytes)
 
 
 @pytest.fixture
@@ -469,3 +389,35 @@ def test_what_is_freed_goes_to_those_that_hold_least() -> None:
     while honest.in_socket_bytes and not honest.errors and world.clock.monotonic() < until:
         send(world, [*greedy, honest], LOOK_S)
     assert (honest.errors, honest.held_bytes) == ([], 4 * MIB)
+
+
+def test_who_hung_up_while_it_was_not_read_holds_nothing_any_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found: it was not noticed, and what hundreds of them had begun was held for good."""
+    greedy = crowd(world, 3)
+    monkeypatch.setattr(intake, "hung_up", lambda transports: [each for each in transports if each is greedy[2].intake])
+    world.advance(HUNG_UP_S + LOOK_S)
+    assert [[error.code for error in each.errors] for each in greedy] == [[], [], [CONNECTION_FORCED]]
+
+
+@pytest.mark.parametrize("others", [0, MAX])
+def test_while_memory_is_high_one_gives_way_only_where_much_of_it_is_held(world: World, others: int) -> None:
+    """Found: nothing was read any more, and nothing closed; publishes of all were refused until a restart."""
+    waits = Connection(world).has(MUCH)
+    Connection(world).seat.settle(others)
+    world.quotas.memory_high = True
+    waits.has(MUCH)
+    world.advance(STUCK_S + 2 * LOOK_S)
+    assert (waits.reads, len(waits.errors)) == (False, bool(others))
+
+
+def test_what_adds_to_a_transaction_is_applied_when_there_is_room_again(world: World) -> None:
+    """Found: 57 bytes of a publish became 570 of a transaction, so two tokens held 464 MiB of 32."""
+    greedy = crowd(world, 6)
+    assert [connection.intake.may_apply for connection in greedy] == reading(greedy)
+    waits = next(connection for connection in greedy if not connection.reads)
+    woken = waits.woken
+    for connection in greedy:
+        if connection is not waits:
+            connection.has(0)
+    world.advance(LOOK_S)
+    assert (waits.intake.may_apply, waits.woken > woken) == (True, True)

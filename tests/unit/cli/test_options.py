@@ -97,6 +97,8 @@ def test_a_mistake_in_the_environment_is_told() -> None:
     assert (result.exit_code, "(from TOYMQ_VISIBILITY)" in result.stderr) == (2, True), result.stderr
     shown_with = toymq("config", "show", TOYMQ_VISIBILTY="1s", TOYMQ_SERVICE_HOST="10.0.0.1")
     assert shown_with.stderr == "toymq: TOYMQ_VISIBILTY is not an option and is ignored; did you mean TOYMQ_VISIBILITY?\n"
+    empty = toymq("config", "show", TOYMQ_AUTH_FILE="", TOYMQ_AMQP="")
+    assert empty.stderr == "toymq: TOYMQ_AUTH_FILE is empty and is ignored: name the auth file, or unset it\n"
 
 
 def test_variables_of_toymqctl_are_no_mistake_of_the_broker_s() -> None:

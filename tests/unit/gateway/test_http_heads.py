@@ -61,6 +61,12 @@ def test_an_escape_that_is_none_is_refused(escape: bytes) -> None:
     check_head(b"GET", "1.1", b"/v1/topics/%41%2f?pattern=%25%fF", [HOST])
 
 
+def test_a_target_with_a_fragment_is_refused() -> None:
+    """Found: ``DELETE /v1/topics/two#3``, which Python's http.client sends as it is, deleted the topic ``two``."""
+    with pytest.raises(BadFraming, match="write %23 for #"):
+        check_head(b"DELETE", "1.1", b"/v1/topics/two#3", [HOST])
+
+
 def test_the_longest_request_of_the_api_fits_into_a_target() -> None:
     path = len("/v1/topics//messages:search") + 3 * NAME_BYTES_MAX
     texts = 12 * (TEXT_CHARS_MAX + HEADER_CHARS_MAX) + 3 * KEY_BYTES_MAX + len("?text=&header=&key=")

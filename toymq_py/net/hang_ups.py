@@ -1,0 +1,19 @@
+"""Finds connections that their clients have closed. One that is not read does not report it: the bytes ahead of the end stay in
+its socket."""
+
+import asyncio
+import select
+from collections.abc import Mapping
+from typing import TypeVar
+
+K = TypeVar("K")
+
+
+def hung_up(transports: Mapping[K, asyncio.Transport]) -> list[K]:
+    """The keys of the transports whose clients have closed the connection, or their half of it. One call of the system."""
+    by_fd = {transport.get_extra_info("socket").fileno(): key for key, transport in transports.items()}
+    by_fd.pop(-1, None)  # those that are closed
+    poller = select.poll()
+    for fd in by_fd:
+        poller.register(fd, select.POLLRDHUP)
+    return [by_fd[fd] for fd, _ in poller.poll(0)]
