@@ -349,10 +349,13 @@ class Quotas:
         return self.left_bytes(seat) + apart_bytes >= 0
 
     def left_bytes(self, seat: Seat) -> int:
-        """How many bytes the connection may still take within the limits; negative beyond them."""
+        """How many bytes the connection may still take within the limits; negative beyond them. An admin may hold a reserve
+        whatever others hold."""
         holder, limit = seat.holder, self.max_held_bytes
         left_bytes = limit - self.held_bytes
-        return min(left_bytes, holder.share(limit) - holder.held_bytes) if holder.limited else left_bytes
+        if holder.limited:
+            return min(left_bytes, holder.share(limit) - holder.held_bytes)
+        return left_bytes if seat.token is None else max(left_bytes, limit // RESERVE_PART - holder.held_bytes)
 
     @property
     def most_held_bytes(self) -> int:

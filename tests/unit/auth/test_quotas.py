@@ -374,6 +374,17 @@ def test_one_connection_at_a_time_goes_on_above_the_limit() -> None:
     assert not first.may_go_on()
 
 
+def test_an_admin_may_hold_a_reserve_whatever_others_hold() -> None:
+    """Found: while two tokens held more than the limit, an admin could not learn whose connections to close."""
+    rig = Rig()
+    rig.admitted("x", "app").settle(2 * MIB)
+    admin = rig.admitted("an admin", "ops", admin=True)
+    assert admin.settle(MIB // 10)
+    assert not admin.settle(MIB // 10 + 1)
+    rig.quotas.memory_high = True
+    assert not admin.settle(0)
+
+
 def test_beyond_the_share_of_a_token_none_goes_on() -> None:
     rig = Rig(max_held_bytes=1 << 20)
     seat = rig.admitted("x", "app")
