@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 K = TypeVar("K")
+HUNG_UP: int = getattr(select, "POLLRDHUP", select.POLLHUP)
+"""Linux reports half-closed connections, too."""
 
 
 def hung_up(transports: Mapping[K, asyncio.Transport]) -> list[K]:
@@ -15,5 +17,5 @@ def hung_up(transports: Mapping[K, asyncio.Transport]) -> list[K]:
     by_fd.pop(-1, None)  # those that are closed
     poller = select.poll()
     for fd in by_fd:
-        poller.register(fd, select.POLLRDHUP)
+        poller.register(fd, HUNG_UP)
     return [by_fd[fd] for fd, _ in poller.poll(0)]
