@@ -13,7 +13,8 @@ HUNG_UP: int = getattr(select, "POLLRDHUP", select.POLLHUP)
 
 def hung_up(transports: Mapping[K, asyncio.Transport]) -> list[K]:
     """The keys of the transports whose clients have closed the connection, or their half of it. One call of the system."""
-    by_fd = {transport.get_extra_info("socket").fileno(): key for key, transport in transports.items()}
+    sockets = {key: transport.get_extra_info("socket") for key, transport in transports.items()}
+    by_fd = {socket.fileno(): key for key, socket in sockets.items() if socket is not None}
     by_fd.pop(-1, None)  # those that are closed
     poller = select.poll()
     for fd in by_fd:

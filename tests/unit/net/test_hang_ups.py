@@ -17,6 +17,7 @@ def test_those_that_hung_up_are_found_though_they_are_not_read() -> None:
         transports: dict[str, Any] = {
             name: SimpleNamespace(get_extra_info={"socket": ours}.get) for name, (ours, _) in pairs.items()
         }
+        transports["without a socket"] = SimpleNamespace(get_extra_info={}.get)
         for name, (_, its) in pairs.items():
             if "sent" in name:
                 its.sendall(b"x")
