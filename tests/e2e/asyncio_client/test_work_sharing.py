@@ -264,6 +264,7 @@ async def test_what_lay_in_the_socket_while_a_handler_held_the_loop_is_asked_for
         if in_turn == "open":
             await first.ack()
         await until(lambda: link.conversation.looked_at == now + 100.0 and link.conversation.idle, "the loop is free")
+        await until(lambda: any(not waiter.done() for waiter in messages._waiters), "the next message is waited for")
         link.now = lambda: now + 200.0  # type: ignore[method-assign]
         peers[0].say(message(3))  # after a quiet time
         third = await later
