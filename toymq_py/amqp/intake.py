@@ -123,7 +123,7 @@ class Intake:
 
     def close(self) -> None:
         """Leave the queue for room, and drop what references the session: the connection is closing."""
-        self.fail, self.wake = _ignore, _do_nothing
+        self.fail = self.wake = _ignore
         self._room.register(self, None)
         self._room.disk.settle(self, 0)
         self._room.leave(self)
@@ -156,12 +156,8 @@ class Intake:
                 self.transport.pause_reading()
 
 
-def _ignore(_: AmqpError) -> None:
+def _ignore(*_: AmqpError) -> None:
     """Do nothing: the connection is closing."""
-
-
-def _do_nothing() -> None:
-    """Do nothing, as ``_ignore``."""
 
 
 class Disk:

@@ -391,7 +391,7 @@ def test_what_is_freed_goes_to_those_that_hold_least() -> None:
     assert (honest.errors, honest.held_bytes) == ([], 4 * MIB)
 
 
-def test_who_hung_up_while_it_was_not_read_holds_nothing_any_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_hung_up_unnoticed_holds_nothing_any_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found: it was not noticed, and what hundreds of them had begun was held for good."""
     greedy = crowd(world, 3)
     monkeypatch.setattr(intake, "hung_up", lambda transports: [each for each in transports if each is greedy[2].intake])
